@@ -16,8 +16,8 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{Mmio, OutOfTableMemory, SlabTables, TableMem, Word};
 use portolan::table::Access;
-use portolan_hw::vtd::spec::reg::{self, ccmd, command, fsts, iotlb};
 use portolan_hw::vtd::{Config, DeviceTlb, InterruptEntries, Mode, Vtd};
+use portolan_spec::vtd::reg::{self, ccmd, command, fsts, iotlb};
 use watched_heap::{Machine, uses};
 
 /// As QEMU's, with device TLBs.

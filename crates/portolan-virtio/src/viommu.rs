@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Guarded, Nanos, Platform, SpinLock, poll};
 use portolan_hw::virtio::Transport as Wanted;
-use portolan_hw::virtio::spec::{DRIVER_FEATURES, FAULT_BYTES};
+use portolan_spec::virtio::{DRIVER_FEATURES, FAULT_BYTES};
 use virtio_drivers::Hal;
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::{DeviceStatus, Transport};

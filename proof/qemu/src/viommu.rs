@@ -13,7 +13,7 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Mmio, Nanos, OutOfTableMemory};
 use portolan_hw::virtio::Transport;
-use portolan_hw::virtio::spec::{DRIVER_FEATURES, FAULT_BYTES};
+use portolan_spec::virtio::{DRIVER_FEATURES, FAULT_BYTES};
 use thiserror::Error;
 
 const LIMIT: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ use portolan::table::Access;
 use portolan::table::format::Format;
 use portolan_hw::smmuv3::{
     Blocking, CommandCounts, CommandKind, Config, DomainOptions, FirstStage, GlobalErrors, Has,
-    Smmu, spec::reg,
+    Smmu,
 };
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
@@ -27,6 +27,7 @@ use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::ram::GuestRam;
 use portolan_qemu::trace::{Counts, SmmuCommand};
+use portolan_spec::smmuv3::reg;
 use support::start;
 
 type Driver = Smmu<Registers, GuestTables, HostClock>;

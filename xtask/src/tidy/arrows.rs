@@ -9,13 +9,14 @@ use super::Finding;
 /// Crates that each crate of the workspace may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan", &[]),
-    ("portolan-hw", &["portolan"]),
+    ("portolan-spec", &[]),
+    ("portolan-hw", &["portolan", "portolan-spec"]),
     ("portolan-bare", &["portolan", "portolan-hw"]),
-    ("portolan-virtio", &["portolan", "portolan-hw"]),
+    ("portolan-virtio", &["portolan", "portolan-spec", "portolan-hw"]),
     ("portolan-model", &["portolan", "portolan-hw"]),
-    ("portolan-qemu", &["portolan", "portolan-hw", "portolan-bare"]),
-    ("portolan-linux", &["portolan", "portolan-hw"]),
-    ("portolan-vmm", &["portolan", "portolan-hw"]),
+    ("portolan-qemu", &["portolan", "portolan-spec", "portolan-hw", "portolan-bare"]),
+    ("portolan-linux", &["portolan"]),
+    ("portolan-vmm", &["portolan", "portolan-spec"]),
     ("portolan-cli", &[]),
     ("portolan-report", &[]),
     // Nothing that only the other programs run: it would be compiled before the first replay.

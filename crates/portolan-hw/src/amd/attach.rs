@@ -16,9 +16,9 @@ use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 use super::command::{self, Counted};
 use super::device_table::{BLOCKED, Forget, Memory};
 use super::shared::Shared;
-use super::spec::entry::{DOMAIN, IR, IW};
 use super::streams::{Attachment, Streams, entry_of};
 use super::unit::{AmdDomain, AmdVi, PASS};
+use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
 /// The entry of a stream that is nowhere.
 const NOWHERE: Memory = [BLOCKED, 0];

@@ -10,7 +10,7 @@ use bitflags::bitflags;
 use portolan::addr::PhysAddr;
 use thiserror::Error;
 
-use super::spec::capability as layout;
+use portolan_spec::amd::capability as layout;
 
 bitflags! {
     /// Optional features of a unit, as its capability block says.

@@ -7,7 +7,7 @@ use portolan::inval::{Command, Depth, Run};
 
 use super::counts::CommandKind as Kind;
 use super::features::MAX_LG2_PAGES;
-use super::spec::command::{OPCODE, Words, device_entry, opcode, pages, wait};
+use portolan_spec::amd::command::{OPCODE, Words, device_entry, opcode, pages, wait};
 
 /// A command and the kind by which it is counted.
 pub(super) type Counted = (Kind, Words);

@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 
-use super::spec::entry;
-use super::spec::reg::control;
 use crate::firmware::ivrs::{
     Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
 };
 use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 use crate::interrupt::Remapping;
+use portolan_spec::amd::entry;
+use portolan_spec::amd::reg::control;
 
 /// Settings of a unit.
 ///

@@ -8,8 +8,8 @@ use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
 
 use super::counts::Counters;
 use super::features::Features;
-use super::spec::reg;
 use crate::chassis::{Present, wait_for};
+use portolan_spec::amd::reg;
 
 /// Registers, memory, clock and features, which all parts of a unit need.
 #[derive(Debug)]

@@ -15,14 +15,16 @@ use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 use super::command::Counted;
 use super::config::{self, StreamSettings};
 use super::shared::Shared;
-use super::spec::entry::{INTERRUPTS_VALID, IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS};
-use super::spec::reg;
 use crate::chassis::Block;
 use crate::chassis::entry::{self, After, At, Kind, Live, Words};
 use crate::chassis::turn::Turn;
 use crate::firmware::ivrs::Devices;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
+use portolan_spec::amd::entry::{
+    INTERRUPTS_VALID, IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS,
+};
+use portolan_spec::amd::reg;
 
 /// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
 pub(super) const BLOCKED: u64 = V | TV;

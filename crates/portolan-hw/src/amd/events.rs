@@ -18,8 +18,8 @@ use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem,
 
 use super::control::Control;
 use super::refusal;
-use super::spec::event::{self, LG2_BYTES, code};
-use super::spec::reg::{self, control, status};
+use portolan_spec::amd::event::{self, LG2_BYTES, code};
+use portolan_spec::amd::reg::{self, control, status};
 
 /// Exponents of the number of events that a log can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
@@ -229,7 +229,7 @@ impl<C: Cpus> Events<C> {
 
 /// Translates a record of an access.
 fn decode([low, high]: Record) -> FaultRecord {
-    let flag = |bits: super::spec::Bits| bits.of(low) == 1;
+    let flag = |bits: portolan_spec::amd::Bits| bits.of(low) == 1;
     let reason = match event::CODE.of(low) {
         code::ILLEGAL_ENTRY => FaultReason::Configuration,
         code::PAGE_FAULT if flag(event::INTERRUPT) => FaultReason::Interrupt {

@@ -13,8 +13,8 @@ use portolan::table::format::AmdLevels;
 
 use super::capability::{Capability, Offers};
 use super::config::Config;
-use super::spec::reg::{self, features as fields};
 use crate::chassis::Present;
+use portolan_spec::amd::reg::{self, features as fields};
 
 /// Largest range of one command, as an exponent of pages: with one more, the address says all.
 pub(super) const MAX_LG2_PAGES: u8 = 39;

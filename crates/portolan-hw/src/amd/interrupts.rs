@@ -14,11 +14,11 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use thiserror::Error;
 
 use super::command;
-use super::spec::entry::{
+use super::unit::AmdVi;
+use portolan_spec::amd::entry::{
     INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, REMAPPED,
 };
-use super::spec::reg::control;
-use super::unit::AmdVi;
+use portolan_spec::amd::reg::control;
 
 /// Most entries of an interrupt table, as an exponent.
 const MOST_LG2_ENTRIES: u32 = 11;

@@ -14,7 +14,6 @@ mod queue;
 pub mod refusal;
 mod remap;
 mod shared;
-pub mod spec;
 mod streams;
 mod takeover;
 mod unit;

@@ -15,9 +15,9 @@ use super::command::{self, Counted};
 use super::counts::CommandKind as Kind;
 use super::refusal;
 use super::shared::Shared;
-use super::spec::command::LG2_BYTES;
-use super::spec::reg::{self, control, status};
 use crate::chassis::{Ring, Shape, Stop, Unit, Words};
+use portolan_spec::amd::command::LG2_BYTES;
+use portolan_spec::amd::reg::{self, control, status};
 
 /// Exponents of the number of commands that a ring can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;

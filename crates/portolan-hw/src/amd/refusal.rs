@@ -4,6 +4,6 @@
 /// The unit stopped at the command and logged nothing of it.
 pub const UNKNOWN: u32 = 0;
 /// ILLEGAL_COMMAND_ERROR: the command is malformed.
-pub const ILLEGAL: u32 = super::spec::event::code::ILLEGAL_COMMAND as u32;
+pub const ILLEGAL: u32 = portolan_spec::amd::event::code::ILLEGAL_COMMAND as u32;
 /// COMMAND_HARDWARE_ERROR: the command could not be read.
-pub const HARDWARE: u32 = super::spec::event::code::COMMAND_HARDWARE as u32;
+pub const HARDWARE: u32 = portolan_spec::amd::event::code::COMMAND_HARDWARE as u32;

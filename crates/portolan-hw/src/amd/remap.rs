@@ -19,11 +19,11 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::device_table::{INTERRUPT_LG2_ALIGNED, INTERRUPT_LG2_BYTES, InterruptSlots, Remap};
 use super::interrupts::InterruptTable;
-use super::spec::interrupt as field;
 use super::unit::AmdVi;
 use crate::chassis::Block;
 use crate::interrupt::compose::{amd_message, amd_redirection, checked, delivery_mode};
 use crate::interrupt::{ApicMode, Slots};
+use portolan_spec::amd::interrupt as field;
 
 /// Writes an entry, by one store of the word that it shares with another.
 fn set<M: TableMem<AtomicU64>>(block: Block, mem: &M, index: u16, entry: u32) {

@@ -14,9 +14,9 @@ use portolan::table::format::AmdV1;
 
 use super::command;
 use super::device_table::{BLOCKED, Memory};
-use super::spec::ADDRESS;
-use super::spec::entry::{DOMAIN, IR, IW, MODE};
 use crate::chassis::book;
+use portolan_spec::amd::ADDRESS;
+use portolan_spec::amd::entry::{DOMAIN, IR, IW, MODE};
 
 /// An attachment, by the domain identifier in its entry.
 pub(super) type Attachment = book::Attachment<u16>;

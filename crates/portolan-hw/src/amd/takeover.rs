@@ -16,9 +16,9 @@ use super::control::Control;
 use super::device_table::DeviceTable;
 use super::queue::address;
 use super::shared::Shared;
-use super::spec::reg::{self, control, status};
 use crate::chassis::Present as _;
 use crate::firmware::ivrs::UnitFlags;
+use portolan_spec::amd::reg::{self, control, status};
 
 /// Control bits of the parts that read and write memory of the previous owner, besides the device
 /// table and page tables.

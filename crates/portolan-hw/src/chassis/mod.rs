@@ -11,7 +11,6 @@
 use core::sync::atomic;
 
 pub(crate) mod arm;
-mod bits;
 mod block;
 pub(crate) mod book;
 mod counts;
@@ -31,8 +30,6 @@ pub(crate) mod turn;
 mod unit;
 mod wait;
 
-pub use bits::{ADDRESS, Bits, Bits32};
-pub(crate) use bits::{constants, fields};
 pub(crate) use block::Block;
 pub(crate) use counts::counters;
 pub(crate) use handle::handle;

@@ -2,9 +2,7 @@
 
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
-
-/// Bits of the address in a register that holds one.
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+use portolan_spec::ADDRESS;
 
 /// Registers that never read as all ones while the unit is there.
 ///

@@ -14,7 +14,7 @@ use portolan::iommu::{
 };
 
 use super::ApicMode;
-use crate::chassis::Bits;
+use portolan_spec::Bits;
 
 /// Address of the window to which messages are written.
 const WINDOW: u64 = 0xfee0_0000;

@@ -21,12 +21,12 @@ use super::directory::{CONTEXT, Directory};
 use super::faults;
 use super::messages;
 use super::shared::RiscvQueue;
-use super::spec::context::CONTROL;
 use super::state::{Key, Place, Streams, Tables};
 use super::streams::{Attachment, NOWHERE, PASSING, Tag, translated};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
+use portolan_spec::riscv::context::CONTROL;
 
 /// Commands that make hardware forget `context` when its user leaves the domain of `tag`: the
 /// context, and then the translations, so that nothing is kept again by a stale context. A unit

@@ -9,11 +9,11 @@ use portolan::iopf::Response;
 
 use super::counts::CommandKind as Kind;
 use super::features::{Features, Has, MAX_LG2_PAGES};
-use super::spec::command::{
-    FUNCTION, OPCODE, device, directory, fence, opcode, translations as of,
-};
 use super::streams::Tag;
 use crate::chassis::Words;
+use portolan_spec::riscv::command::{
+    FUNCTION, OPCODE, device, directory, fence, opcode, translations as of,
+};
 
 /// A command and the kind by which it is counted.
 pub(super) type Counted = (Kind, Words);

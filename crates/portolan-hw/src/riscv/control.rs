@@ -9,8 +9,8 @@ use portolan::platform::{Cpus, Mmio, Nanos};
 
 use super::counts::Counters;
 use super::features::Features;
-use super::spec::reg::{self, directory, queue};
 use crate::chassis::{Present, wait_for};
+use portolan_spec::riscv::reg::{self, directory, queue};
 
 /// Registers, memory, clock and features, which all parts of a unit need.
 #[derive(Debug)]

@@ -19,13 +19,13 @@ use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use super::attach::forget;
 use super::directory::Directory;
 use super::features::Has;
-use super::spec::context::{CONTROL, FIRST, REQUESTS, ROOT, SECOND, TRANSLATES, V};
 use super::state::{Key, Place, Streams, Tables};
 use super::streams::{Attachment, NOWHERE, Tag, translated};
 use super::unit::RiscvIommu;
 use crate::chassis::Block;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::sets::Atc;
+use portolan_spec::riscv::context::{CONTROL, FIRST, REQUESTS, ROOT, SECOND, TRANSLATES, V};
 
 /// A root in which nothing is: of either stage, whose larger one has 16 KiB.
 const EMPTY_LG2: u32 = 14;

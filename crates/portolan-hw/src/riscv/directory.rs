@@ -14,10 +14,10 @@ use portolan::inval::Walker;
 use portolan::iommu::IommuError;
 use portolan::platform::{TableMem, Word};
 
-use super::spec::context::{BASE_WORDS, PROCESS_WORDS, V};
-use super::spec::page_of;
 use crate::chassis::Block;
 use crate::chassis::entry::{self, At, Kind, Live};
+use portolan_spec::riscv::context::{BASE_WORDS, PROCESS_WORDS, V};
+use portolan_spec::riscv::page_of;
 
 /// The unit may read a context word by word, whenever it likes, and keeps valid ones until it is
 /// told to forget them (section "Updating in-memory data structure entries").

@@ -14,8 +14,8 @@ use thiserror::Error;
 use super::directory::Directory;
 use super::features::Has;
 use super::monitor::{MOST, Used, inhibits};
-use super::spec::reg::{self, event};
 use super::unit::RiscvIommu;
+use portolan_spec::riscv::reg::{self, event};
 
 /// The fewest bits that a counter can have.
 const FEWEST: u64 = u32::MAX as u64;

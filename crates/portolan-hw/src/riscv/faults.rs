@@ -13,7 +13,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::control::Control;
 use super::records::{Next, Records};
-use super::spec::fault::{self, ADDRESS, WORDS, access, cause};
+use portolan_spec::riscv::fault::{self, ADDRESS, WORDS, access, cause};
 
 /// Next event of the unit.
 pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(

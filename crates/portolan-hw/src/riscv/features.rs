@@ -14,10 +14,10 @@ use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 
 use super::config::Signal;
-use super::spec::Bits;
-use super::spec::context::{BASE_WORDS, EXTENDED_WORDS};
-use super::spec::reg::{self, capability};
 use crate::chassis::Present;
+use portolan_spec::riscv::Bits;
+use portolan_spec::riscv::context::{BASE_WORDS, EXTENDED_WORDS};
+use portolan_spec::riscv::reg::{self, capability};
 
 /// Largest range of one command, as an exponent of pages: with one more, all addresses are meant.
 pub(super) const MAX_LG2_PAGES: u8 = 51;

@@ -24,13 +24,15 @@ use portolan::iommu::{
 use portolan::platform::TableMem;
 
 use super::config::Messages as Config;
-use super::spec::context::{MESSAGE_MASK, MESSAGE_MODE, MESSAGE_PATTERN, MESSAGE_TABLE, ROOT};
-use super::spec::message::{LG2_BYTES, MODE, TRANSLATED, V, WORDS};
-use super::spec::page_of;
 use super::streams::{Tag, translated};
 use crate::chassis::Block;
 use crate::chassis::entry::Words;
 use crate::interrupt::Slots;
+use portolan_spec::riscv::context::{
+    MESSAGE_MASK, MESSAGE_MODE, MESSAGE_PATTERN, MESSAGE_TABLE, ROOT,
+};
+use portolan_spec::riscv::message::{LG2_BYTES, MODE, TRANSLATED, V, WORDS};
+use portolan_spec::riscv::page_of;
 
 /// Entries of a page of a table, as an exponent: a stream has no more.
 const MOST_LG2: u32 = 12 - LG2_BYTES;

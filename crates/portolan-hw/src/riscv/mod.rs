@@ -24,7 +24,6 @@ mod remap;
 mod remotes;
 mod requests;
 mod shared;
-pub mod spec;
 mod state;
 mod streams;
 mod takeover;

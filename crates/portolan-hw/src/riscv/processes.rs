@@ -15,10 +15,12 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use super::command;
 use super::directory::{Directory, Shape};
 use super::features::Has;
-use super::spec::context::{BY_DEFAULT, CONTROL, DIRECTORY, FIRST, MODE, PROCESS_WORDS, ROOT, V};
 use super::streams::NOWHERE;
 use super::unit::RiscvIommu;
 use crate::chassis::Block;
+use portolan_spec::riscv::context::{
+    BY_DEFAULT, CONTROL, DIRECTORY, FIRST, MODE, PROCESS_WORDS, ROOT, V,
+};
 
 /// Modes of a process directory, the shallowest first: which unit has it, its value, and the width of
 /// the numbers of address spaces.

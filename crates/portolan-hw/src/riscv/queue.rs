@@ -18,10 +18,10 @@ use super::command::{self, Counted};
 use super::counts::CommandKind as Kind;
 use super::refusal;
 use super::shared::Shared;
-use super::spec::command::LG2_BYTES;
-use super::spec::page_of;
-use super::spec::reg::{self, LENGTH, queue};
 use crate::chassis::{Ring, Shape, Stop, Unit, Words};
+use portolan_spec::riscv::command::LG2_BYTES;
+use portolan_spec::riscv::page_of;
+use portolan_spec::riscv::reg::{self, LENGTH, queue};
 
 /// Exponents of the number of commands that a ring can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;

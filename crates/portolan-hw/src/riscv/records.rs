@@ -12,10 +12,10 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem, Word};
 
 use super::control::{Control, Turned};
-use super::spec::fault::WORDS;
-use super::spec::reg::{self, LENGTH, pending, queue};
-use super::spec::{fault, page_of, request};
 use crate::chassis::Block;
+use portolan_spec::riscv::fault::WORDS;
+use portolan_spec::riscv::reg::{self, LENGTH, pending, queue};
+use portolan_spec::riscv::{fault, page_of, request};
 
 /// The registers of a queue, and the greatest lengths of it and its records.
 #[derive(Debug)]

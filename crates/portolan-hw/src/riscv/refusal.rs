@@ -1,7 +1,7 @@
 //! The codes with which [`portolan::iommu::IommuError::Refused`] says why: the bits of `cqcsr` that the
 //! unit set when it stopped.
 
-use super::spec::reg::queue;
+use portolan_spec::riscv::reg::queue;
 
 /// The command is malformed, or the unit does not have it.
 pub const ILLEGAL: u32 = queue::ILLEGAL;

@@ -18,10 +18,10 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use super::command;
 use super::directory::Directory;
 use super::records::Next;
-use super::spec::fault::WORDS;
-use super::spec::request as layout;
 use super::unit::RiscvIommu;
 use crate::chassis::PageRequestEvent;
+use portolan_spec::riscv::fault::WORDS;
+use portolan_spec::riscv::request as layout;
 
 fn decode([who, what, ..]: [u64; WORDS]) -> RawPageRequest {
     let mut wants = Permissions::empty();

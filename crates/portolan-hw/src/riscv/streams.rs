@@ -6,11 +6,11 @@
 
 use portolan::addr::{InvalTag, PhysAddr};
 
-use super::spec::context::{
-    ATTRIBUTES, CONTROL, FIRST, GSCID, MODE, PSCID, ROOT, SECOND, THREE_LEVELS, V,
-};
 use crate::chassis::book;
 use crate::chassis::entry::{WORDS, Words};
+use portolan_spec::riscv::context::{
+    ATTRIBUTES, CONTROL, FIRST, GSCID, MODE, PSCID, ROOT, SECOND, THREE_LEVELS, V,
+};
 
 /// Tag of the translations of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

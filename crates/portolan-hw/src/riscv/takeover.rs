@@ -21,9 +21,9 @@ use super::features::Has;
 use super::monitor;
 use super::queue;
 use super::shared::Shared;
-use super::spec::PPN;
-use super::spec::page_of;
-use super::spec::reg::{self, directory, feature, pending};
+use portolan_spec::riscv::PPN;
+use portolan_spec::riscv::page_of;
+use portolan_spec::riscv::reg::{self, directory, feature, pending};
 
 /// Stops the queues, and lets no access through: unless there are devices `at_work` that need not be stopped.
 pub(super) fn stop<R: Mmio, M, C: Cpus>(

@@ -26,8 +26,6 @@ use super::queue;
 use super::records::{FAULTS, REQUESTS, Records};
 use super::remotes::Remotes;
 use super::shared::{RiscvQueue, Shared};
-use super::spec::context::MARKS;
-use super::spec::reg;
 use super::state::{Key, Streams, Tables};
 use super::streams::Tag;
 use super::takeover::{close, start, stop, turn_off, use_directory};
@@ -36,6 +34,8 @@ use crate::chassis::sets::Sets;
 use crate::chassis::{Block, Ring, Submitters};
 use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
+use portolan_spec::riscv::context::MARKS;
+use portolan_spec::riscv::reg;
 
 /// Last PSCID, of 20 bits.
 const LAST_FIRST: u32 = (1 << 20) - 1;

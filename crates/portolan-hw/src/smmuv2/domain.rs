@@ -10,7 +10,6 @@ use super::faults::OnFault;
 use super::features::Features;
 use super::machine::Machine;
 use super::shared::{SmmuV2Queue, Stage, Tag};
-use super::spec::{bank, global};
 use super::unit::SmmuV2;
 use crate::chassis::arm::{self, Has};
 use core::sync::atomic::AtomicU64;
@@ -22,6 +21,7 @@ use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
 };
+use portolan_spec::smmuv2::{bank, global};
 
 /// A domain over tables of format `F`.
 type Over<F, R, M, C> = PagedDomain<F, M, SmmuV2Queue<R, M, C>>;

@@ -9,14 +9,14 @@
 
 use super::counts::WriteKind;
 use super::machine::Bank;
-use super::spec::bank::{self, fsr};
-use super::spec::global::{self, gfsr};
 use super::stalling::Held;
 use super::unit::SmmuV2;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv2::bank::{self, fsr};
+use portolan_spec::smmuv2::global::{self, gfsr};
 
 /// Treatment of accesses of a domain that fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -4,9 +4,11 @@
 //!
 //! *Context.* Interrupt: [`Features::read`] reads three registers, all else is a value.
 
-use super::spec::global::{self, id0, id1, id2};
 use crate::chassis::arm::{self, Has};
-use crate::chassis::{Bits32, Present};
+use portolan_spec::Bits32;
+use portolan_spec::smmuv2::global::{self, id0, id1, id2};
+
+use crate::chassis::Present;
 use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, WriteBuffer};

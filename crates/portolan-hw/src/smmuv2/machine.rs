@@ -4,11 +4,11 @@
 use super::config::Config;
 use super::counts::{Counters, WriteKind};
 use super::features::Features;
-use super::spec::global::cr0;
-use super::spec::{bank, global};
 use crate::chassis::{Present, wait_for};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos};
+use portolan_spec::smmuv2::global::cr0;
+use portolan_spec::smmuv2::{bank, global};
 
 /// Number of a context bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

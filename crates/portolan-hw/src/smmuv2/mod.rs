@@ -26,7 +26,6 @@ mod features;
 mod implementation;
 mod machine;
 mod shared;
-pub mod spec;
 mod stalling;
 mod streams;
 mod sync;

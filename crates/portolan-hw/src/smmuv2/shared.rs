@@ -8,7 +8,6 @@
 use super::counts::WriteKind;
 use super::implementation::Implementation;
 use super::machine::{ANYTHING, Bank, Banks, Machine};
-use super::spec::{bank, global};
 use super::stalling::Stalling;
 use super::sync::Gate;
 use crate::chassis::Submitters;
@@ -19,6 +18,7 @@ use portolan::addr::{InvalTag, Iova};
 use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan_spec::smmuv2::{bank, global};
 
 /// Stage of translation that a context bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

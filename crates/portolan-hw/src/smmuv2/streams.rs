@@ -12,11 +12,11 @@ use super::counts::WriteKind;
 use super::features::Selection;
 use super::machine::{Bank, Machine};
 use super::shared::Tag;
-use super::spec::global::{self, s2cr, smr};
 use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
+use portolan_spec::smmuv2::global::{self, s2cr, smr};
 use thiserror::Error;
 
 /// Destination of accesses that do not fault.

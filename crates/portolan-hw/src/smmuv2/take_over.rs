@@ -15,12 +15,12 @@ use super::counts::WriteKind;
 use super::features::Selection;
 use super::implementation::{Implementation, Inherited, Prefetch, Watched};
 use super::machine::{Bank, Machine};
-use super::spec::bank::{self, actlr};
-use super::spec::global::{self, acr, cr0, id7, s2cr, smr};
 use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
 use crate::at_work::AtWork;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
+use portolan_spec::smmuv2::bank::{self, actlr};
+use portolan_spec::smmuv2::global::{self, acr, cr0, id7, s2cr, smr};
 
 /// State that was found and set up.
 pub(super) struct Taken {

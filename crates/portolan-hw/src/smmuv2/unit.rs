@@ -10,7 +10,6 @@ use super::features::Features;
 use super::implementation::Prefetch;
 use super::machine::Machine;
 use super::shared::{Shared, SmmuV2Queue};
-use super::spec::global::{self, cr0};
 use super::streams::{Groups, Mapping, To};
 use super::take_over;
 use crate::chassis::book::{Attachment, Book, Streams};
@@ -20,6 +19,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan_spec::smmuv2::global::{self, cr0};
 
 /// Position of the search for faults.
 #[derive(Debug, Default)]

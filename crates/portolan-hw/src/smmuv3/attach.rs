@@ -11,8 +11,6 @@ use super::errata::Errata;
 use super::features::StallModel;
 use super::moves::{Target, first_stage_entry};
 use super::shared::{Shared, SmmuQueue};
-use super::spec::command::{self as layout, Words, op};
-use super::spec::{Field, ste};
 use super::stream::{Attachment, To};
 use super::stream_table::Blocking;
 use super::unit::Smmu;
@@ -26,6 +24,8 @@ use portolan::iommu::{
 };
 use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
 use portolan::table::format::{Armv8Stage1, Format};
+use portolan_spec::smmuv3::command::{self as layout, Words, op};
+use portolan_spec::smmuv3::{Field, ste};
 
 /// Nowhere.
 pub(super) fn blocked(blocking: Blocking) -> Target {

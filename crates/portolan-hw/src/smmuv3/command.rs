@@ -6,10 +6,10 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use super::context::Tag;
-use super::spec::command::{self as layout, Words, op};
 use crate::chassis::arm::Has;
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Depth, Run};
+use portolan_spec::smmuv3::command::{self as layout, Words, op};
 
 macro_rules! kinds {
     ($($kind:ident = $op:ident => $text:literal;)*) => {
@@ -65,7 +65,7 @@ pub(super) fn sync() -> Words {
 pub(super) fn sync_message(address: u64, data: u32) -> Words {
     let mut words = start(op::SYNC);
     layout::SYNC_CS.set(&mut words, layout::sync::IRQ);
-    layout::SYNC_MSH.set(&mut words, super::spec::ste::INNER);
+    layout::SYNC_MSH.set(&mut words, portolan_spec::smmuv3::ste::INNER);
     layout::SYNC_ATTR.set(&mut words, layout::sync::WRITE_BACK);
     layout::SYNC_DATA.set(&mut words, data.into());
     layout::SYNC_ADDRESS.set(&mut words, address >> 2);

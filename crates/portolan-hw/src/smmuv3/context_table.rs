@@ -6,7 +6,6 @@
 //! made on demand.
 
 use super::machine::Machine;
-use super::spec::{cd, ste};
 use crate::chassis::Block;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
@@ -14,6 +13,7 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::{cd, ste};
 
 /// Read as a stream table entry is.
 pub(crate) const CONTEXT: Kind = Kind {

@@ -9,7 +9,6 @@
 use super::attach::blocked;
 use super::command;
 use super::features::StallModel;
-use super::spec::ste;
 use super::stream_table::{Blocking, STREAM};
 use super::unit::Smmu;
 use crate::chassis::arm::Has;
@@ -17,6 +16,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::ste;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Gives a stream room for `2^lg2` substreams. The stream must not be attached.

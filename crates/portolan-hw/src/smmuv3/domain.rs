@@ -8,7 +8,6 @@
 use super::context::Tag;
 use super::features::{Features, TableUpdate};
 use super::shared::{SmmuQueue, granule_code};
-use super::spec::{cd, ste};
 use super::unit::Smmu;
 use crate::chassis::arm::{self, Has};
 use crate::ids::Ids;
@@ -21,6 +20,7 @@ use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
 };
+use portolan_spec::smmuv3::{cd, ste};
 
 /// A domain over tables of format `F`.
 type Over<F, R, M, C> = Tables<F, M, R, M, C>;

@@ -6,7 +6,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use super::spec::reg::iidr;
+use portolan_spec::smmuv3::reg::iidr;
 
 /// Maker, product and revision of a unit: register IIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,6 @@
 
 use super::page_requests::answer;
 use super::records::Next;
-use super::spec::{event, reg};
 use super::unit::Smmu;
 use crate::chassis::arm::Has;
 use core::sync::atomic::AtomicU64;
@@ -15,6 +14,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::iopf::{Permissions, RawPageRequest, RequestKind, Response, StallTag};
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan_spec::smmuv3::{event, reg};
 
 bitflags::bitflags! {
     /// Global errors that were found and acknowledged.

@@ -6,7 +6,6 @@
 //! *Context.* Interrupt: everything here is a value; [`Features::read`] reads five registers.
 
 use super::errata::{Errata, Implementation};
-use super::spec::reg;
 use crate::chassis::Present;
 use crate::chassis::arm::{self, Has};
 use crate::overrides::CoherencyOverride;
@@ -17,6 +16,7 @@ use portolan::inval::{
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
+use portolan_spec::smmuv3::reg;
 
 /// Treatments of faulting accesses that the unit offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,8 +130,9 @@ impl Features {
         let nonsense = |offset, value| Err(IommuError::Nonsense { offset, value });
         let width = |lg2: u64, most| u32::try_from(lg2).ok().filter(|_| lg2 <= most);
         let idr1_bad = IommuError::Nonsense { offset: reg::IDR1, value: idr1 };
-        let queue =
-            |field: super::spec::Field| width(field.of(idr1), MAX_QUEUE_LG2).ok_or(idr1_bad);
+        let queue = |field: portolan_spec::smmuv3::Field| {
+            width(field.of(idr1), MAX_QUEUE_LG2).ok_or(idr1_bad)
+        };
         let output_lg2 = SIZES[r5::OAS.of(idr5) as usize % SIZES.len()];
         let granules = [r5::GRAN4K, r5::GRAN16K, r5::GRAN64K];
         let granules = arm::granules(granules.map(|field| Has::of(field.of(idr5))));
@@ -141,8 +142,9 @@ impl Features {
         if r3::BBML.of(idr3) > 2 {
             return nonsense(reg::IDR3, idr3);
         }
-        let sixteen = |field: super::spec::Field| if field.of(idr0) == 0 { 8 } else { 16 };
-        let has = |field: super::spec::Field| Has::of(field.of(idr0));
+        let sixteen =
+            |field: portolan_spec::smmuv3::Field| if field.of(idr0) == 0 { 8 } else { 16 };
+        let has = |field: portolan_spec::smmuv3::Field| Has::of(field.of(idr0));
         Ok(Self {
             stage1: has(r0::S1P),
             stage2: has(r0::S2P),

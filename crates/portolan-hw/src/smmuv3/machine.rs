@@ -1,7 +1,6 @@
 //! Registers, table memory and time of one unit, and the operations that all parts of the driver
 //! use.
 
-use super::spec::reg;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::{Block, Present, wait_for};
@@ -10,6 +9,7 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, Word};
+use portolan_spec::smmuv3::reg;
 
 /// Base of the driver: registers, memory, time.
 ///

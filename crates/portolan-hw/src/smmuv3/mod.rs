@@ -3,7 +3,7 @@
 //! * [`Smmu::enable`] takes a unit over; [`Features`] has its features.
 //! * [`Smmu::first_stage`] and [`Smmu::second_stage`] make domains; streams are moved through the
 //!   traits of `portolan::iommu`, substreams and nested streams by methods of [`Smmu`].
-//! * [`spec`] holds layouts only.
+//! * [`portolan_spec::smmuv3`] holds layouts only.
 //!
 //! Page requests and stalled accesses go to `portolan::iopf`, whose `Responder` [`Smmu`] is; streams
 //! stall where [`Smmu::enable_stalls`] says so.
@@ -32,7 +32,6 @@ mod page_requests;
 mod queue;
 mod records;
 mod shared;
-pub mod spec;
 mod stream;
 mod stream_table;
 mod substreams;

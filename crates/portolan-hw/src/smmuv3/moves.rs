@@ -8,8 +8,6 @@
 use super::command;
 use super::context_table::{CONTEXT, ContextTable};
 use super::features::StallModel;
-use super::spec::command::Words;
-use super::spec::{cd, ste};
 use super::stream::{Attachment, Stream, To};
 use super::stream_table::STREAM;
 use super::unit::Smmu;
@@ -21,6 +19,8 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::command::Words;
+use portolan_spec::smmuv3::{cd, ste};
 
 /// Destination of a stream.
 pub(super) struct Target {

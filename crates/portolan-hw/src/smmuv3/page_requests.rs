@@ -6,9 +6,6 @@
 
 use super::command::{self, Resume};
 use super::records::Next;
-use super::spec::command::Words;
-use super::spec::event::page_request as layout;
-use super::spec::reg;
 use super::unit::Smmu;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
@@ -18,6 +15,9 @@ use portolan::iopf::{
     Response,
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::command::Words;
+use portolan_spec::smmuv3::event::page_request as layout;
+use portolan_spec::smmuv3::reg;
 
 pub use crate::chassis::PageRequestEvent;
 

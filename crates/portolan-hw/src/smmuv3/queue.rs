@@ -6,8 +6,6 @@
 
 use super::command::{self, Counters};
 use super::machine::Machine;
-use super::spec::command::{self as layout, Words, error, op};
-use super::spec::reg;
 use crate::chassis::arm::Has;
 use crate::chassis::{Published, Ring, Shape, Stop, Unit};
 use alloc::sync::Arc;
@@ -16,6 +14,8 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan_spec::smmuv3::command::{self as layout, Words, error, op};
+use portolan_spec::smmuv3::reg;
 
 const RUNNING: u64 = 0;
 const OFF: u64 = 1;

@@ -4,11 +4,11 @@
 //! a record is dropped before the record is read (`TableMem::invalidate`).
 
 use super::machine::Machine;
-use super::spec::reg;
 use crate::chassis::Block;
 use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::reg;
 
 /// Next record of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

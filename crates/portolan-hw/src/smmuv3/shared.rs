@@ -12,7 +12,6 @@ use super::context::Tag;
 use super::features::Features;
 use super::machine::Machine;
 use super::queue::CommandQueue;
-use super::spec::command::Words;
 use crate::chassis::Submitters;
 use crate::chassis::arm::Has;
 use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
@@ -25,6 +24,7 @@ use portolan::addr::{InvalTag, IovaRange, PageSize, StreamId};
 use portolan::inval::{CombineOptions, Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::command::Words;
 
 /// Parts that a unit and its domains share.
 ///
@@ -249,7 +249,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuQueue<R, M, C> {
 
 /// Exponents of the granules that the architecture has, for `G`.
 pub(super) const fn granule_code(granule: PageSize) -> u64 {
-    use super::spec::cd::granule;
+    use portolan_spec::smmuv3::cd::granule;
     match granule.lg2() {
         14 => granule::SIZE_16K,
         16 => granule::SIZE_64K,

@@ -5,7 +5,6 @@
 use super::context::Tag;
 use super::context_table::ContextTable;
 use super::machine::Machine;
-use super::spec::cd;
 use crate::chassis::arm::Has;
 use crate::chassis::book;
 use crate::chassis::turn::Turn;
@@ -16,6 +15,7 @@ use core::ops::Bound;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan_spec::smmuv3::cd;
 
 /// Attachment of a stream, or of one of its substreams.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,6 @@
 
 use super::features::Features;
 use super::machine::Machine;
-use super::spec::{Field, reg, ste};
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
 use crate::chassis::{Block, Present as _, Sorted, with_room};
@@ -12,6 +11,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan_spec::smmuv3::{Field, reg, ste};
 
 /// Exponent of the number of streams of a second-level table: 16 KiB.
 const SPLIT: u32 = 8;

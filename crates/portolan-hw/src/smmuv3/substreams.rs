@@ -5,7 +5,6 @@
 use super::command;
 use super::context::Tag;
 use super::moves::first_stage_entry;
-use super::spec::{cd, ste};
 use super::stream::{Attachment, Stream};
 use super::stream_table::STREAM;
 use super::unit::Smmu;
@@ -15,6 +14,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_spec::smmuv3::{cd, ste};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Moves a substream.

@@ -12,8 +12,6 @@ mod records;
 use crate::promise::tests::{all_memory, promised};
 use chips::changed;
 
-use super::spec::command::{error, op};
-use super::spec::reg;
 use super::*;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,6 +28,8 @@ use portolan::platform::{Mmio as _, Nanos};
 use portolan::table::Access;
 use portolan_model::inject::{Drain, RegisterFaults};
 use portolan_model::smmuv3::SmmuMachine;
+use portolan_spec::smmuv3::command::{error, op};
+use portolan_spec::smmuv3::reg;
 
 type First = FirstStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
 type Second = SecondStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;

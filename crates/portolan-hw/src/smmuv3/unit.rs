@@ -10,7 +10,6 @@ use super::machine::Machine;
 use super::queue::CommandQueue;
 use super::records::Records;
 use super::shared::{Shared, SmmuQueue};
-use super::spec::{event, reg};
 use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
 use crate::at_work::AtWork;
@@ -24,6 +23,7 @@ use portolan::addr::StreamId;
 use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan_spec::smmuv3::{event, reg};
 
 /// Wish for an optional feature.
 ///

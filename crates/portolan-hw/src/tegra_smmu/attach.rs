@@ -14,10 +14,10 @@ use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
 
 use super::counts::WriteKind;
 use super::shared::{BLOCKED, Shared};
-use super::spec::reg::{self, asid};
-use super::spec::swgroup::{Enables, Swgroup};
 use super::unit::{EnableBits, TegraDomain, TegraSmmu, To};
 use crate::chassis::book::{self, Streams};
+use crate::tegra_smmu::swgroup::{Enables, Swgroup};
+use portolan_spec::tegra_smmu::reg::{self, asid};
 
 type Attachment = book::Attachment<To>;
 

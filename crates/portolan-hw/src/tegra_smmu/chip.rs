@@ -4,10 +4,10 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use super::spec::reg::{self, ptc_config, tlb_config, tlb_flush};
-use super::spec::swgroup::{self, Swgroup};
+use crate::tegra_smmu::swgroup::{self, Swgroup};
 use portolan::addr::{PageSize, StreamId};
 use portolan::table::format::TegraMemory;
+use portolan_spec::tegra_smmu::reg::{self, ptc_config, tlb_config, tlb_flush};
 
 /// A chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,8 +12,8 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::counts::WriteKind;
 use super::shared::BLOCKED;
-use super::spec::reg::{self, asid, err, int};
 use super::unit::TegraSmmu;
+use portolan_spec::tegra_smmu::reg::{self, asid, err, int};
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// The record, if there is one, which makes room for the next.

@@ -8,7 +8,7 @@
 //! * Tables are walked without snooping and through a page-table cache (PTC) that keeps lines as
 //!   they were read, empty entries included, so that a map owes a flush as well as an unmap. The
 //!   flushes of one operation are made once, when its debt is paid.
-//! * [`spec`] holds layouts only.
+//! * [`portolan_spec::tegra_smmu`] holds layouts only.
 //!
 //! *Context.* Handlers of interrupts call `next_fault`. A debt is paid in any context that may wait
 //! for the hardware. All else is for tasks.
@@ -24,7 +24,7 @@ mod counts;
 mod faults;
 mod queue;
 mod shared;
-pub mod spec;
+pub mod swgroup;
 mod tables;
 mod unit;
 

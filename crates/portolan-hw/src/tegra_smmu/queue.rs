@@ -12,7 +12,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::counts::WriteKind;
 use super::shared::Shared;
-use super::spec::reg::{self, tlb_flush};
+use portolan_spec::tegra_smmu::reg::{self, tlb_flush};
 
 /// Part of the PTC that has been flushed for this plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

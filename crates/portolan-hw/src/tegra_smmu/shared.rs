@@ -19,10 +19,10 @@ use portolan::table::format::Tegra;
 use super::chip::Chip;
 use super::config::Config;
 use super::counts::{Counters, WriteKind};
-use super::spec::reg::{self, asid, config, directory, ptc_flush, tlb_flush};
 use super::tables::{Noted, Stale};
 use crate::chassis::{Present, Published, Submitters};
 use crate::ids::Ids;
+use portolan_spec::tegra_smmu::reg::{self, asid, config, directory, ptc_flush, tlb_flush};
 
 /// The address space of streams that are blocked: nothing is mapped in it.
 pub(super) const BLOCKED: u32 = 0;

@@ -20,8 +20,8 @@ use portolan::table::Access;
 use portolan_model::fixture::Ticks;
 use spin::Mutex;
 
-use super::spec::reg;
 use super::{Chip, Config, TegraSmmu, WriteKind};
+use portolan_spec::tegra_smmu::reg;
 
 const RW: Access = Access::READ.union(Access::WRITE);
 /// Above 4 GiB, so that lines have upper bits.

@@ -16,11 +16,11 @@ use super::chip::Chip;
 use super::config::Config;
 use super::counts::{Counters, Counts, WriteKind};
 use super::shared::{self, BLOCKED, Power, Shared, TegraQueue};
-use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
 use crate::firmware::reservations::Reservations;
+use portolan_spec::tegra_smmu::reg::{self, asid, config, tlb_flush};
 
 /// Destination of a stream that is not blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

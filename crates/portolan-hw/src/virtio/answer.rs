@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultReason, FaultRecord, IommuError};
 
-use super::spec;
+use portolan_spec::virtio as spec;
 
 /// Value of an answer before the device has written it; no status has it.
 pub(super) const UNWRITTEN: u8 = 0xff;

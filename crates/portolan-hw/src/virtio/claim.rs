@@ -8,7 +8,7 @@ use portolan::addr::{IovaRange, PhysAddr};
 use portolan::table::Access;
 
 use super::device::BATCH;
-use super::spec::{self, Request};
+use portolan_spec::virtio::{self as spec, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {

@@ -12,9 +12,9 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Nanos};
 
 use super::answer::{self, UNWRITTEN};
-use super::spec::{self, Encoded, Request, config};
 use super::transport::{Exchange, Transport};
 use crate::ids::Ids;
+use portolan_spec::virtio::{self as spec, Encoded, Request, config};
 
 /// Most bytes of properties that the driver asks for; a device that has more is refused.
 const MOST_PROPERTY_BYTES: usize = 1 << 16;

@@ -21,8 +21,8 @@ use portolan::table::{
 
 use super::device::Device;
 use super::records::{Known, Mapping, NoRoom, Records, Stock, Wanted};
-use super::spec;
 use super::transport::Transport;
+use portolan_spec::virtio as spec;
 
 /// Records that are looked at under one lock.
 const LOOKS: usize = 64;

@@ -1,7 +1,7 @@
 //! virtio-iommu.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, section 5.13. [`transport`] is the trait that an embedder
-//! implements: a request queue, an event queue and the configuration; [`spec`] has the layouts.
+//! implements: a request queue, an event queue and the configuration; [`portolan_spec::virtio`] has the layouts.
 //! [`Viommu`] drives one device, [`VirtioDomain`] is an address space of it.
 //!
 //! The device keeps no translation after an unmap has completed. A domain records maps and unmaps;
@@ -17,7 +17,6 @@ mod domain;
 mod probe;
 mod records;
 mod settle;
-pub mod spec;
 #[cfg(test)]
 mod tests;
 pub mod transport;

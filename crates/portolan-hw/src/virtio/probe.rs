@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange};
 use portolan::iommu::{IommuError, ReservedKind, ReservedRegion};
 
-use super::spec;
+use portolan_spec::virtio as spec;
 
 /// The reserved addresses in a list of properties. Properties of other types are passed over;
 /// reserved addresses of unknown kind are taken for unusable.

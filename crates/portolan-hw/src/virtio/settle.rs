@@ -19,8 +19,8 @@ use super::claim::{Act, Claim, Room, add};
 use super::device::BATCH;
 use super::domain::{Inner, VirtioDomain, Which};
 use super::records::{Known, Mapping, Wanted};
-use super::spec::Request;
 use super::transport::Transport;
+use portolan_spec::virtio::Request;
 
 /// Records that are looked at under one lock.
 const LOOKS: usize = 64;

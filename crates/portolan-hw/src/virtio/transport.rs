@@ -2,8 +2,8 @@
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.2 (queues) and 5.13.5 (initialisation).
 
-use super::spec::FAULT_BYTES;
 use portolan::iommu::IommuError;
+use portolan_spec::virtio::FAULT_BYTES;
 
 /// One request of several that are sent together.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Exchange<'a> {
 /// interrupt. The others: atomic.
 pub trait Transport {
     /// The features that both sides accepted; accept
-    /// [`DRIVER_FEATURES`](super::spec::DRIVER_FEATURES) as far as they are offered.
+    /// [`DRIVER_FEATURES`](portolan_spec::virtio::DRIVER_FEATURES) as far as they are offered.
     fn features(&self) -> u64;
 
     /// Reads 4 bytes of the configuration.

@@ -19,9 +19,9 @@ use super::answer::{self, NO_SUCH};
 use super::device::{Config, Counts, Device};
 use super::domain::VirtioDomain;
 use super::probe;
-use super::spec::{self, Request};
 use super::transport::Transport;
 use crate::chassis::book::{self, Book};
+use portolan_spec::virtio::{self as spec, Request};
 
 /// Attachment of an endpoint; it keeps the domain alive itself.
 enum To<T: Transport + Send + Sync, C: Cpus> {

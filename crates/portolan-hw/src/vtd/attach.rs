@@ -17,13 +17,13 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use super::core::{Remote, split_id};
 use super::features::Has;
 use super::request::{Contexts, Ending, Extent, Iotlb, Request};
-use super::spec::ADDRESS;
-use super::spec::entry::{P, scalable};
 use super::streams::{Attachment, Key, Streams, To};
 use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::{Device, History, PASS, Vtd};
 use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::At;
+use portolan_spec::vtd::ADDRESS;
+use portolan_spec::vtd::entry::{P, scalable};
 
 /// Destination of a stream.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
 
 use super::counts::{CommandKind as Kind, Counters};
 use super::features::{Features, Has};
-use super::spec::reg::{self, command, pmen};
 use crate::chassis::{Present, wait_for};
+use portolan_spec::vtd::reg::{self, command, pmen};
 
 /// New state of a control bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

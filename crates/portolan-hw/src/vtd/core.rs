@@ -20,12 +20,12 @@ use super::direct::Direct;
 use super::features::Has;
 use super::refusal;
 use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
-use super::spec::reg::{self, command, prs};
 use crate::chassis::{
     Ending as Next, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for,
     with_room,
 };
 use crate::ids::Ids;
+use portolan_spec::vtd::reg::{self, command, prs};
 
 /// Number of times that a request is submitted which another device's time-out interrupts, each a
 /// different one.

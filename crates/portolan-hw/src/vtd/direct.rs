@@ -13,8 +13,8 @@ use super::counts::CommandKind as Kind;
 use super::features::Has;
 use super::refusal;
 use super::request::{Contexts, Iotlb};
-use super::spec::{Bits, descriptor, reg, reg::ccmd, reg::command, reg::iotlb};
 use crate::chassis::{Present, wait_while_it_works};
+use portolan_spec::vtd::{Bits, descriptor, reg, reg::ccmd, reg::command, reg::iotlb};
 
 /// Refusals that are kept for callers that have yet to ask for them.
 const MAX_REFUSALS: usize = 16;

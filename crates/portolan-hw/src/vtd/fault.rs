@@ -12,9 +12,9 @@ use portolan::iommu::{
 use portolan::platform::{Cpus, Guarded, Mmio};
 
 use super::control::Control;
-use super::spec::record::{FAULT_BYTES, fault, reason};
-use super::spec::reg::{self, fsts};
 use crate::chassis::Present;
+use portolan_spec::vtd::record::{FAULT_BYTES, fault, reason};
+use portolan_spec::vtd::reg::{self, fsts};
 
 /// Index at which the next record is expected; none before the first.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use portolan::platform::Mmio;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::Mode;
-use super::spec::{Bits, reg, reg::cap, reg::ecap};
 use crate::chassis::Present;
+use portolan_spec::vtd::{Bits, reg, reg::cap, reg::ecap};
 
 /// Declares flags by their numbers, and the fields of the capability registers that say so.
 macro_rules! has {

@@ -19,13 +19,13 @@ use super::control::Switch;
 use super::core::Core;
 use super::features::Has;
 use super::request::{InterruptEntries, Request};
-use super::spec::entry::{P, interrupt as field};
-use super::spec::reg::command;
 use super::structures::{ABSENT, Remap};
 use super::unit::Vtd;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 use crate::interrupt::compose::{checked, delivery_mode, vtd_message};
 use crate::interrupt::{ApicMode, Slots, compose};
+use portolan_spec::vtd::entry::{P, interrupt as field};
+use portolan_spec::vtd::reg::command;
 
 /// An entry. The verification of the source is in word 1, which the hardware may read apart from
 /// word 0: an open entry changes by one store or not at all.

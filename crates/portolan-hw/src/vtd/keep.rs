@@ -11,14 +11,14 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::config::Config;
-use super::spec::ADDRESS;
-use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
-use super::spec::reg;
 use super::streams::{Attachment, Streams, To};
 use super::structures::{ABSENT, Forget, Mode, change};
 use super::takeover::Inherited;
 use super::unit::{PASS, Vtd};
 use crate::chassis::entry::Words;
+use portolan_spec::vtd::ADDRESS;
+use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
+use portolan_spec::vtd::reg;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Vtd::enable`], but the streams in `keep` go on through the tables that the system

@@ -22,7 +22,6 @@ pub mod refusal;
 mod request;
 mod reserved;
 mod ring;
-pub mod spec;
 mod streams;
 mod structures;
 mod takeover;

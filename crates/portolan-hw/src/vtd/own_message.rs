@@ -11,10 +11,10 @@ use portolan::iommu::{InterruptTarget, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::features::Has;
-use super::spec::reg::{self, event};
 use super::unit::Vtd;
 use crate::chassis::Present;
 use crate::interrupt::compose::plain_message;
+use portolan_spec::vtd::reg::{self, event};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Programs the fault event message, as [`IommuDomains`](portolan::iommu::IommuDomains) says.

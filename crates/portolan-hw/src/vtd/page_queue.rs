@@ -8,8 +8,8 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::control::Control;
-use super::spec::reg::{self, queue};
 use crate::chassis::Published;
+use portolan_spec::vtd::reg::{self, queue};
 
 /// Address and size of the queue: 0 until there is one.
 #[derive(Debug, Default)]

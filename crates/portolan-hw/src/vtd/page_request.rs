@@ -17,11 +17,11 @@ use portolan::platform::{Cpus, Mmio, TableMem, Word};
 use super::features::Has;
 use super::page_queue::place;
 use super::request::Request;
-use super::spec::record::{REQUEST_LG2, REQUEST_WORDS, request};
-use super::spec::reg::{self, prs, queue};
 use super::structures::Mode;
 use super::unit::Vtd;
 use crate::chassis::Present;
+use portolan_spec::vtd::record::{REQUEST_LG2, REQUEST_WORDS, request};
+use portolan_spec::vtd::reg::{self, prs, queue};
 
 /// Event of the page-request queue.
 ///

@@ -9,8 +9,8 @@ use portolan::iopf::Response;
 
 use super::counts::CommandKind as Kind;
 use super::features::{Features, Has};
-use super::spec::Bits;
-use super::spec::descriptor::{
+use portolan_spec::vtd::Bits;
+use portolan_spec::vtd::descriptor::{
     self as d, AM, DID, GRANULARITY, IH, PASID, TYPE, Words, context, device_tlb, iotlb, kind,
     pasid_cache, pasid_device_tlb, pasid_iotlb, response,
 };

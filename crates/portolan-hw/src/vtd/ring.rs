@@ -16,9 +16,9 @@ use super::core::Core;
 use super::counts::CommandKind as Kind;
 use super::refusal;
 use super::request::{Counted, Ending, fence, wait_words};
-use super::spec::descriptor::Words;
-use super::spec::reg::{self, fsts, iqercd, queue};
 use crate::chassis::{Present, Ring, Shape, Stop, Unit};
+use portolan_spec::vtd::descriptor::Words;
+use portolan_spec::vtd::reg::{self, fsts, iqercd, queue};
 
 /// Width of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,13 @@ use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem};
 use super::core::Core;
 use super::features::{Features, Has};
 use super::request::{Ending, Request};
-use super::spec::ADDRESS;
-use super::spec::entry::{self, P};
-use super::spec::reg::irta;
 use crate::chassis::Block;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 use crate::chassis::turn::Turn;
 use crate::interrupt::{ApicMode, Remapping, Slots};
+use portolan_spec::vtd::ADDRESS;
+use portolan_spec::vtd::entry::{self, P};
+use portolan_spec::vtd::reg::irta;
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 

@@ -12,9 +12,9 @@ use portolan::platform::{Cpus, Mmio};
 use super::config::{Config, Takeover};
 use super::control::{Control, Switch};
 use super::quirks::Quirks;
-use super::spec::reg::{self, command, fsts, queue, root_mode};
 use super::structures::Mode;
 use crate::chassis::{Present, Published, wait_for};
+use portolan_spec::vtd::reg::{self, command, fsts, queue, root_mode};
 
 /// State in which a unit was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,13 +23,13 @@ use super::page_queue::PageQueue;
 use super::quirks::Quirks;
 use super::request::{Contexts, Iotlb, Request};
 use super::ring::{self, Width};
-use super::spec::reg::{self, command};
 use super::streams::{Key, Streams, To};
 use super::structures::{Mode, Remap, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
 use crate::chassis::{Published, Sorted, Submitters, with_room};
 use crate::ids::Ids;
+use portolan_spec::vtd::reg::{self, command};
 
 /// A first stage on top of a second: its parent.
 #[derive(Clone, Debug)]

@@ -10,12 +10,12 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::attach::Target;
 use super::features::{Has, width_code};
-use super::spec::ADDRESS;
-use super::spec::entry::{P, context, pasid as pasid_entry};
 use super::streams::To;
 use super::structures::{ABSENT, Mode};
 use super::unit::Vtd;
 use crate::chassis::entry::Words;
+use portolan_spec::vtd::ADDRESS;
+use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// The words of the entry for `target`; those of the longest kind, zeros behind.

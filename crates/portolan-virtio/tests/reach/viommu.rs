@@ -11,7 +11,7 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, Nanos, Platform, SpinLock};
 use portolan_hw::virtio::Transport as Wanted;
-use portolan_hw::virtio::spec::FAULT_BYTES;
+use portolan_spec::virtio::FAULT_BYTES;
 use portolan_virtio::{Addresses, SlotHal, ViommuQueues};
 use virtio_drivers::Result;
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};

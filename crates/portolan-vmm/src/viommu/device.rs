@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PageSizes};
-use portolan_hw::virtio::spec::{
-    self, ATTACH_BYPASS, FAULT_BYTES, MAP_READ, MAP_WRITE, P_RESV_MEM, R_MAPPING, RESV_MEM_BYTES,
-    RESV_MSI, Request, TAIL_BYTES, config,
+use portolan_spec::virtio::{
+    self as spec, ATTACH_BYPASS, FAULT_BYTES, MAP_READ, MAP_WRITE, P_RESV_MEM, R_MAPPING,
+    RESV_MEM_BYTES, RESV_MSI, Request, TAIL_BYTES, config,
 };
 use vm_memory::Permissions;
 

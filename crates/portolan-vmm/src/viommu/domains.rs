@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
-use portolan_hw::virtio::spec::{MAP_READ, MAP_WRITE};
+use portolan_spec::virtio::{MAP_READ, MAP_WRITE};
 use vm_memory::Permissions;
 
 use super::requests::status;

@@ -1,12 +1,12 @@
 //! A guest's requests, read.
 //!
-//! Virtual I/O Device (VIRTIO) 1.2, section 5.13.6. The driver's layouts are `portolan_hw::virtio::spec`.
+//! Virtual I/O Device (VIRTIO) 1.2, section 5.13.6. The driver's layouts are `portolan_spec::virtio`.
 
-use portolan_hw::virtio::spec::{MAX_REQUEST_BYTES, Request};
+use portolan_spec::virtio::{MAX_REQUEST_BYTES, Request};
 
 /// Outcomes of requests (5.13.6.1), those of `spec` beside them.
 pub(super) mod status {
-    pub(in crate::viommu) use portolan_hw::virtio::spec::{S_NOENT as NOENT, S_OK as OK};
+    pub(in crate::viommu) use portolan_spec::virtio::{S_NOENT as NOENT, S_OK as OK};
     pub(in crate::viommu) const UNSUPP: u8 = 2;
     pub(in crate::viommu) const DEVERR: u8 = 3;
     pub(in crate::viommu) const INVAL: u8 = 4;

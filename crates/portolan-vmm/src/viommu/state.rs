@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use portolan::addr::{Iova, IovaRange};
-use portolan_hw::virtio::spec::{
+use portolan_spec::virtio::{
     FAULT_ADDRESS, FAULT_BYTES, FAULT_READ, FAULT_WRITE, R_DOMAIN, R_MAPPING,
 };
 use vm_memory::Permissions;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use portolan_hw::virtio::spec::Request;
 use portolan_model::fixture::seed;
+use portolan_spec::virtio::Request;
 use portolan_vmm::viommu::VirtioIommu;
 use vm_memory::Permissions;
 

@@ -10,13 +10,13 @@ use portolan::table::Access;
 
 use super::machine::{Amd, new_machine};
 use super::{STREAM, config};
-use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
 use crate::chassis::tests::suite::Driven;
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 use crate::firmware::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;
 use portolan_model::inject::RegisterFaults;
+use portolan_spec::amd::reg::{self, control, status};
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
 

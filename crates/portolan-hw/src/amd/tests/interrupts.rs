@@ -10,11 +10,11 @@ use portolan_model::interrupts::{Masking, Scenario, sweep};
 use super::machine::{Amd, ILLEGAL, new_machine};
 use super::{STREAM, config};
 use crate::amd::counts::CommandKind as Kind;
-use crate::amd::spec::command::opcode;
 use crate::amd::{Config, InterruptTable, StreamSettings};
 use crate::chassis::tests::suite::{Driven, map, unmap};
 use crate::firmware::ivrs::{Devices, Passes, Settings, SystemManagement};
 use portolan::addr::RequesterId;
+use portolan_spec::amd::command::opcode;
 
 /// A handler reads the log and pays a debt of another domain, at any step of a caller that moves
 /// streams, pays debts and has a command refused.

@@ -11,11 +11,11 @@ use portolan_model::decode::AccessKind;
 use portolan_model::inject::{DmaFault, Piece};
 use portolan_model::machine::Event;
 
-use crate::amd::spec::command::{OPCODE, opcode};
-use crate::amd::spec::event::code;
-use crate::amd::spec::reg::{self, control};
 use crate::amd::{AmdDomain, AmdVi, Capability, Config};
 use crate::chassis::tests::suite::{Driven, machine_at};
+use portolan_spec::amd::command::{OPCODE, opcode};
+use portolan_spec::amd::event::code;
+use portolan_spec::amd::reg::{self, control};
 
 /// The code of a refusal.
 pub const ILLEGAL: u32 = code::ILLEGAL_COMMAND as u32;

@@ -24,11 +24,11 @@ use portolan_model::chips::RAVEN_RIDGE;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{Drain, Pace};
 
-use super::spec::command::opcode;
-use super::spec::reg::{self, control, status};
 use super::{AmdDomain, Config, refusal};
 use crate::chassis::tests::suite::*;
 use machine::{Amd, new_machine};
+use portolan_spec::amd::command::opcode;
+use portolan_spec::amd::reg::{self, control, status};
 
 use portolan_model::amd::AmdMachine as Machine;
 use portolan_model::inject::RegisterFaults;

@@ -24,11 +24,11 @@ use super::{STREAM, Tables, config};
 use crate::amd::AmdVi;
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::refusal;
-use crate::amd::spec::command::opcode;
-use crate::amd::spec::event::code;
-use crate::amd::spec::reg::{self, control, status};
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
 use portolan_model::inject::RegisterFaults;
+use portolan_spec::amd::command::opcode;
+use portolan_spec::amd::event::code;
+use portolan_spec::amd::reg::{self, control, status};
 
 #[test]
 fn the_buffer_wraps_and_nothing_is_lost() {

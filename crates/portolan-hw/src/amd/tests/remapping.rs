@@ -15,9 +15,9 @@ use portolan_model::decode::AccessKind;
 use super::machine::{Amd, ILLEGAL, Iommu, new_machine};
 use super::{STREAM, config};
 use crate::amd::Config;
-use crate::amd::spec::command::opcode;
 use crate::chassis::tests::suite::Driven;
 use crate::interrupt::{ApicMode, Remapping};
+use portolan_spec::amd::command::opcode;
 
 const OTHER: StreamId = StreamId::new(0x30);
 

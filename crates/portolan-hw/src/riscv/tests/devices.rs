@@ -20,9 +20,9 @@ use super::machine::{Iommu, Riscv as _, new_machine, with};
 use super::{STREAM, Tables, config};
 use crate::chassis::Words;
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, map, unmap};
-use crate::riscv::spec::command::{OPCODE, opcode};
-use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, PageRequestEvent, Signal, refusal};
+use portolan_spec::riscv::command::{OPCODE, opcode};
+use portolan_spec::riscv::reg::{self, queue};
 
 const OTHER: StreamId = StreamId::new(0x29);
 const TLB: DeviceTlb = DeviceTlb { depth: 1, physical: 0, twice: false };

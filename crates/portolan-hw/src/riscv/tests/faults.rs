@@ -13,8 +13,8 @@ use portolan_model::riscv::RiscvMachine as Machine;
 use super::machine::{Iommu, new_machine};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, faults_are_read_in_order};
-use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, Signal};
+use portolan_spec::riscv::reg::{self, queue};
 
 #[test]
 fn faults_are_read_in_order_and_overflow_is_told() {

@@ -13,10 +13,10 @@ use portolan_model::riscv::{
 };
 
 use crate::chassis::tests::suite::{Driven, machine_at};
-use crate::riscv::spec::PPN;
-use crate::riscv::spec::command::{OPCODE, opcode};
-use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, FirstDomain, RiscvIommu};
+use portolan_spec::riscv::PPN;
+use portolan_spec::riscv::command::{OPCODE, opcode};
+use portolan_spec::riscv::reg::{self, queue};
 
 pub type Iommu = RiscvIommu<Machine, Machine, Machine>;
 

@@ -17,10 +17,10 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 use super::machine::{Iommu, new_machine, with};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::{BASE, Driven, map, unmap};
-use crate::riscv::spec::PPN;
-use crate::riscv::spec::command::opcode;
-use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, InterruptFiles, Messages};
+use portolan_spec::riscv::PPN;
+use portolan_spec::riscv::command::opcode;
+use portolan_spec::riscv::reg::{self, queue};
 
 const OTHER: StreamId = StreamId::new(0x30);
 /// The file of the first hart, and where messages are written to.

@@ -12,8 +12,8 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 use super::machine::{new_machine, with};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, map};
-use crate::riscv::spec::reg;
 use crate::riscv::{Config, CounterError, Event, Signal};
+use portolan_spec::riscv::reg;
 
 fn machine(counters: u8) -> Machine {
     with(RiscvIdentification::able().counters(counters))

@@ -16,8 +16,8 @@ use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
 use super::machine::{Iommu, Riscv as _, new_machine, with};
 use super::{STREAM, Tables, config};
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, map, unmap};
-use crate::riscv::spec::command::opcode;
-use crate::riscv::spec::reg::queue;
+use portolan_spec::riscv::command::opcode;
+use portolan_spec::riscv::reg::queue;
 
 const ONE: Pasid = Pasid::new(1);
 const TWO: Pasid = Pasid::new(2);

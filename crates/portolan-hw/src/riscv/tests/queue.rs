@@ -23,10 +23,10 @@ use super::{STREAM, config};
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
 use crate::riscv::counts::CommandKind as Kind;
 use crate::riscv::features::MOST_PAGES;
-use crate::riscv::spec::command::translations::PSCID;
-use crate::riscv::spec::command::{OPCODE, opcode};
-use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, RiscvIommu, refusal};
+use portolan_spec::riscv::command::translations::PSCID;
+use portolan_spec::riscv::command::{OPCODE, opcode};
+use portolan_spec::riscv::reg::{self, queue};
 
 /// With a unit that has ranges: without them many pages go with their context.
 fn extended() -> RiscvMachine {

@@ -16,8 +16,8 @@ use super::machine::{self, new_machine};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::Driven;
 use crate::firmware::reservations::Reserved;
-use crate::riscv::spec::reg::{self, feature, queue};
 use crate::riscv::{Config, Signal};
+use portolan_spec::riscv::reg::{self, feature, queue};
 
 /// The modes that the directory's register was given, in order.
 fn modes(machine: &Machine) -> Vec<u64> {

@@ -4,7 +4,6 @@ extern crate std;
 
 use super::*;
 use crate::chassis::{Ending, Outcome};
-use crate::smmuv3::spec::command::error;
 use crate::smmuv3::tests::kit::{FULL, Kit as _, SLOWLY, machine};
 use portolan::iommu::Awaited;
 use portolan::platform::Clock as _;
@@ -12,6 +11,7 @@ use portolan_model::clock::PollingClock;
 use portolan_model::inject::{Drain, RegisterFaults};
 use portolan_model::machine::LOOK_NS;
 use portolan_model::smmuv3::{SmmuMachine, SmmuRegisters};
+use portolan_spec::smmuv3::command::error;
 
 /// A clock that several CPUs look at.
 type Shared = PollingClock<Arc<SmmuRegisters>>;

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::promise::tests::all_memory;
-use crate::smmuv3::spec::ste;
 use portolan::inval::SyncError;
+use portolan_spec::smmuv3::ste;
 
 const ASK: [u64; 2] = [op::ATC_INV, op::SYNC];
 

@@ -4,13 +4,13 @@ use super::*;
 use crate::firmware::reservations::{Reservations, Reserved};
 use crate::overrides::CoherencyOverride;
 use crate::promise::tests::{all_memory, described, promised};
-use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
 use portolan_model::machine::Event;
 use portolan_model::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
+use portolan_spec::smmuv3::ste;
 use spin::Mutex;
 
 /// Registers by number: GERROR_IRQ_CFG0, EVENTQ_IRQ_CFG0, PRIQ_IRQ_CFG0.

@@ -5,8 +5,8 @@ use super::chips::changed;
 use super::*;
 use crate::promise::tests::all_memory;
 use crate::smmuv3::features::TableUpdate;
-use crate::smmuv3::spec::{cd, ste};
 use portolan::table::format::{DirtyTracking, Format as _, SplitRule};
+use portolan_spec::smmuv3::{cd, ste};
 
 const OTHER: StreamId = StreamId::new(0x77);
 const UNSUPPORTED: AttachError = AttachError::Iommu(IommuError::Unsupported);

@@ -12,8 +12,8 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv3::{EventRecord, SmmuIdentification, SmmuMachine, SmmuSetup, SmmuV3};
 
 use crate::chassis::tests::hostile::Hosted;
-use crate::smmuv3::spec::{self, cd, command, reg, ste};
 use crate::smmuv3::{Config, DomainOptions, FirstStage, Smmu};
+use portolan_spec::smmuv3::{self as spec, cd, command, reg, ste};
 
 pub(in crate::smmuv3) type Driver = Smmu<SmmuMachine, SmmuMachine, SmmuMachine>;
 

@@ -10,7 +10,7 @@ use portolan::table::{Access, SplitError, TableMapError, TableUnmapError};
 
 use super::kit::*;
 use crate::promise::tests::promised;
-use crate::virtio::spec::{self, Request, config};
+use portolan_spec::virtio::{self as spec, Request, config};
 
 fn split(domain: &Space, at: u64) -> Result<(), DomainSplitError> {
     let mut owed = Gather::new();

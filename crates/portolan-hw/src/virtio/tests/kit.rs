@@ -15,8 +15,8 @@ use portolan::platform::{Clock, Nanos};
 use portolan::table::Access;
 
 use crate::promise::tests::promised;
-use crate::virtio::spec::{self, FAULT_BYTES, Request, TAIL_BYTES, config};
 use crate::virtio::{Config, Exchange, Transport, Viommu, VirtioDomain};
+use portolan_spec::virtio::{self as spec, FAULT_BYTES, Request, TAIL_BYTES, config};
 
 pub const FIRST: StreamId = StreamId::new(8);
 pub const SECOND: StreamId = StreamId::new(9);

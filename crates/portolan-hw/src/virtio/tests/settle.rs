@@ -7,7 +7,7 @@ use portolan::iommu::{Attach as _, Awaited, DomainError, Iommu as _, IommuError}
 use portolan::table::TableMapError;
 
 use super::kit::*;
-use crate::virtio::spec::{Request, S_NOENT};
+use portolan_spec::virtio::{Request, S_NOENT};
 
 const REFUSED: u8 = 1;
 

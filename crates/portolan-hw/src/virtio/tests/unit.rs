@@ -13,7 +13,7 @@ use portolan::table::Access;
 use super::kit::*;
 use crate::promise::tests::{all_memory, promised};
 use crate::virtio::Counts;
-use crate::virtio::spec::{self, FAULT_BYTES, Request, config};
+use portolan_spec::virtio::{self as spec, FAULT_BYTES, Request, config};
 
 const ENDPOINT: u32 = FIRST.get();
 

@@ -7,7 +7,7 @@ use crate::vtd::features::Features;
 use crate::vtd::request::{
     Contexts, Ending, Extent, Hint, InterruptEntries, Iotlb, Request, wait_words,
 };
-use crate::vtd::spec::descriptor::Words;
+use portolan_spec::vtd::descriptor::Words;
 
 const CAP: u64 = 0x00d2_008c_222f_0606;
 const ECAP: u64 = 0x00f0_0f4a;

@@ -16,11 +16,11 @@ use crate::chassis::Ending;
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
-use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
-use crate::vtd::spec::reg::{self, prs};
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
 use portolan_model::inject::{Drain, RegisterFaults};
 use portolan_model::vtd::VtdMachine;
+use portolan_spec::vtd::descriptor::{TYPE, Words, kind, wait};
+use portolan_spec::vtd::reg::{self, prs};
 
 const FIRST: u64 = CAP | 1 << 56;
 const WITH_TLBS: u64 = ECAP | 1 << 2;

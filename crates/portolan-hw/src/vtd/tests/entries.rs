@@ -11,11 +11,11 @@ use portolan::table::format::VtdFirstLevels;
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine, of_version};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::spec::descriptor::{TYPE, kind};
-use crate::vtd::spec::reg;
 use crate::vtd::{DeviceTlb, Mode};
 use portolan_model::machine::Event;
 use portolan_model::vtd::VtdMachine;
+use portolan_spec::vtd::descriptor::{TYPE, kind};
+use portolan_spec::vtd::reg;
 
 /// With first-stage pages of 1 GiB, and tables of five levels.
 const FIRST: u64 = CAP | 1 << 56 | 1 << 60;

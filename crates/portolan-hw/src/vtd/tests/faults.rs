@@ -13,8 +13,8 @@ use portolan::platform::Mmio as _;
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{BASE, STREAM, attached, config, legacy, map};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::spec::reg::{self, fsts, prs};
 use crate::vtd::{Mode, PageEvent};
+use portolan_spec::vtd::reg::{self, fsts, prs};
 
 /// With four fault records instead of one.
 const FOUR_RECORDS: u64 = 3 << 40;

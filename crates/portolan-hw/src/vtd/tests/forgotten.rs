@@ -14,13 +14,13 @@ use portolan::table::format::VtdLevels;
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::spec::descriptor::{TYPE, kind};
-use crate::vtd::spec::entry::context;
-use crate::vtd::spec::reg::{self, command, fsts};
 use crate::vtd::{Mode, VtdQueue};
 use portolan_model::inject::RegisterFaults;
 use portolan_model::machine::Event;
 use portolan_model::vtd::VtdMachine;
+use portolan_spec::vtd::descriptor::{TYPE, kind};
+use portolan_spec::vtd::entry::context;
+use portolan_spec::vtd::reg::{self, command, fsts};
 
 const COHERENT: u64 = 1;
 const WRITE_BUFFER: u64 = 1 << 4;

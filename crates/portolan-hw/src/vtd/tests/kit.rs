@@ -12,9 +12,9 @@ use portolan_model::vtd::{Vtd as Kind, VtdFault, VtdIdentification, VtdMachine, 
 
 use super::{STREAM, Second, legacy};
 use crate::chassis::tests::suite::{Driven, machine_at};
-use crate::vtd::spec::descriptor::{TYPE, kind};
-use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, Vtd};
+use portolan_spec::vtd::descriptor::{TYPE, kind};
+use portolan_spec::vtd::reg::{self, fsts};
 
 pub const CAP: u64 = 0x00d2_008c_222f_0606;
 pub const ECAP: u64 = 0x00f0_0f4a;

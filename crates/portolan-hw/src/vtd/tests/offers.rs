@@ -10,9 +10,9 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{attached, config, legacy};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::spec::reg;
 use crate::vtd::{Features, Has, Mode};
 use portolan_model::machine::Event;
+use portolan_spec::vtd::reg;
 
 const UNSUPPORTED: Option<IommuError> = Some(IommuError::Unsupported);
 /// First-stage pages of 1 GiB, and five levels of them.

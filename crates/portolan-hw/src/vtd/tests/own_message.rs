@@ -16,9 +16,9 @@ use portolan_model::vtd::VtdMachine;
 use super::kit::{CAP, ECAP, Iommu, Kit as _, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::spec::reg::{self, fsts, prs};
 use crate::vtd::{DeviceTlb, Mode};
 use alloc::sync::Arc;
+use portolan_spec::vtd::reg::{self, fsts, prs};
 
 const PASID: Pasid = Pasid::new(5);
 

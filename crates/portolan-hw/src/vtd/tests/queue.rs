@@ -15,11 +15,11 @@ use crate::chassis::tests::suite::{Driven, failure};
 use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
-use crate::vtd::spec::descriptor::kind;
-use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
 use portolan_model::inject::RegisterFaults;
 use portolan_model::machine::Event;
+use portolan_spec::vtd::descriptor::kind;
+use portolan_spec::vtd::reg::{self, fsts};
 
 #[test]
 fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {

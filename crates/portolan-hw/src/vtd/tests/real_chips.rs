@@ -11,7 +11,7 @@ use super::{STREAM, legacy};
 use crate::chassis::tests::suite::Driven;
 use crate::promise::tests::{all_memory, promised};
 use crate::vtd::Config;
-use crate::vtd::spec::reg::{self, command};
+use portolan_spec::vtd::reg::{self, command};
 
 /// No address is handed out that the unit does not take, even if its tables have room for it: MGAW
 /// has 39 bits where SAGAW has four levels alone, on client chips from Haswell on.

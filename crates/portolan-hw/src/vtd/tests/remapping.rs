@@ -18,8 +18,8 @@ use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, attached, legacy};
 use crate::chassis::tests::suite::Driven;
 use crate::interrupt::{ApicMode, Remapping};
-use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, Invalidation};
+use portolan_spec::vtd::reg::{self, command};
 
 const OTHER: StreamId = StreamId::new(0x0210);
 const SOURCE: InterruptSource = InterruptSource::Requester(RequesterId::new(0x0108));

@@ -13,10 +13,10 @@ use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::counts::CommandKind as Kind;
-use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
 use portolan_model::machine::Event;
 use portolan_model::vtd::VtdMachine;
+use portolan_spec::vtd::reg::{self, command};
 
 /// Address of the tables of the system before: not in memory of this one.
 const OLD_ROOT: u64 = 0x7000_0000;

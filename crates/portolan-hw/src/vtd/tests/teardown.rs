@@ -10,9 +10,9 @@ use portolan::table::format::VtdFirstLevels;
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{DeviceTlb, Mode};
 use portolan_model::inject::RegisterFaults;
+use portolan_spec::vtd::reg::{self, command};
 
 const FIRST: u64 = CAP | 1 << 56;
 const OTHER: StreamId = StreamId::new(0x02f8);

@@ -1,0 +1,35 @@
+//! Device table entries (2.2.2.1): four words each. Words 0 and 1 are about memory, word 2 is about
+//! interrupts; word 3 is reserved.
+
+use super::Bits;
+
+crate::bits::constants! {
+    WORDS: usize = 4 => "Words of an entry.";
+    LG2_BYTES: u32 = 5 => "Bytes of an entry, as an exponent.";
+
+    V: u64 = 1 => "Word 0: the entry counts. Without it, all accesses pass.";
+    TV: u64 = 1 << 1 => "Word 0: the fields about translation count.";
+    /// Word 0: levels of the tables; none: addresses are not translated.
+    MODE: Bits = Bits::new(9, 3);
+    IR: u64 = 1 << 61 => "Word 0: reads are let through.";
+    IW: u64 = 1 << 62 => "Word 0: writes are let through.";
+    DOMAIN: Bits = Bits::new(0, 16) => "Word 1: domain.";
+    /// Word 1: SysMgt, treatment of messages in the system management address range.
+    SYSTEM_MANAGEMENT: Bits = Bits::new(40, 2);
+
+    /// Word 2: IV, the interrupt table counts. Without it, interrupts pass unmapped.
+    INTERRUPTS_VALID: u64 = 1;
+    /// Word 2: IntTabLen, the number of entries of the interrupt table as an exponent, up to 11.
+    INTERRUPT_ENTRIES: Bits = Bits::new(1, 4);
+    /// Word 2: bits 51:6 of the interrupt table's address.
+    INTERRUPT_TABLE: u64 = 0x000f_ffff_ffff_ffc0;
+    INIT_PASS: u64 = 1 << 56 => "Word 2: InitPass, INIT interrupts pass.";
+    EXTERNAL_PASS: u64 = 1 << 57 => "Word 2: EIntPass, external interrupts pass.";
+    NMI_PASS: u64 = 1 << 58 => "Word 2: NMIPass, non-maskable interrupts pass.";
+    /// Word 2: IntCtl, treatment of fixed and arbitrated interrupts.
+    INTERRUPT_CONTROL: Bits = Bits::new(60, 2);
+    /// Value of [`INTERRUPT_CONTROL`]: they are remapped by the interrupt table.
+    REMAPPED: u64 = 2;
+    LINT0_PASS: u64 = 1 << 62 => "Word 2: Lint0Pass, legacy interrupts of LINT0 pass.";
+    LINT1_PASS: u64 = 1 << 63 => "Word 2: Lint1Pass, legacy interrupts of LINT1 pass.";
+}

@@ -1,0 +1,18 @@
+//! Layouts of AMD-Vi, and nothing else.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10. The capability
+//! block in PCI configuration space in [`capability`] (3.2), registers in [`reg`] (3.4), device
+//! table entries in [`entry`] (2.2.2.1), commands in [`command`] (2.4), events in [`event`] (2.5).
+//! Not here: page tables, interrupt remapping, guest tables, page requests, performance counters,
+//! multiple device tables, the virtualized interface.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+pub mod capability;
+pub mod command;
+pub mod entry;
+pub mod event;
+pub mod interrupt;
+pub mod reg;
+
+pub use crate::{ADDRESS, Bits};

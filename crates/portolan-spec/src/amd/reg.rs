@@ -1,0 +1,66 @@
+//! Registers (3.4), all of 64 bits.
+
+use super::Bits;
+
+crate::bits::constants! {
+    DEVICE_TABLE: usize = 0x0 => "Device table base.";
+    COMMAND_BASE: usize = 0x8 => "Command buffer base.";
+    EVENT_BASE: usize = 0x10 => "Event log base.";
+    CONTROL: usize = 0x18 => "Control.";
+    EXCLUSION_BASE: usize = 0x20 => "Exclusion range base.";
+    EXCLUSION_LIMIT: usize = 0x28 => "Exclusion range limit.";
+    FEATURES: usize = 0x30 => "Extended features.";
+    COMMAND_HEAD: usize = 0x2000 => "Command buffer head.";
+    COMMAND_TAIL: usize = 0x2008 => "Command buffer tail.";
+    EVENT_HEAD: usize = 0x2010 => "Event log head.";
+    EVENT_TAIL: usize = 0x2018 => "Event log tail.";
+    STATUS: usize = 0x2020 => "Status.";
+
+    TABLE_SIZE: Bits = Bits::new(0, 9) => "[`DEVICE_TABLE`]: pages of 4 KiB, less one.";
+    /// [`COMMAND_BASE`] and [`EVENT_BASE`]: entries, as an exponent from 8 to 15.
+    LENGTH: Bits = Bits::new(56, 4);
+    INDEX: Bits = Bits::new(4, 15) => "Heads and tails: offset in bytes, in units of 16.";
+}
+
+/// Bits of [`CONTROL`].
+pub mod control {
+    crate::bits::constants! {
+        ENABLE: u64 = 1 => "The IOMMU is enabled.";
+        EVENT_LOG: u64 = 1 << 2 => "Events are logged.";
+        EVENT_INTERRUPT: u64 = 1 << 3 => "An interrupt for each event.";
+        WAIT_INTERRUPT: u64 = 1 << 4 => "Interrupts by COMPLETION_WAIT.";
+        COHERENT: u64 = 1 << 10 => "Reads of the device table snoop.";
+        COMMANDS: u64 = 1 << 12 => "Commands are fetched.";
+        TUNNEL: u64 = 1 << 1 => "HtTunEn: HyperTransport traffic is tunnelled.";
+        /// InvTimeOut: longest time that a device's TLB may take to answer an invalidation.
+        DEVICE_TLB_LIMIT: u64 = 7 << 5;
+        PASS_POSTED: u64 = 1 << 8 => "PassPW: posted writes of the unit's own may pass others.";
+        RESPONSES_PASS: u64 = 1 << 9 => "ResPassPW: responses to the unit may pass posted writes.";
+        ISOCHRONOUS: u64 = 1 << 11 => "Isoc: the unit's own reads are isochronous.";
+        PAGE_REQUEST_LOG: u64 = 3 << 13 => "PPRLogEn, PPRIntEn: page requests are logged.";
+        GUEST_LOG: u64 = 3 << 28 => "GALogEn, GAIntEn: interrupts for guests are logged.";
+        SEGMENTS: u64 = 7 << 34 => "DevTblSegEn: the device table is in several segments.";
+    }
+}
+
+/// Fields of [`FEATURES`].
+pub mod features {
+    use super::Bits;
+    /// INVALIDATE_IOMMU_ALL.
+    pub const INVALIDATE_ALL: Bits = Bits::new(6, 1);
+    /// Host tables of up to four levels and so many more; 3 is reserved.
+    pub const HOST_LEVELS: Bits = Bits::new(10, 2);
+}
+
+/// Bits of [`STATUS`].
+pub mod status {
+    crate::bits::constants! {
+        EVENT_OVERFLOW: u64 = 1 => "Events were lost; written 1 to clear.";
+        EVENT_INTERRUPT: u64 = 1 << 1 => "An event came; written 1 to clear.";
+        WAIT_INTERRUPT: u64 = 1 << 2 => "A COMPLETION_WAIT interrupted; written 1 to clear.";
+        EVENT_RUNS: u64 = 1 << 3 => "Events are being logged.";
+        COMMANDS_RUN: u64 = 1 << 4 => "Commands are being fetched.";
+        PAGE_REQUESTS_RUN: u64 = 1 << 7 => "Page requests are being logged.";
+        GUEST_LOG_RUNS: u64 = 1 << 8 => "Interrupts for guests are being logged.";
+    }
+}
