@@ -71,7 +71,7 @@ impl<C: Cpus> Ids<C> {
 #[cfg(test)]
 mod tests {
     use super::Ids;
-    use portolan_model::fixture::Still;
+    use portolan_chips::fixture::Still;
 
     #[test]
     fn all_of_them_once_and_again() {

@@ -16,10 +16,10 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu};
 use portolan::platform::{Mmio, OutOfTableMemory, TableMem};
 use portolan::table::Access;
+use portolan_chips::amd::{AmdRegisters, AmdSetup};
+use portolan_chips::chips::RAVEN_RIDGE;
+use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_hw::amd::{AmdVi, Capability, Config};
-use portolan_model::amd::{AmdRegisters, AmdSetup};
-use portolan_model::chips::RAVEN_RIDGE;
-use portolan_model::memory::{ModelMemory, Visibility};
 use watched_heap::{Machine, aside, held, uses};
 
 const PAGE: u64 = 4096;

@@ -15,22 +15,22 @@ use portolan::inval::{CombineOptions, Gather};
 use portolan::iommu::{BoundDomain, IommuDomains};
 use portolan::platform::{Clock, Cpus, Mmio, Nanos};
 use portolan::table::Access;
+use portolan_chips::amd::{AmdRegisters, AmdSetup};
+use portolan_chips::chips::{LS1088A, RAVEN_RIDGE, SKYLAKE_SP};
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
+use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_chips::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
+use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::tegra_smmu::{Chip, TegraSmmu};
 use portolan_hw::{amd, riscv, smmuv2, smmuv3, tegra_smmu, vtd};
-use portolan_model::amd::{AmdRegisters, AmdSetup};
-use portolan_model::chips::{LS1088A, RAVEN_RIDGE, SKYLAKE_SP};
-use portolan_model::clock::{Tick, VirtualClock};
-use portolan_model::cpus::{
+use portolan_sim::clock::{Tick, VirtualClock};
+use portolan_sim::cpus::{
     LockKind, Schedule, SharingPrices, VirtualCpus, VirtualLock, VirtualWord,
 };
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
-use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
-use portolan_model::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
-use portolan_model::vtd::{VtdRegisters, VtdSetup};
+use portolan_sim::decode::AccessKind;
 
 const CPUS: usize = 8;
 /// Unmaps of each CPU.
@@ -335,7 +335,7 @@ fn run(bench: &Bench, seed: u64, stops: Option<u64>) -> Found {
 
 #[test]
 fn cpus_that_meet_submit_less_at_every_unit() {
-    let seed = portolan_model::fixture::seed();
+    let seed = portolan_chips::fixture::seed();
     let alone = all(None);
     let combined = all(Some(CombineOptions::default()));
     for ((name, alone), (_, combined)) in alone.iter().zip(&combined) {
@@ -353,7 +353,7 @@ fn cpus_that_meet_submit_less_at_every_unit() {
 /// An SMMUv2 has no option: its CPUs share waits as it is.
 #[test]
 fn cpus_that_meet_at_an_smmuv2_share_its_waits() {
-    let found = run(&smmuv2_bench(), portolan_model::fixture::seed(), None);
+    let found = run(&smmuv2_bench(), portolan_chips::fixture::seed(), None);
     let well = found.stale.is_empty() && found.failures.is_empty();
     assert!(well, "{found:?}");
     let (unmaps, waits) = (found.commands - found.waits, found.waits);
@@ -365,7 +365,7 @@ fn cpus_that_meet_at_an_smmuv2_share_its_waits() {
 /// The unit stops while CPUs submit together: each of them hears of it, and none waits for long.
 #[test]
 fn a_unit_that_stops_fails_everybody_who_submits_to_it() {
-    let seed = portolan_model::fixture::seed();
+    let seed = portolan_chips::fixture::seed();
     let options = CombineOptions::default();
     for (name, bench) in all(Some(options)) {
         // Writes to registers of a Tegra are complete at once: nothing of it can stand still.

@@ -7,7 +7,7 @@ use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{Need, PoolOptions, Slots};
 use portolan::dma::{Constraints, Policy};
 use portolan::inval::Walker;
-use portolan_model::swiotlb::{self, AnyPool, Strategy};
+use portolan_sim::swiotlb::{self, AnyPool, Strategy};
 
 use crate::raw::unowned;
 use crate::rig::{PAGE, access};

@@ -8,7 +8,7 @@ use portolan::inval::{Capabilities, Walker};
 use portolan::iommu::{BoundDomain, Domain, PagedDomain};
 use portolan::platform::Nanos;
 use portolan::table::PageTable;
-use portolan_model::fixture::Attached;
+use portolan_chips::fixture::Attached;
 
 use crate::commands::Commands;
 use crate::raw::{WrittenBack, no_device};

@@ -1,6 +1,6 @@
 //! A network card behind an IOMMU: from firmware's table to packets received, on the model of VT-d.
 //!
-//! `cargo run -p portolan-model --example card`. The driver, [`Card`], is that of a kernel: its types name the
+//! `cargo run -p portolan-chips --example card`. The driver, [`Card`], is that of a kernel: its types name the
 //! platform and the buffer, and nothing else. [`Wire`] plays the card, and reaches memory only as the IOMMU lets it.
 #![allow(missing_docs, unsafe_code)]
 
@@ -15,11 +15,11 @@ use portolan::dma::{
     Buffer, Coherent, Deferred, Device, Direction, Mapping, Pieces, UnmapError, reclaim_all,
 };
 use portolan::platform::{Platform, TableMem};
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::memory::ModelMemory;
+use portolan_chips::vtd::VtdRegisters;
 use portolan_hw::topology::{Options, Topology};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::decode::AccessKind;
-use portolan_model::memory::ModelMemory;
-use portolan_model::vtd::VtdRegisters;
+use portolan_sim::decode::AccessKind;
 
 #[allow(dead_code)]
 #[path = "../tests/topology/machine.rs"]

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{RawPageRequest, ReplyName, ReplyTo, RequestKind, Response};
 
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// Outcome of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,32 +73,6 @@ impl Asking {
     /// Number of responses without a request, or to a request that had got one already.
     pub fn strays(&self) -> u64 {
         self.strays
-    }
-}
-
-/// An access that a device wants to make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    pub stream: StreamId,
-    pub pasid: Option<Pasid>,
-    pub iova: Iova,
-    pub access: AccessKind,
-}
-
-impl Request {
-    pub const fn new(
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Self {
-        Self { stream, pasid, iova, access }
-    }
-
-    /// Fault that the device is told when it is refused.
-    pub fn refused(self, code: u32) -> DmaFault {
-        let Self { stream, pasid, iova, access } = self;
-        DmaFault { stream, pasid, iova, access, code }
     }
 }
 

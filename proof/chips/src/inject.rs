@@ -3,7 +3,8 @@
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use thiserror::Error;
 
-use crate::decode::AccessKind;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// Progress of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +120,14 @@ pub struct DmaFault {
     /// The architecture's number for why: an SMMUv3 event, a VT-d fault reason. Zero where the
     /// access is refused without a record.
     pub code: u32,
+}
+
+impl DmaFault {
+    /// Fault that the device is told when `request` is refused.
+    pub fn of(request: Request, code: u32) -> Self {
+        let Request { stream, pasid, iova, access } = request;
+        Self { stream, pasid, iova, access, code }
+    }
 }
 
 /// Splits a transfer at boundaries of 4 KiB; stops at the top of the space.

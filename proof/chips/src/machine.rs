@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use portolan::platform::{Clock, Cpus, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
 
-use crate::clock::Tick;
 use crate::inject::{Drain, RegisterFaults};
 use crate::interrupts::{InterruptedCpu, InterruptedLock, InterruptedWord, Stepping, locks_held};
 use crate::memory::ModelMemory;
 pub use crate::unit::{Design, Manner};
 use crate::unit::{Unit, Words};
+use portolan_sim::clock::Tick;
 
 /// Virtual nanoseconds between two looks at the clock.
 pub const LOOK_NS: u64 = 10_000;

@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
 
-use crate::decode::WalkMemory;
-use crate::tables::{LINE, Lag};
+use portolan_sim::decode::WalkMemory;
+use portolan_sim::tables::{LINE, Lag};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 
@@ -297,12 +297,12 @@ impl<W: Word> TableMem<W> for ModelMemory<W> {
 impl<W: Word> WalkMemory for ModelMemory<W> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         let word = |pa| self.hardware_read(self.late_words(), pa);
-        crate::decode::read_u64(W::LG2_BYTES, pa, word)
+        portolan_sim::decode::read_u64(W::LG2_BYTES, pa, word)
     }
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         let word = |pa| self.hardware_read(self.late_words(), pa);
-        crate::decode::read_u32(W::LG2_BYTES, pa, word)
+        portolan_sim::decode::read_u32(W::LG2_BYTES, pa, word)
     }
 
     fn drain_write_buffer(&self) {
@@ -329,12 +329,12 @@ impl<W> Copy for Snooped<'_, W> {}
 impl<W: Word> WalkMemory for Snooped<'_, W> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         let word = |pa| self.memory.hardware_read(&self.memory.words, pa);
-        crate::decode::read_u64(W::LG2_BYTES, pa, word)
+        portolan_sim::decode::read_u64(W::LG2_BYTES, pa, word)
     }
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         let word = |pa| self.memory.hardware_read(&self.memory.words, pa);
-        crate::decode::read_u32(W::LG2_BYTES, pa, word)
+        portolan_sim::decode::read_u32(W::LG2_BYTES, pa, word)
     }
 }
 

@@ -5,10 +5,10 @@
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 
-use crate::cache::{Cache, Key, Reach};
-use crate::decode::{Cursor, Leaf, Stepped, TableFormat, WalkFault, WalkMemory, step};
-use crate::iommu::{Names, Temper};
-use crate::profile::CacheGeometry;
+use portolan_sim::cache::{Cache, Key, Reach};
+use portolan_sim::decode::{Cursor, Leaf, Stepped, TableFormat, WalkFault, WalkMemory, step};
+use portolan_sim::iommu::{Names, Temper};
+use portolan_sim::profile::CacheGeometry;
 
 const LEVELS: usize = 6;
 
@@ -270,6 +270,6 @@ pub(crate) fn top_of(format: TableFormat, root: PhysAddr, level: u8, at: Iova) -
     Cursor {
         table: PhysAddr::new(root.get().saturating_add(offset)),
         level,
-        permissions: crate::decode::Permissions::ALL,
+        permissions: portolan_sim::decode::Permissions::ALL,
     }
 }

@@ -24,17 +24,17 @@ use portolan::platform::TrustedBase;
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan_hw::{smmuv2, smmuv3, vtd};
-use portolan_model::clock::Tick;
-use portolan_model::fixture::Attached;
-use portolan_model::interrupts::{
+use portolan_chips::fixture::Attached;
+use portolan_chips::interrupts::{
     InterruptedCpu, InterruptedLock, InterruptedWord, Masking, Scenario, Stepping, drop_left, sweep,
 };
-use portolan_model::iommu::Setup;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
-use portolan_model::vtd::{VtdRegisters, VtdSetup};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_chips::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_chips::vtd::{VtdRegisters, VtdSetup};
+use portolan_hw::{smmuv2, smmuv3, vtd};
+use portolan_sim::clock::Tick;
+use portolan_sim::iommu::Setup;
 
 const STREAM: StreamId = StreamId::new(0x20);
 const PAGE: u64 = 0x1000;

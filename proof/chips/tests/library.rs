@@ -10,10 +10,10 @@ use portolan::table::format::{
     VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 use portolan::table::{Access, PageTable};
-use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
-use portolan_model::device::Device;
-use portolan_model::iommu::{Iommu, Setup, StreamConfig};
-use portolan_model::tables::{Lag, NonCoherentTables};
+use portolan_sim::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
+use portolan_sim::device::Device;
+use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
+use portolan_sim::tables::{Lag, NonCoherentTables};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 const STREAM: StreamId = StreamId::new(1);
@@ -176,7 +176,7 @@ fn an_injected_failure_hands_the_debt_back() {
     let table = PageTable::new(format, &slab).unwrap();
     let caps = Setup::able(PageSize::SIZE_4K);
     let iommu = Iommu::new(Setup::adversarial(caps), TableReader::new(&slab, PageSize::SIZE_4K));
-    iommu.inject(portolan_model::iommu::Injection { stall_sync: Some(1), ..Default::default() });
+    iommu.inject(portolan_sim::iommu::Injection { stall_sync: Some(1), ..Default::default() });
     let mut gather = Gather::new();
     let at = Iova::new(START);
     table.map(at, PhysAddr::new(MEMORY), 4096, Access::READ, &mut gather).unwrap();

@@ -16,17 +16,17 @@ use portolan::iommu::{
 };
 use portolan::platform::{AllMemory, Cpus, TrustedBase};
 use portolan::table::Access;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_chips::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::TrustedDescription;
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
 use portolan_hw::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 use portolan_hw::{smmuv2, smmuv3, vtd};
-use portolan_model::clock::PollingClock;
-use portolan_model::decode::AccessKind;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
-use portolan_model::vtd::{VtdRegisters, VtdSetup};
+use portolan_sim::clock::PollingClock;
+use portolan_sim::decode::AccessKind;
 
 /// The function 0:14.0.
 const DEVICE: RequesterId = RequesterId::of(0, 0x14, 0);

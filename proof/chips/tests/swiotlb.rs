@@ -8,8 +8,8 @@ use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{GiveError, Need, PoolOptions, Slots};
 use portolan::dma::Unowned;
 use portolan::platform::SpinCpus;
-use portolan_model::fixture::Still;
-use portolan_model::swiotlb::{self, AnyPool, Strategy};
+use portolan_chips::fixture::Still;
+use portolan_sim::swiotlb::{self, AnyPool, Strategy};
 
 type TestCpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
 

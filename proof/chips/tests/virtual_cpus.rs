@@ -17,13 +17,13 @@ use portolan::iommu::{Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan_model::cpus::{
+use portolan_sim::cpus::{
     CommandServer, Hardware, LockKind, Report, Schedule, SharingPrices, Submission,
     SubmissionPrices, VirtualCpus,
 };
-use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot};
-use portolan_model::iommu::{CommandPrices, Injection, Iommu, Setup, StreamConfig};
-use portolan_model::profile::QueueLimits;
+use portolan_sim::decode::{AccessKind, TableFormat, TableReader, TableRoot};
+use portolan_sim::iommu::{CommandPrices, Injection, Iommu, Setup, StreamConfig};
+use portolan_sim::profile::QueueLimits;
 
 const STREAM: StreamId = StreamId::new(1);
 const PAGE: u64 = 4096;

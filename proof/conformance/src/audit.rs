@@ -7,7 +7,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::platform::{TableMem, Word};
 use portolan::table::format::{Entry, Format, LiveCount};
 use portolan::table::{Access, PageTable};
-use portolan_model::decode::{AccessKind, Decoded, Permissions, TableFormat};
+use portolan_sim::decode::{AccessKind, Decoded, Permissions, TableFormat};
 
 use crate::oracle::{Oracle, Piece, merged};
 

@@ -10,7 +10,7 @@ use portolan::table::format::{
     RiscvContiguity, RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory, VtdFirstLevels,
     VtdFirstStage, VtdLevels, VtdSecondStage,
 };
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 macro_rules! formats {
     ($($name:ident = $text:literal => $what:literal;)*) => {

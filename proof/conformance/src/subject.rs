@@ -7,7 +7,7 @@ use portolan::inval::{
 use portolan::platform::{SlabTables, TableMem};
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, PageTable, Segment, TableMapError, TableUnmapError};
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 use crate::audit::{Audited, DirtyManaged, Waiting, audit_managed};
 use crate::format::FormatName;

@@ -16,10 +16,10 @@ use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clearing, PhysMemory, SlabTables, SpinCpus, Transfer, TrustedBase};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
-use portolan_model::decode::{TableFormat, TableReader, TableRoot};
-use portolan_model::device::Device as Tester;
-use portolan_model::fixture::{Attached, Still};
-use portolan_model::iommu::{Iommu, Setup, StreamConfig};
+use portolan_chips::fixture::{Attached, Still};
+use portolan_sim::decode::{TableFormat, TableReader, TableRoot};
+use portolan_sim::device::Device as Tester;
+use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
 
 const STREAM: StreamId = StreamId::new(1);
 const CONTEXT: InvalTag = InvalTag::new(1);

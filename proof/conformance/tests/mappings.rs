@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::inval::Step;
 use portolan::iommu::IommuError;
-use portolan_model::cpus::Hardware;
+use portolan_sim::cpus::Hardware;
 use portolan_verify::mappings::{Health, Way, mappings, sabotaged};
 
 const CPUS: u64 = 8;

@@ -3,7 +3,7 @@
 
 use std::io::Cursor;
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::calibrate::Gathered;
 use portolan_tune::facts::Facts;
 use portolan_tune::trace;

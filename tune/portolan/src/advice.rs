@@ -6,7 +6,7 @@
 use portolan::dma::{
     Buffers, Decision, Policy, PolicyInputs, PolicyPreference, Stage, default_policy,
 };
-use portolan_model::profile::{ContextKind, Event, MissingPrice, Price, Profile};
+use portolan_sim::profile::{ContextKind, Event, MissingPrice, Price, Profile};
 use serde::Serialize;
 
 use crate::linux::stage_of;

@@ -1,7 +1,7 @@
 //! Commands and waits of machines, as numbers: replays, the rules of Linux and reproductions report them.
 
 use portolan_cli::display;
-use portolan_model::counters::Counters;
+use portolan_sim::counters::Counters;
 use serde::{Deserialize, Serialize};
 
 /// Invalidation commands by kind.

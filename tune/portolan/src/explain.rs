@@ -12,7 +12,7 @@ use portolan::dma::{
     Stage, TrapCost, Trust, default_policy,
 };
 use portolan::platform::Nanos;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use crate::advice::{Advice, facts_of, policy_name};

@@ -19,11 +19,11 @@ use portolan::iommu::{
 };
 use portolan::platform::{AllMemory, Cpus as _, OutOfTableMemory, SlabTables, TableMem, Word};
 use portolan::table::{Format, PageTable};
-use portolan_model::cpus::{SharingPrices, VirtualCpus};
-use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
-use portolan_model::iommu::{self as model, CommandPrices, Setup, StreamConfig};
-use portolan_model::profile::Profile;
-use portolan_model::tables::LINE;
+use portolan_sim::cpus::{SharingPrices, VirtualCpus};
+use portolan_sim::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
+use portolan_sim::iommu::{self as model, CommandPrices, Setup, StreamConfig};
+use portolan_sim::profile::Profile;
+use portolan_sim::tables::LINE;
 
 use crate::buffers::{Memory, all_memory, simulated};
 

@@ -9,8 +9,8 @@ use portolan::table::format::{
     AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
     Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
-use portolan_model::decode::TableFormat;
-use portolan_model::profile::{Event, Price, Profile};
+use portolan_sim::decode::TableFormat;
+use portolan_sim::profile::{Event, Price, Profile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

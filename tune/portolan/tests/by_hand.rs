@@ -1,6 +1,6 @@
 //! A trace of a few lines whose counters are worked out by hand, for every policy that translates.
 
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use portolan_tune::counts::Invalidations;
 use portolan_tune::replay::{self, Policy, PolicyReport, ReplayReport};
 use portolan_tune::trace::Reader;

@@ -14,12 +14,12 @@ use portolan::iommu::Domain;
 use portolan::platform::Mmio;
 use portolan::table::Access;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::vtd::{VtdIdentification, VtdMachine, VtdSetup};
 use portolan_hw::vtd::{Config, Mode, Vtd};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::counters::doorbells;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::profile::Profile;
-use portolan_model::vtd::{VtdIdentification, VtdMachine, VtdSetup};
+use portolan_sim::counters::doorbells;
+use portolan_sim::profile::Profile;
 use portolan_tune::advice::Advice;
 use portolan_tune::reproduce::TABLE_WRITES;
 

@@ -1,6 +1,6 @@
 //! The flush-queue reproduction: counts by arithmetic, the fitted rows, and the rule.
 
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use portolan_tune::counts::Counts;
 use portolan_tune::reproduce::{self, FlushQueue, Throughput};
 

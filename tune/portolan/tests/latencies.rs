@@ -7,7 +7,7 @@ mod corpus;
 use std::io::Cursor;
 use std::time::{Duration, Instant};
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::calibrate::{self, Calibration, Gathered};
 
 /// Longest time of reading and fitting a few hundred lines, on a busy machine without optimisation.

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use portolan_cli::display::grouped;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::compare::{Comparison, Side};
 use portolan_tune::replay::{self, Now, Policy, ReplayReport};
 use portolan_tune::trace;

@@ -1,7 +1,7 @@
 //! The recomputed tables: exact command counts, bounds on predictions, and that the prices in the
 //! machine profiles are the ones that the fit finds.
 
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use portolan_tune::counts::Counts;
 use portolan_tune::reproduce::{self, Reproduction, Row};
 

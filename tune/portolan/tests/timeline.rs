@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use fastrand::Rng;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::counts::Invalidations;
 use portolan_tune::replay::{self, Policy, PolicyReport, Swiotlb};
 use portolan_tune::trace::Reader;

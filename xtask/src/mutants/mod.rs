@@ -30,8 +30,14 @@ pub use options::{MISTAKES, USAGE};
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
 /// The packages whose tests meet the mutants that the package's own tests let through.
-const WIDER: [&str; 5] =
-    ["portolan", "portolan-hw", "portolan-model", "portolan-vmm", "portolan-verify"];
+const WIDER: [&str; 6] = [
+    "portolan",
+    "portolan-hw",
+    "portolan-sim",
+    "portolan-chips",
+    "portolan-vmm",
+    "portolan-verify",
+];
 
 /// Runs the command: 0 if enough mutants are caught or the tool cannot be had, 1 if too few are or an
 /// equivalent is named that is none, 2 if nothing could be found out.

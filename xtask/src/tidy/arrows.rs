@@ -13,7 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-hw", &["portolan", "portolan-spec"]),
     ("portolan-bare", &["portolan", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-spec", "portolan-hw"]),
-    ("portolan-model", &["portolan", "portolan-hw"]),
+    ("portolan-sim", &["portolan"]),
+    ("portolan-chips", &["portolan", "portolan-sim"]),
     ("portolan-qemu", &["portolan", "portolan-spec", "portolan-hw", "portolan-bare"]),
     ("portolan-linux", &["portolan"]),
     ("portolan-vmm", &["portolan", "portolan-spec"]),
@@ -22,7 +23,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Nothing that only the other programs run: it would be compiled before the first replay.
     (
         "portolan-tune",
-        &["portolan", "portolan-hw", "portolan-model", "portolan-cli", "portolan-report"],
+        &[
+            "portolan",
+            "portolan-hw",
+            "portolan-chips",
+            "portolan-sim",
+            "portolan-cli",
+            "portolan-report",
+        ],
     ),
     ("portolan-verify", BACKENDS),
     ("portolan-bench", BACKENDS),
@@ -34,7 +42,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const BACKENDS: &[&str] = &[
     "portolan",
     "portolan-hw",
-    "portolan-model",
+    "portolan-sim",
+    "portolan-chips",
     "portolan-qemu",
     "portolan-linux",
     "portolan-vmm",

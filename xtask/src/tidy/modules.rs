@@ -13,7 +13,8 @@ use super::Finding;
 const CRATES: &[(&str, &str)] = &[
     ("portolan", "crates/portolan/src/"),
     ("portolan-hw", "crates/portolan-hw/src/"),
-    ("portolan-model", "proof/chips/src/"),
+    ("portolan-sim", "tune/portolan-sim/src/"),
+    ("portolan-chips", "proof/chips/src/"),
     ("portolan-qemu", "proof/qemu/src/"),
     ("portolan-vmm", "crates/portolan-vmm/src/"),
     ("portolan-report", "tune/portolan-report/src/"),

@@ -106,10 +106,10 @@ fn arrows_run_one_way() {
         .unwrap()
     };
     let found = |name, on, kind| arrows::findings(&metadata(name, on, kind)).len();
-    assert_eq!(found("portolan-tune", "portolan-model", "null"), 0);
+    assert_eq!(found("portolan-tune", "portolan-chips", "null"), 0);
     assert_eq!(found("portolan-tune", "portolan-verify", "null"), 1);
-    assert_eq!(found("portolan", "portolan-model", "null"), 1);
-    assert_eq!(found("portolan", "portolan-model", "\"dev\""), 0);
+    assert_eq!(found("portolan", "portolan-chips", "null"), 1);
+    assert_eq!(found("portolan", "portolan-chips", "\"dev\""), 0);
     assert_eq!(found("stranger", "portolan", "null"), 1);
 }
 

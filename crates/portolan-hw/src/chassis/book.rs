@@ -283,7 +283,7 @@ impl<K, T, S> Drop for Streams<K, T, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan_model::fixture::Still;
+    use portolan_chips::fixture::Still;
 
     const TURN: (&Still, Nanos) = (&Still, Nanos::new(1));
 

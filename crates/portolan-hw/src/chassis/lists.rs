@@ -87,7 +87,7 @@ pub(crate) fn with_room<C: Cpus, S: Send, T, X>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan_model::fixture::Still;
+    use portolan_chips::fixture::Still;
 
     #[test]
     fn a_key_has_one_value_and_keys_are_in_order() {

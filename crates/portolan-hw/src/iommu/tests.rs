@@ -1,5 +1,5 @@
 //! Domains and conditions that the opener of devices gets of each unit, on units of
-//! `portolan-model`.
+//! `portolan-chips`.
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;
@@ -10,14 +10,14 @@ use portolan::iommu::{
     BoundDomain, Conditions, IommuDomains, IommuError, RecoverableFaults, Shadowing, Stage,
     TrapCost,
 };
-use portolan_model::amd::{AmdIdentification, AmdMachine, AmdSetup};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::machine::{Design, Machine};
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine, RiscvSetup};
-use portolan_model::smmuv2::{SmmuV2Machine, SmmuV2Setup};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuMachine, SmmuSetup};
-use portolan_model::vtd::{VtdIdentification, VtdMachine, VtdSetup};
+use portolan_chips::amd::{AmdIdentification, AmdMachine, AmdSetup};
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::machine::{Design, Machine};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine, RiscvSetup};
+use portolan_chips::smmuv2::{SmmuV2Machine, SmmuV2Setup};
+use portolan_chips::smmuv3::{SmmuIdentification, SmmuMachine, SmmuSetup};
+use portolan_chips::vtd::{VtdIdentification, VtdMachine, VtdSetup};
 
 use crate::amd::{self, AmdVi, Capability};
 use crate::riscv::{self, RiscvIommu};

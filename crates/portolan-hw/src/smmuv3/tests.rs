@@ -1,4 +1,4 @@
-//! The driver on the unit of `portolan-model`: every kind of entry by hand, moves that fail,
+//! The driver on the unit of `portolan-chips`: every kind of entry by hand, moves that fail,
 //! commands to units and devices.
 
 mod ats;
@@ -26,8 +26,8 @@ use portolan::iopf::{
 };
 use portolan::platform::{Mmio as _, Nanos};
 use portolan::table::Access;
-use portolan_model::inject::{Drain, RegisterFaults};
-use portolan_model::smmuv3::SmmuMachine;
+use portolan_chips::inject::{Drain, RegisterFaults};
+use portolan_chips::smmuv3::SmmuMachine;
 use portolan_spec::smmuv3::command::{error, op};
 use portolan_spec::smmuv3::reg;
 
@@ -37,7 +37,7 @@ type Second = SecondStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
 const STREAM: StreamId = StreamId::new(0x1234);
 const OPTIONS: fn() -> DomainOptions = DomainOptions::default;
 
-crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::smmuv3::SmmuMachine }
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::smmuv3::SmmuMachine }
 
 fn config() -> Config {
     Config { limit: Nanos::from_millis(10), page_requests: Want::IfThere, ..Config::default() }

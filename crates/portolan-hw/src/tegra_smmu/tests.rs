@@ -17,7 +17,7 @@ use portolan::iommu::{
 };
 use portolan::platform::{Mmio, SlabTables};
 use portolan::table::Access;
-use portolan_model::fixture::Ticks;
+use portolan_chips::fixture::Ticks;
 use spin::Mutex;
 
 use super::{Chip, Config, TegraSmmu, WriteKind};

@@ -22,10 +22,10 @@ use portolan::addr::{Iova, PhysAddr, PhysRange};
 use portolan::bounce::{PoolMemory, PoolOptions};
 use portolan::dma::{CopyWhen, Copying, Device, Trust, Unowned};
 use portolan::platform::Platform;
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::vtd::VtdRegisters;
 use portolan_hw::topology::{DeviceOptions, Iommus, Options, Topology};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::decode::AccessKind;
-use portolan_model::vtd::VtdRegisters;
+use portolan_sim::decode::AccessKind;
 use portolan_virtio::Addresses;
 
 use machine::{DEVICE, Kernel, REGISTERS, described, dmar, vtd};

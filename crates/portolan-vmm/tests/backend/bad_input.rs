@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fastrand::Rng;
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 use portolan_vmm::backend::{Backend, BackendOptions, ServeError};
 
 use crate::Inverter;

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use fastrand::Rng;
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 
 pub type Input = Vec<Vec<u8>>;
 

@@ -13,7 +13,7 @@ use portolan::inval::{
 };
 use portolan::iommu::{Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::table::{Access, Format, PageTable};
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 use portolan_vmm::Endpoint;
 use portolan_vmm::emulated::{Context, Scope};
 use vm_memory::iommu::IommuMemory;

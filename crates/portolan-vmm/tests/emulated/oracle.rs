@@ -1,4 +1,4 @@
-//! Tables full of anything, beside the naive walk of `portolan_model::decode`, which shares nothing with the library's
+//! Tables full of anything, beside the naive walk of `portolan_sim::decode`, which shares nothing with the library's
 //! formats.
 
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 use portolan::table::format::span_lg2;
 use portolan::table::{Access, Format};
-use portolan_model::decode::{AccessKind, TableFormat, TableRoot, WalkFault, WalkMemory, walk};
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
+use portolan_sim::decode::{AccessKind, TableFormat, TableRoot, WalkFault, WalkMemory, walk};
 use portolan_vmm::Endpoint;
 use portolan_vmm::emulated::{Context, FaultKind, Scope};
 use vm_memory::{Bytes, GuestAddress, Permissions};

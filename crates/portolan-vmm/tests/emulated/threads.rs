@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use portolan::addr::{InvalTag, PhysAddr};
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 use portolan_vmm::Endpoint;
 use portolan_vmm::emulated::{Context, EmulatedUnit, Scope, UnitOptions};
 use vm_memory::iommu::Iommu;

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use portolan::addr::PhysAddr;
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 use portolan_vmm::{ApplyError, FrontendAddr, MemoryRegion, Replacement, VhostIotlb};
 use vm_memory::Permissions;
 

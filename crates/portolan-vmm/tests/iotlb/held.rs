@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use fastrand::Rng;
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 use portolan_vmm::{Replacement, VhostIotlb};
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};

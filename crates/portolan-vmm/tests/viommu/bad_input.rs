@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use portolan_model::fixture::seed;
+use portolan_chips::fixture::seed;
 use portolan_spec::virtio::Request;
 use portolan_vmm::viommu::VirtioIommu;
 use vm_memory::Permissions;

@@ -9,7 +9,7 @@ mod slots;
 
 use std::collections::BTreeMap;
 
-use portolan_model::swiotlb::Strategy;
+use portolan_sim::swiotlb::Strategy;
 use serde::Serialize;
 
 use crate::spread::{Limit, Spread};

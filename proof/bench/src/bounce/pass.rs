@@ -12,7 +12,7 @@ use portolan::addr::CpuId;
 use portolan::platform::SpinCpus;
 
 use crate::Failure;
-use portolan_model::fixture::Still;
+use portolan_chips::fixture::Still;
 
 use crate::threads::used_ns;
 

@@ -6,7 +6,7 @@ use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{BouncePool as _, Need, PoolMemory, PoolOptions, Slots};
 use portolan::dma::Unowned;
 use portolan_linux::memory::{Backing, Base, HostMemory};
-use portolan_model::swiotlb::{self, AnyArea, Strategy};
+use portolan_sim::swiotlb::{self, AnyArea, Strategy};
 
 use super::pass::{Threads, Turn, cpus};
 use crate::Failure;

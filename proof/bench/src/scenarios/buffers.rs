@@ -1,6 +1,6 @@
 //! Addresses and bounce slots.
 
-use portolan_model::swiotlb::Strategy;
+use portolan_sim::swiotlb::Strategy;
 
 use super::{LINUX, Make, Sample, Scenario, Target};
 use crate::addresses::{Large, Nothing, Pairs, of_cpu, of_free_list, of_linux, of_tree, two};

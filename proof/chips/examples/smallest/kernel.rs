@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces};
 use portolan::platform::{Nanos, Platform};
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::TrustedDescription;
-use portolan_model::vtd::VtdIdentification;
 
 #[allow(dead_code)]
 #[path = "../../tests/topology/machine.rs"]

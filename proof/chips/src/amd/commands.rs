@@ -5,8 +5,8 @@ use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
 
 use super::AmdIdentification;
 use crate::asking::{Forget, encoded};
-use crate::iommu::Names;
 use crate::stage::Drops;
+use portolan_sim::iommu::Names;
 
 /// Kinds of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,7 +4,7 @@ use portolan::addr::PhysAddr;
 
 use super::AmdIdentification;
 use super::events::Refusal;
-use crate::decode::{Permissions, TableFormat, TableRoot};
+use portolan_sim::decode::{Permissions, TableFormat, TableRoot};
 
 /// Meaning of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

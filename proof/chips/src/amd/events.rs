@@ -4,9 +4,9 @@ use portolan::addr::PhysAddr;
 
 use super::registers::{control, status};
 use super::{AmdEvent, AmdRegisters, State};
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Pace};
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl AmdRegisters {
         let low = code << 60 | flags | write | u64::from(domain) << 32 | device;
         let high = at.map_or(of.iova.get(), PhysAddr::get);
         self.log(state, [low, high]);
-        of.refused(code as u32)
+        DmaFault::of(of, code as u32)
     }
 
     /// Logs an event; with no room left the log stops.

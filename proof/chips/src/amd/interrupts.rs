@@ -3,7 +3,7 @@
 use portolan::addr::{PhysAddr, StreamId};
 
 use super::{AmdRegisters, State};
-use crate::decode::WalkMemory;
+use portolan_sim::decode::WalkMemory;
 
 /// Interrupt that arrives at the CPUs' interrupt controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

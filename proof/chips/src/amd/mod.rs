@@ -36,11 +36,11 @@ pub use unit::AmdVi;
 
 use portolan::addr::{Iova, StreamId};
 
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// An AMD-Vi unit over the memory of a machine.
 ///

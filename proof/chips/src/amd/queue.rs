@@ -5,11 +5,11 @@ use portolan::addr::{InvalTag, PhysAddr};
 use super::commands::{Effect, Flush, Interrupt, Invalidate, decode};
 use super::registers::status;
 use super::{AmdRegisters, State};
-use crate::adversary::Rank;
-use crate::cache::Reach;
-use crate::decode::WalkMemory;
 use crate::inject::Violation;
 use crate::stage::{Drops, Sizes};
+use portolan_sim::adversary::Rank;
+use portolan_sim::cache::Reach;
+use portolan_sim::decode::WalkMemory;
 
 /// ILLEGAL_COMMAND_ERROR (2.5.6) and COMMAND_HARDWARE_ERROR (2.5.7).
 const ILLEGAL: u32 = 5;

@@ -9,10 +9,10 @@ use portolan::platform::{Mmio, TableMem};
 
 use super::*;
 use crate::chips;
-use crate::clock::Tick;
 use crate::inject::{Drain, Pace, RegisterFaults, Violation};
 use crate::machine::{Manner, Withheld};
 use crate::memory::{ModelMemory, Visibility};
+use portolan_sim::clock::Tick;
 
 const K4: PageSize = PageSize::SIZE_4K;
 const TABLE: u64 = 0x10_0000;

@@ -5,9 +5,9 @@ use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 use super::entries::{Entry, Excluded, Remote, decode};
 use super::events::{Refusal, Why};
 use super::{AmdRegisters, State};
-use crate::asking::Request;
-use crate::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
 use crate::stage::{Ended, Known, Tag};
+use portolan_sim::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
+use portolan_sim::request::Request;
 
 /// Exclusion base: the range counts; it is every device's.
 const EXCLUDES: u64 = 1;

@@ -11,11 +11,11 @@ use super::entries::Entry;
 use super::events::Refusal;
 use super::registers::Registers;
 use super::{AmdCounts, AmdEvent, AmdRegisters, AmdSetup, State, queue};
-use crate::adversary::Rank;
-use crate::asking::Request;
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use crate::unit::Design;
+use portolan_sim::adversary::Rank;
+use portolan_sim::request::Request;
 
 /// AMD-Vi.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use portolan::addr::PhysAddr;
 
 use super::RiscvIdentification;
 use super::faults::Refusal;
-use crate::decode::{TableFormat, TableRoot};
+use portolan_sim::decode::{TableFormat, TableRoot};
 
 /// Words of a context; zeros behind its own.
 pub(super) type Words = [u64; 8];

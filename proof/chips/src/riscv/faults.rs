@@ -4,9 +4,9 @@ use portolan::addr::PhysAddr;
 
 use super::registers::{Cause, pending, queue};
 use super::{RiscvRegisters, State};
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::DmaFault;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// A fault, as its record's four words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl RiscvRegisters {
         };
         let words = [device | kind << 34 | pasid | u64::from(cause), 0, of.iova.get(), guest];
         self.record(state, words);
-        of.refused(cause)
+        DmaFault::of(of, cause)
     }
 
     /// Records a fault; with no room left, or no memory, recording stops.

@@ -38,11 +38,11 @@ pub use unit::Riscv;
 
 use portolan::addr::{Iova, Pasid, StreamId};
 
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// A RISC-V IOMMU over the memory of a machine.
 ///

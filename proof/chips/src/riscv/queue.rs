@@ -6,11 +6,11 @@ use super::commands::{Effect, Invalidate, Order, Translations, decode};
 use super::contexts::Remote;
 use super::registers::queue;
 use super::{RiscvRegisters, State};
-use crate::adversary::Rank;
-use crate::cache::Reach;
-use crate::decode::WalkMemory;
-use crate::iommu::Temper;
 use crate::stage::{Sizes, Stage};
+use portolan_sim::adversary::Rank;
+use portolan_sim::cache::Reach;
+use portolan_sim::decode::WalkMemory;
+use portolan_sim::iommu::Temper;
 
 /// All tags of a stage are one owner's.
 pub(super) const OWNER: u32 = 0;

@@ -8,11 +8,13 @@ use super::monitor::event;
 use super::queue::OWNER;
 use super::registers::mode;
 use super::{RiscvRegisters, State};
-use crate::asking::Request;
-use crate::cache::Reach;
-use crate::decode::{AccessKind, Cursor, Decoded, Leaf, Stepped, WalkFault, WalkMemory, step};
-use crate::iommu::Temper;
 use crate::stage::{Drops, Ended, Found, Known, Tag};
+use portolan_sim::cache::Reach;
+use portolan_sim::decode::{
+    AccessKind, Cursor, Decoded, Leaf, Stepped, WalkFault, WalkMemory, step,
+};
+use portolan_sim::iommu::Temper;
+use portolan_sim::request::Request;
 
 /// Parts of a leaf that are kept, each with its address. Of a page that is several entries (Svnapot), a unit may keep
 /// each part by itself, with no regard to the other entries: at its worst, it does.

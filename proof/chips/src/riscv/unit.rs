@@ -11,11 +11,11 @@ use super::contexts::{Context, Remote};
 use super::faults::Refusal;
 use super::registers::Registers;
 use super::{RiscvCounts, RiscvFault, RiscvRegisters, RiscvSetup, State, queue};
-use crate::adversary::Rank;
-use crate::asking::Request;
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use crate::unit::Design;
+use portolan_sim::adversary::Rank;
+use portolan_sim::request::Request;
 
 /// The RISC-V IOMMU.
 #[derive(Debug)]

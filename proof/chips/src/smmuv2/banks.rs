@@ -6,8 +6,8 @@ use super::SmmuV2Registers;
 use super::faults::FaultRegisters;
 use super::maintenance::{Invalidate, Sync};
 use super::space::Space;
-use crate::asking::Request;
-use crate::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
+use portolan_sim::request::Request;
 
 /// The registers of one bank, and the operations under way in it.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
 //! Records of accesses that do not go through, and the end of those that wait.
 
 use super::{SmmuV2Registers, State};
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::DmaFault;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 pub(super) const MULTI: u32 = 1 << 31;
 pub(super) const STALLED: u32 = SmmuV2Registers::STALLED;
@@ -55,11 +55,11 @@ pub enum Refusal {
 pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
     state.counts.faults += 1;
     let (code, held, written, stalls) = match refusal {
-        Refusal::Silent => return of.refused(0),
+        Refusal::Silent => return DmaFault::of(of, 0),
         Refusal::Global(code) => (code, &mut state.own.global.fault, 1 << 1, None),
         Refusal::Context { bank, code } => {
             let Some(bank) = state.own.banks.get_mut(bank) else {
-                return of.refused(code);
+                return DmaFault::of(of, code);
             };
             let stalls = bank.stalls() && bank.stalled.is_none();
             let stalls = stalls.then_some(&mut bank.stalled);
@@ -82,9 +82,9 @@ pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFau
     if let Some(stalled) = stalls {
         held.status |= STALLED;
         *stalled = Some(of);
-        return of.refused(STALLED);
+        return DmaFault::of(of, STALLED);
     }
-    of.refused(code)
+    DmaFault::of(of, code)
 }
 
 impl SmmuV2Registers {
@@ -98,7 +98,7 @@ impl SmmuV2Registers {
         let result = match answer & 1 {
             0 => self.go_through(state, of, 4),
             _ => {
-                state.own.resumed.push(Err(of.refused(0)));
+                state.own.resumed.push(Err(DmaFault::of(of, 0)));
                 return;
             }
         };

@@ -4,13 +4,13 @@ use portolan::addr::{Iova, IovaRange, PageSize};
 
 use super::space::{Space, global_context, space_context};
 use super::{SmmuV2Registers, State};
-use crate::adversary::Rank;
-use crate::cache::Reach;
-use crate::decode::Leaf;
 use crate::inject::Drain;
-use crate::iommu::Temper;
 use crate::stage::{Drops, Held};
 use crate::unit::Invalidated;
+use portolan_sim::adversary::Rank;
+use portolan_sim::cache::Reach;
+use portolan_sim::decode::Leaf;
+use portolan_sim::iommu::Temper;
 
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

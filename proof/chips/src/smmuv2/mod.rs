@@ -29,12 +29,12 @@ pub use setup::{Firmware, SmmuV2Counts, SmmuV2Identification, SmmuV2Setup};
 
 use portolan::addr::{Iova, StreamId};
 
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
 use maintenance::Safe;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 pub use unit::SmmuV2;
 
 /// An SMMUv2 over the memory of a machine, after reset and after a boot loader's changes to it.
@@ -87,7 +87,7 @@ impl SmmuV2Registers {
         let of = Request::new(stream, None, iova, access);
         if self.lock().is_gone() {
             // Matches of streams are in registers: they are gone as well.
-            return Err(of.refused(0));
+            return Err(DmaFault::of(of, 0));
         }
         self.reach(of, bytes)
     }

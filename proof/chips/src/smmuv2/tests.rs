@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::clock::Tick;
 use crate::inject::{Drain, RegisterFaults};
 use crate::memory::{ModelMemory, Visibility};
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Mmio, TableMem};
+use portolan_sim::clock::Tick;
 
 /// Pages of each half are 64, of 4 KiB.
 const BANK: usize = (64 + 5) << 12;

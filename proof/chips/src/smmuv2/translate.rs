@@ -7,12 +7,12 @@ use super::faults::{Refusal, context, global};
 use super::space::{Space, global_context, space_context};
 use super::unit::Target;
 use super::{SmmuV2Registers, State};
-use crate::asking::Request;
-use crate::cache::{Cache, Key};
-use crate::decode::{Leaf, TableFormat, WalkFault};
-use crate::iommu::Temper;
-use crate::profile::CacheGeometry;
 use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
+use portolan_sim::cache::{Cache, Key};
+use portolan_sim::decode::{Leaf, TableFormat, WalkFault};
+use portolan_sim::iommu::Temper;
+use portolan_sim::profile::CacheGeometry;
+use portolan_sim::request::Request;
 
 /// A micro TLB of hardware as it is: a few entries, all of one set.
 const MICRO: CacheGeometry = CacheGeometry { entries: 8, ways: 8 };
@@ -211,7 +211,7 @@ impl SmmuV2Registers {
     }
 
     fn memory_word(&self, at: PhysAddr) -> u64 {
-        use crate::decode::WalkMemory as _;
+        use portolan_sim::decode::WalkMemory as _;
         self.memory.read_u64(at).unwrap_or(0)
     }
 

@@ -11,13 +11,13 @@ use super::faults::{FaultRegisters, Refusal, context};
 use super::maintenance::{self, Invalidate, Safe, Sync};
 use super::space::Space;
 use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
-use crate::adversary::Rank;
-use crate::asking::Request;
-use crate::cache::Cache;
-use crate::decode::Leaf;
 use crate::inject::{DmaFault, Piece};
 use crate::stage::{Held, Stage};
 use crate::unit::Design;
+use portolan_sim::adversary::Rank;
+use portolan_sim::cache::Cache;
+use portolan_sim::decode::Leaf;
+use portolan_sim::request::Request;
 
 /// SMMUv2.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use portolan::addr::{PageSize, PhysAddr};
 
 use super::SmmuIdentification;
-use crate::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 /// An entry that is not valid, or that asks for something that the SMMU cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use portolan::addr::PhysAddr;
 
 use super::registers::{Registers, irq};
 use super::{EventRecord, SmmuRegisters, State};
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::DmaFault;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 pub(super) const BAD_STREAM: u8 = 0x02;
 pub(super) const STE_FETCH: u8 = 0x03;
@@ -110,7 +110,7 @@ impl SmmuRegisters {
             state.own.events.push(record);
             self.append(state, record);
         }
-        of.refused(refusal.code().into())
+        DmaFault::of(of, refusal.code().into())
     }
 
     /// Tells if an event would find room.

@@ -35,11 +35,12 @@ pub use setup::{EventRecord, Pages, SmmuCounts, SmmuIdentification, SmmuSetup};
 
 use portolan::addr::{Iova, Pasid, StreamId};
 
-use crate::asking::{Request, Transfer};
-use crate::decode::AccessKind;
+use crate::asking::Transfer;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 pub use unit::SmmuV3;
 
 /// An SMMUv3 over the memory of a machine.
@@ -89,7 +90,7 @@ impl SmmuRegisters {
             Transfer::Refused(fault) => Err(fault),
             Transfer::Stalled(_) => {
                 let of = Request::new(stream, pasid, iova, access);
-                Err(of.refused(0))
+                Err(DmaFault::of(of, 0))
             }
         }
     }

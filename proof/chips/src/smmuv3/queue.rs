@@ -5,11 +5,11 @@ use portolan::addr::{InvalTag, PhysAddr};
 use super::commands::{Effect, Invalidate, Signal, decode};
 use super::registers::CMDQ_ERROR;
 use super::{SmmuRegisters, State};
-use crate::adversary::Rank;
-use crate::cache::Reach;
-use crate::decode::WalkMemory;
 use crate::stage::{Drops, Sizes};
 use crate::unit::Invalidated;
+use portolan_sim::adversary::Rank;
+use portolan_sim::cache::Reach;
+use portolan_sim::decode::WalkMemory;
 
 const ERROR_ILLEGAL: u32 = 1;
 const ERROR_ABORT: u32 = 2;

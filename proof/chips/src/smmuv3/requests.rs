@@ -12,8 +12,10 @@ use portolan::iopf::{
 use super::events::Refusal;
 use super::registers::irq;
 use super::{EventRecord, SmmuRegisters, State};
-use crate::asking::{Request, Transfer};
-use crate::decode::AccessKind;
+use crate::asking::Transfer;
+use crate::inject::DmaFault;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// An access that waits.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +114,7 @@ impl SmmuRegisters {
         state.own.stalled.remove(&tag);
         let transfer = match how {
             Resume::Retry => self.attempt(state, waiting),
-            Resume::End => Transfer::Refused(waiting.of.refused(0)),
+            Resume::End => Transfer::Refused(DmaFault::of(waiting.of, 0)),
         };
         state.own.finished.push((StallTag::new(tag), transfer));
     }

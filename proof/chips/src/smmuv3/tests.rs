@@ -7,9 +7,9 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Mmio, TableMem};
 
 use super::*;
-use crate::clock::Tick;
 use crate::inject::{Drain, Pace, RegisterFaults, Violation};
 use crate::memory::{ModelMemory, Visibility};
+use portolan_sim::clock::Tick;
 
 const K4: PageSize = PageSize::SIZE_4K;
 pub(super) const STRTAB: u64 = 0x10_0000;

@@ -8,10 +8,12 @@ use super::entries::{
 };
 use super::events::{self, AtStage, Cached, Class, Refusal};
 use super::{SmmuRegisters, State};
-use crate::asking::Request;
-use crate::decode::{AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
-use crate::iommu::Temper;
 use crate::stage::{Ended, Known, Tag, top_of};
+use portolan_sim::decode::{
+    AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory,
+};
+use portolan_sim::iommu::Temper;
+use portolan_sim::request::Request;
 
 pub(super) fn stage1_tag(vmid: u16, asid: u16) -> Tag {
     Tag { context: InvalTag::new(u32::from(vmid) << 16 | u32::from(asid)), owner: vmid.into() }

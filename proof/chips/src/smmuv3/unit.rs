@@ -13,11 +13,12 @@ use super::events::{Cached, Refusal, TLB_CONFLICT};
 use super::registers::Registers;
 use super::requests::Waiting;
 use super::{EventRecord, SmmuCounts, SmmuRegisters, SmmuSetup, State, queue};
-use crate::adversary::Rank;
-use crate::asking::{Request, Transfer};
+use crate::asking::Transfer;
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use crate::unit::Design;
+use portolan_sim::adversary::Rank;
+use portolan_sim::request::Request;
 
 /// SMMUv3.
 #[derive(Debug)]

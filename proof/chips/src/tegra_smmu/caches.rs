@@ -3,8 +3,8 @@
 use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr};
 
 use super::State;
-use crate::cache::{Key, Reach};
-use crate::decode::Permissions;
+use portolan_sim::cache::{Key, Reach};
+use portolan_sim::decode::Permissions;
 
 /// Entries of the longest line of the PTC.
 pub(super) const ENTRIES: usize = 16;

@@ -25,11 +25,11 @@ pub use unit::TegraSmmu;
 
 use portolan::addr::{Iova, StreamId};
 
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// A Tegra SMMU over the memory of a machine. It has no queue, so that nothing can stand still in one or be refused.
 pub type TegraRegisters = Unit<TegraSmmu>;

@@ -8,7 +8,7 @@ use portolan::platform::Mmio;
 use super::caches::{Cleaned, Flush, forget};
 use super::{RegisterUse, State, TegraRegisters};
 use crate::inject::{Drain, Violation};
-use crate::iommu::Temper;
+use portolan_sim::iommu::Temper;
 
 /// Enables of clients, 32 in each.
 pub(super) const ENABLES: [usize; 5] = [0x228, 0x22c, 0x230, 0x234, 0xb98];

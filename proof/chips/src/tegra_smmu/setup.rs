@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use portolan::addr::{PageSize, StreamId};
 
-use crate::clock::VirtualClock;
-use crate::iommu::Temper;
 use crate::unit::{Conditions, Sums, Told};
+use portolan_sim::clock::VirtualClock;
+use portolan_sim::iommu::Temper;
 
 /// Chip that the SMMU is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use portolan::platform::{Mmio, TableMem};
 
 use super::*;
 use crate::inject::{RegisterFaults, Violation};
-use crate::iommu::Temper;
 use crate::memory::{ModelMemory, Visibility};
-use crate::profile::{CacheGeometry, CacheSizes};
-use crate::tables::Lag;
+use portolan_sim::iommu::Temper;
+use portolan_sim::profile::{CacheGeometry, CacheSizes};
+use portolan_sim::tables::Lag;
 
 const K4: PageSize = PageSize::SIZE_4K;
 const DIRECTORY: u64 = 0x2_8000_0000;

@@ -5,10 +5,10 @@ use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 use super::caches::{ENTRIES, Group, Line, Slot};
 use super::registers::ENABLES;
 use super::{State, TegraRegisters};
-use crate::asking::Request;
-use crate::cache::Key;
-use crate::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
 use crate::inject::DmaFault;
+use portolan_sim::cache::Key;
+use portolan_sim::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
+use portolan_sim::request::Request;
 
 /// Span of a line of the TLB: four pages of a table, or a section.
 const GROUP: PageSize = PageSize::of_lg2(14);
@@ -55,11 +55,11 @@ impl Cause {
 /// Records a refusal; returns the fault that the device is told.
 pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
     match refusal {
-        Refusal::NoClient => of.refused(0),
+        Refusal::NoClient => DmaFault::of(of, 0),
         Refusal::Of(client, cause) => {
             state.counts.faults += 1;
             record(state, client, of, cause);
-            of.refused(cause.code())
+            DmaFault::of(of, cause.code())
         }
     }
 }

@@ -8,14 +8,14 @@ use super::caches::{Cleaned, Flush, Group, Line, forget};
 use super::registers::Registers;
 use super::translate::Refusal;
 use super::{State, TegraCounts, TegraRegisters, TegraSetup};
-use crate::adversary::Rank;
-use crate::asking::Request;
-use crate::cache::{Cache, Reach};
 use crate::inject::DmaFault;
-use crate::iommu::Temper;
-use crate::profile::CacheGeometry;
 use crate::stage::Stage;
 use crate::unit::Design;
+use portolan_sim::adversary::Rank;
+use portolan_sim::cache::{Cache, Reach};
+use portolan_sim::iommu::Temper;
+use portolan_sim::profile::CacheGeometry;
+use portolan_sim::request::Request;
 
 /// The SMMU of a Tegra.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ macro_rules! setup {
             /// Identification of the unit.
             pub identification: $identification,
             /// Behaviour of its caches.
-            pub temper: $crate::iommu::Temper,
+            pub temper: portolan_sim::iommu::Temper,
             $($(#[$own_doc])* pub $own: $kind,)*
             /// The clock by which it is slow.
-            pub clock: std::sync::Arc<$crate::clock::VirtualClock>,
+            pub clock: std::sync::Arc<portolan_sim::clock::VirtualClock>,
         }
 
         impl $name {
@@ -33,7 +33,7 @@ macro_rules! setup {
             fn default() -> Self {
                 Self {
                     identification: Default::default(),
-                    temper: $crate::iommu::Temper::Adversarial,
+                    temper: portolan_sim::iommu::Temper::Adversarial,
                     $($own: $value,)*
                     clock: Default::default(),
                 }
@@ -43,7 +43,7 @@ macro_rules! setup {
         impl $crate::unit::Conditions for $name {
             fn conditions(
                 &self,
-            ) -> (&$crate::iommu::Temper, &std::sync::Arc<$crate::clock::VirtualClock>) {
+            ) -> (&portolan_sim::iommu::Temper, &std::sync::Arc<portolan_sim::clock::VirtualClock>) {
                 (&self.temper, &self.clock)
             }
         }

@@ -7,12 +7,12 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::platform::Word;
 
 use super::{State, Unit};
-use crate::adversary::Rank;
-use crate::asking::Request;
-use crate::clock::VirtualClock;
 use crate::inject::DmaFault;
-use crate::iommu::Temper;
 use crate::stage::Stage;
+use portolan_sim::adversary::Rank;
+use portolan_sim::clock::VirtualClock;
+use portolan_sim::iommu::Temper;
+use portolan_sim::request::Request;
 
 /// A kind of unit.
 pub trait Design: Debug + Sized {

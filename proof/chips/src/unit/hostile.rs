@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 
 use super::{Conditions, Design, State, Unit};
-use crate::asking::Request;
-use crate::decode::AccessKind;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// Manner in which a machine treats its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,13 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{ReplyName, ReplyTo, Response};
 
-use crate::adversary::{Rank, Visit, Visits, Way, in_classes};
-use crate::asking::{Asking, DeviceTlbs, Request};
-use crate::clock::{Tick, VirtualClock};
-use crate::decode::AccessKind;
+use crate::asking::{Asking, DeviceTlbs};
 use crate::inject::{DmaFault, Drain, Pace, Piece, RegisterFaults, Violation, pieces};
-use crate::iommu::Temper;
 use crate::memory::ModelMemory;
+use portolan_sim::adversary::{Rank, Visit, Visits, Way, in_classes};
+use portolan_sim::clock::{Tick, VirtualClock};
+use portolan_sim::decode::AccessKind;
+use portolan_sim::iommu::Temper;
+use portolan_sim::request::Request;
 
 /// A unit behind its registers, over the memory of a machine.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
 
 use super::VtdIdentification;
 use crate::asking::{Forget, encoded};
-use crate::iommu::Names;
 use crate::stage::Drops;
+use portolan_sim::iommu::Names;
 
 /// Kinds of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

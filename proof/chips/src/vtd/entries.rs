@@ -4,7 +4,7 @@ use portolan::addr::PhysAddr;
 
 use super::VtdIdentification;
 use super::faults::{Records, Refusal, reason};
-use crate::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 

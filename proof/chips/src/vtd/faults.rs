@@ -1,9 +1,9 @@
 //! Fault reasons and the fault records: sections 7.1 to 7.3.
 
 use super::{State, VtdFault, VtdRegisters};
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::DmaFault;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// The specification's numbers.
 pub(super) mod reason {
@@ -98,7 +98,7 @@ impl VtdRegisters {
             state.own.records.push(VtdFault { words });
             self.enter(state, words);
         }
-        of.refused(refusal.reason.into())
+        DmaFault::of(of, refusal.reason.into())
     }
 
     /// Records a fault that no access of a device led to, as if one had.

@@ -4,9 +4,9 @@ use portolan::addr::InvalTag;
 
 use super::State;
 use super::descriptors::Invalidate;
-use crate::cache::Reach;
 use crate::stage::Drops;
 use crate::unit::Invalidated;
+use portolan_sim::cache::Reach;
 
 fn forget_interrupts(state: &mut State, first: u16, last: u16) {
     let kept = |index: &u16| !(first..=last).contains(index);

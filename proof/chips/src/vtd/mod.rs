@@ -43,11 +43,11 @@ pub use unit::Vtd;
 
 use portolan::addr::{Iova, Pasid, StreamId};
 
-use crate::asking::Request;
-use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
 use crate::unit::Unit;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::request::Request;
 
 /// A VT-d unit over the memory of a machine.
 ///

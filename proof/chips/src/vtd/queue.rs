@@ -8,10 +8,10 @@ use super::descriptors::{
 use super::forget::invalidate;
 use super::registers::{QUEUE_ERROR, QUEUE_ERRORS, TIME_OUT};
 use super::{State, VtdRegisters};
-use crate::adversary::Rank;
-use crate::decode::WalkMemory;
 use crate::inject::Violation;
 use crate::stage::{Drops, Sizes};
+use portolan_sim::adversary::Rank;
+use portolan_sim::decode::WalkMemory;
 
 const BUSY: u64 = 1 << 63;
 

@@ -7,9 +7,9 @@ use super::faults::{OVERFLOW, PENDING};
 use super::forget::invalidate;
 use super::requests::PageQueue;
 use super::{State, VtdIdentification, VtdRegisters};
-use crate::decode::WalkMemory;
 use crate::inject::{Drain, Violation};
 use crate::unit::{Invalidated, half, set_half};
+use portolan_sim::decode::WalkMemory;
 
 /// The contents of the registers.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{Mmio, TableMem};
 
 use super::*;
-use crate::clock::Tick;
 use crate::inject::{Drain, Pace, RegisterFaults, Violation};
 use crate::machine::Manner;
 use crate::memory::{ModelMemory, Visibility};
-use crate::tables::Lag;
+use portolan_sim::clock::Tick;
+use portolan_sim::tables::Lag;
 
 const K4: PageSize = PageSize::SIZE_4K;
 const ROOT: u64 = 0x10_0000;

@@ -9,9 +9,9 @@ use super::entries::{
 use super::faults::{Records, Refusal, reason};
 use super::unit::Cached;
 use super::{State, VtdRegisters};
-use crate::asking::Request;
-use crate::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
 use crate::stage::{Ended, Found, Known, Stage, Tag};
+use portolan_sim::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
+use portolan_sim::request::Request;
 
 /// Path of a stream's accesses through the tables.
 #[derive(Clone, Copy, Debug)]

@@ -12,11 +12,11 @@ use super::faults::Refusal;
 use super::interrupts::CachedEntry;
 use super::registers::Registers;
 use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, forget, queue};
-use crate::adversary::Rank;
-use crate::asking::Request;
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use crate::unit::{Design, Invalidated};
+use portolan_sim::adversary::Rank;
+use portolan_sim::request::Request;
 
 /// VT-d.
 #[derive(Debug)]

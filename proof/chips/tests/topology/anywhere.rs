@@ -5,9 +5,9 @@
 use portolan::addr::IovaRange;
 use portolan::dma::{Direction, Mapping};
 use portolan::inval::Gather;
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::topology::Iommus;
-use portolan_model::decode::AccessKind;
-use portolan_model::vtd::VtdIdentification;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{DEVICE, Kernel, OTHER, REGISTERS, dmar, vtd};
 use super::{Packet, opened, packet};

@@ -1,12 +1,12 @@
 //! The same driver on every chip whose registers were published: open, map, DMA, unmap, close.
 
 use portolan::addr::StreamId;
+use portolan_chips::chips;
+use portolan_chips::inject::Piece;
+use portolan_chips::riscv::RiscvSetup;
+use portolan_chips::smmuv3::SmmuIdentification;
 use portolan_hw::topology::{Options, Topology};
-use portolan_model::chips;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::Piece;
-use portolan_model::riscv::RiscvSetup;
-use portolan_model::smmuv3::SmmuIdentification;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{
     DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, described, dmar, ivrs, riscv, smmu, vtd,

@@ -14,9 +14,9 @@ use portolan::dma::{
     Reservation,
 };
 use portolan::platform::{LeftBehind, Nanos, Platform, SpinLock};
+use portolan_chips::chips::SKYLAKE_SP;
 use portolan_hw::topology::{DeviceOptions, Iommus, Options, Topology};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::decode::AccessKind;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{DEVICE, Kernel, OTHER, REGISTERS, described, dmar, vtd};
 use super::{Packet, opened};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use portolan::addr::{Iova, PciFunction, StreamId};
 use portolan::dma::{Device, DeviceError, Direction, OldMappings, Trust};
 use portolan::platform::Platform;
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::topology::{DeviceOptions, OpenError};
-use portolan_model::decode::AccessKind;
-use portolan_model::vtd::VtdIdentification;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{DEVICE, Machine, OTHER, PciWords, REGISTERS, amd, dmar, ivrs, vtd};
 use super::{opened, packet};

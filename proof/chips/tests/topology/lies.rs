@@ -1,10 +1,10 @@
 //! Firmware's tables that lie: an error, and a machine in which no device does DMA.
 
 use portolan::addr::PhysAddr;
+use portolan_chips::smmuv3::SmmuIdentification;
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::firmware::TableError;
 use portolan_hw::topology::{EnableError, Options, Topology, TopologyError};
-use portolan_model::smmuv3::SmmuIdentification;
-use portolan_model::vtd::VtdIdentification;
 
 use super::machine::{
     IORT, OTHER_REGISTERS, REGISTERS, SECOND, described, dmar, dmar_of, drhd, ivrs, smmu, table,

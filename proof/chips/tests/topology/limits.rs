@@ -3,10 +3,10 @@
 use portolan::addr::{Iova, IovaRange, PciFunction, StreamId};
 use portolan::dma::Direction;
 use portolan::iova::AddressOrder;
+use portolan_chips::smmuv3::SmmuIdentification;
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::topology::{DeviceOptions, OpenError};
-use portolan_model::decode::AccessKind;
-use portolan_model::smmuv3::SmmuIdentification;
-use portolan_model::vtd::VtdIdentification;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{DEVICE, IORT, Machine, PciWords, REGISTERS, dmar, smmu, vtd};
 use super::{driver, opened, packet};

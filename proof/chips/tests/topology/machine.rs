@@ -7,14 +7,14 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
+use portolan_chips::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::riscv::{RiscvRegisters, RiscvSetup};
+use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_chips::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 use portolan_hw::TrustedDescription;
-use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
-use portolan_model::clock::{Tick, VirtualClock};
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvRegisters, RiscvSetup};
-use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
-use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+use portolan_sim::clock::{Tick, VirtualClock};
 
 /// The function 0:3.0, and one beside it.
 pub(crate) const DEVICE: PciFunction = PciFunction::of(0, 3, 0);

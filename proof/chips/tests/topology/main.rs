@@ -24,14 +24,14 @@ use portolan::dma::{
 };
 use portolan::iommu::{IommuDomains, Shadowing, Stage, TrapCost};
 use portolan::platform::Platform;
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::smmuv3::SmmuIdentification;
+use portolan_chips::vtd::{VtdIdentification, VtdRegisters};
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{
     DeviceOptions, EnableError, Iommus, OpenError, Options, Remark, Topology, TopologyError,
 };
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::decode::AccessKind;
-use portolan_model::smmuv3::SmmuIdentification;
-use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+use portolan_sim::decode::AccessKind;
 
 use machine::{
     DEVICE, DISPLAY, FRAMES, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, amd,

@@ -2,11 +2,11 @@
 
 use portolan::addr::{Iova, PhysAddr, PhysRange, StreamId};
 use portolan::iommu::IommuError;
+use portolan_chips::chips::LS1088A;
+use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
-use portolan_model::chips::LS1088A;
-use portolan_model::decode::AccessKind;
-use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{
     DEVICE, DISPLAY, FRAMES, Kernel, Machine, REGISTERS, described, iort_of_old_smmu, old_smmu,

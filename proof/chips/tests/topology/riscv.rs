@@ -7,10 +7,10 @@ use portolan::iommu::{
     Destination, InterruptError, InterruptSource, InterruptTarget, IommuError, ReservedKind, Vector,
 };
 use portolan::table::Access;
+use portolan_chips::riscv::RiscvSetup;
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::topology::{EnableError, Options, Topology};
-use portolan_model::decode::AccessKind;
-use portolan_model::riscv::RiscvSetup;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{DEVICE, Machine, PciWords, REGISTERS, described, riscv, table};
 use super::{driver, unit_at};

@@ -7,14 +7,14 @@ use portolan::dma::Direction;
 use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, ReservedRegion, Stage};
 use portolan::platform::{Mmio, Platform};
 use portolan::table::Access;
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::smmuv3::SmmuIdentification;
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{EnableError, FirmwareMemory, Iommus, Options, Topology};
 use portolan_hw::vtd::{Config, Mode, Vtd};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::clock::PollingClock;
-use portolan_model::decode::AccessKind;
-use portolan_model::smmuv3::SmmuIdentification;
-use portolan_model::vtd::VtdIdentification;
+use portolan_sim::clock::PollingClock;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{
     DEVICE, DISPLAY, FRAMES, IORT, Iort, Machine, OTHER, PciWords, REGISTERS, SECOND, Unit, amd,
@@ -271,7 +271,7 @@ fn a_device_that_the_table_has_behind_the_wrong_unit_is_served_by_the_right_one(
     let device = iommus.trusted_device(DEVICE).expect("a device");
     let mapped = device.map(packet(), Direction::FromDevice).expect("mapped");
     let at = mapped.iova();
-    let reaches = |unit: &portolan_model::vtd::VtdRegisters| {
+    let reaches = |unit: &portolan_chips::vtd::VtdRegisters| {
         unit.dma(stream, None, at, AccessKind::Write, 8).is_ok()
     };
     assert_eq!([&machine.unit, &machine.other].map(|unit| reaches(unit)), [false, true]);

@@ -5,12 +5,12 @@ use portolan::addr::{Iova, PciFunction, PhysAddr};
 use portolan::dma::Direction;
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, Nanos};
+use portolan_chips::inject::{Drain, RegisterFaults, Violation};
+use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters};
+use portolan_chips::vtd::{VtdIdentification, VtdRegisters};
 use portolan_hw::topology::{EnableError, Iommus, OpenError, Options, Topology};
-use portolan_model::clock::Tick;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{Drain, RegisterFaults, Violation};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters};
-use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+use portolan_sim::clock::Tick;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{
     DEVICE, DISPLAY, Kernel, Machine, OTHER, OTHER_REGISTERS, PciWords, REGISTERS, described,

@@ -11,12 +11,12 @@ use portolan::dma::{
 };
 use portolan::iommu::{DeviceTlb, IommuError};
 use portolan::platform::{AllMemory, Platform};
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::riscv::{RiscvIdentification, RiscvSetup};
+use portolan_chips::smmuv3::SmmuIdentification;
+use portolan_chips::vtd::VtdIdentification;
 use portolan_hw::topology::{DeviceOptions, Iommus, OpenError, Options, Topology};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::decode::AccessKind;
-use portolan_model::riscv::{RiscvIdentification, RiscvSetup};
-use portolan_model::smmuv3::SmmuIdentification;
-use portolan_model::vtd::VtdIdentification;
+use portolan_sim::decode::AccessKind;
 
 use super::Packet;
 use super::machine::{

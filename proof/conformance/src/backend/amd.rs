@@ -6,18 +6,18 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_chips::amd::{AmdRegisters, AmdSetup};
+use portolan_chips::chips::RAVEN_RIDGE;
+use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_hw::interrupt::Remapping;
-use portolan_model::amd::{AmdRegisters, AmdSetup};
-use portolan_model::chips::RAVEN_RIDGE;
-use portolan_model::clock::PollingClock;
-use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::{AmdCommand, Counts};
+use portolan_sim::clock::PollingClock;
 
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};

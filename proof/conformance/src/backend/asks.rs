@@ -2,11 +2,11 @@
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
-use portolan_model::Transfer;
-use portolan_model::decode::AccessKind;
-use portolan_model::riscv::RiscvRegisters;
-use portolan_model::smmuv3::SmmuRegisters;
-use portolan_model::vtd::VtdRegisters;
+use portolan_chips::Transfer;
+use portolan_chips::riscv::RiscvRegisters;
+use portolan_chips::smmuv3::SmmuRegisters;
+use portolan_chips::vtd::VtdRegisters;
+use portolan_sim::decode::AccessKind;
 
 /// A unit of the model that devices can ask.
 pub trait Asks {

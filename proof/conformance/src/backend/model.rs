@@ -8,9 +8,9 @@ use portolan::inval::{Command, InvalidationQueue, Step};
 use portolan::iommu::{IommuError, MsiMessage};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 use portolan::platform::{Nanos, TableMem};
-use portolan_model::Transfer;
-use portolan_model::decode::AccessKind;
-use portolan_model::memory::ModelMemory;
+use portolan_chips::Transfer;
+use portolan_chips::memory::ModelMemory;
+use portolan_sim::decode::AccessKind;
 
 use super::behind::{Access, Behind};
 use crate::conformance::{Asker, Has, Host, MARK, Raised, Way, Wrote};

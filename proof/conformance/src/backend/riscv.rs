@@ -10,18 +10,18 @@ use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{RiscvContiguity, RiscvLevels};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 use portolan_hw::riscv::{
     CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, PageRequestEvent, RiscvIommu,
     SecondDomain,
 };
-use portolan_model::clock::PollingClock;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::{Counts, RiscvCommand as Q};
+use portolan_sim::clock::PollingClock;
 
 use super::behind::INTERRUPT_FILES;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{Mmio, OutOfTableMemory, TableMem, Word};
-use portolan_model::memory::ModelMemory;
+use portolan_chips::memory::ModelMemory;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;

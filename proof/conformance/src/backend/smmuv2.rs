@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_chips::chips::LS1088A;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe,
 };
-use portolan_model::chips::LS1088A;
-use portolan_model::clock::PollingClock;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_model::tables::Lag;
+use portolan_sim::clock::PollingClock;
+use portolan_sim::tables::Lag;
 
 use super::bent::Bent;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};

@@ -9,18 +9,18 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_hw::smmuv3::{
     Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu, StallOrFault, Want,
 };
-use portolan_model::clock::PollingClock;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
-use portolan_model::tables::Lag;
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::Counts;
+use portolan_sim::clock::PollingClock;
+use portolan_sim::tables::Lag;
 
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::nested::Nested;

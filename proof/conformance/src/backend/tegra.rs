@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicU32;
 use portolan::addr::PhysAddr;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Tegra;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
-use portolan_model::clock::PollingClock;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::tables::Lag;
-use portolan_model::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
+use portolan_sim::clock::PollingClock;
+use portolan_sim::tables::Lag;
 
 use super::model::{LIMIT, LOOK_NS, ModelHost};
 use super::seam::{self, Interface, Seam};

@@ -10,21 +10,21 @@ use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::vtd::{
     CommandKind as K, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain,
     Vtd,
 };
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::clock::PollingClock;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::tables::Lag;
-use portolan_model::vtd::{VtdRegisters, VtdSetup};
 use portolan_qemu::config::{Architecture, Iommu, Vtd as QemuVtd, VtdFeature, VtdWidth};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::{Counts, VtdDescriptor, VtdInvalidation};
+use portolan_sim::clock::PollingClock;
+use portolan_sim::tables::Lag;
 
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;

@@ -6,7 +6,7 @@ use portolan::addr::{Iova, IovaRange};
 use portolan::platform::{TableMem, Word};
 use portolan::table::format::{DirtyTracking, Format};
 use portolan::table::{Access, DirtyError};
-use portolan_model::decode::Decoded;
+use portolan_sim::decode::Decoded;
 
 use super::ground::{BOTH, Ground, range};
 

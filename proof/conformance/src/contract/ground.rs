@@ -6,7 +6,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::platform::SlabTables;
 use portolan::table::format::Format;
 use portolan::table::{Access, MappedRun};
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 use crate::faults::FailingTables;
 use crate::format::FormatName;

@@ -15,7 +15,7 @@ mod refuse;
 mod starve;
 
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 use self::ground::{Ground, memory};
 use crate::format::{FormatName, Visitor};

@@ -10,9 +10,9 @@ use portolan::dma::{
     Constraints, Deferred, Device, DmaSpace, LazyBounds, Mapping, NotUnmapped, ToDevice,
 };
 use portolan::platform::{Clock as _, Cpus as _, Nanos, SlabTables};
-use portolan_model::cpus::VirtualCpus;
-use portolan_model::decode::{AccessKind, TableReader};
-use portolan_model::iommu::Iommu;
+use portolan_sim::cpus::VirtualCpus;
+use portolan_sim::decode::{AccessKind, TableReader};
+use portolan_sim::iommu::Iommu;
 
 use super::failing::{Ailment, Health};
 use super::world::{Block, LONGEST, PAGE, Reached, World};

@@ -10,7 +10,7 @@ use fastrand::Rng;
 use portolan::inval::Step;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::Nanos;
-use portolan_model::cpus::Hardware;
+use portolan_sim::cpus::Hardware;
 use serde::Serialize;
 
 /// One completion in so many fails.

@@ -9,14 +9,14 @@ use portolan::inval::Quirks;
 use portolan::iommu::{BoundDomain, PagedDomain, TagPool};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan_model::cpus::{
+use portolan_chips::fixture::Attached;
+use portolan_sim::cpus::{
     CommandServer, Hardware, LockKind, Schedule, SharingPrices, Submission, SubmissionPrices,
     VirtualCpus,
 };
-use portolan_model::decode::{TableFormat, TableReader, TableRoot};
-use portolan_model::fixture::Attached;
-use portolan_model::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
-use portolan_model::profile::QueueLimits;
+use portolan_sim::decode::{TableFormat, TableReader, TableRoot};
+use portolan_sim::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
+use portolan_sim::profile::QueueLimits;
 
 use super::Way;
 use super::cpu::{BOUNDS, LIVE, Model, Rig, STREAM, Space, Tables, Tally};

@@ -19,8 +19,8 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::dma::Policy;
 use portolan::inval::{CombineOptions, Combined, Ranges};
 use portolan::platform::SlabTables;
-use portolan_model::cpus::Hardware;
-use portolan_model::iommu::Setup;
+use portolan_sim::cpus::Hardware;
+use portolan_sim::iommu::Setup;
 use serde::Serialize;
 
 pub use cpu::Model;

@@ -12,8 +12,8 @@ use portolan::iommu::{Domain as _, TagPool};
 use portolan::iopf::{Dispatcher, Group, Handler, Place, Response};
 use portolan::platform::Cpus as _;
 use portolan::table::Access;
-use portolan_model::cpus::VirtualCpus;
-use portolan_model::decode::AccessKind;
+use portolan_sim::cpus::VirtualCpus;
+use portolan_sim::decode::AccessKind;
 
 use super::devices::{Asked, Devices, Manner, Tally, add};
 use super::failing::{Failures, NotBack, Waiting};

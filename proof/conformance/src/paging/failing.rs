@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portolan::inval::Step;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::Nanos;
-use portolan_model::cpus::Hardware;
+use portolan_sim::cpus::Hardware;
 
 use super::world::Taken;
 

@@ -32,9 +32,9 @@ use portolan::iommu::PagedDomain;
 use portolan::iopf::{Bounds, Dispatcher, Flow};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::DirtyTracking;
-use portolan_model::cpus::{Hardware, Schedule, VirtualCpus};
-use portolan_model::decode::{TableFormat, TableRoot};
-use portolan_model::iommu::{Setup, StreamConfig};
+use portolan_sim::cpus::{Hardware, Schedule, VirtualCpus};
+use portolan_sim::decode::{TableFormat, TableRoot};
+use portolan_sim::iommu::{Setup, StreamConfig};
 use serde::Serialize;
 
 use crate::mappings::machine::{SHARING, server, table_and_model};

@@ -7,7 +7,7 @@ use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan::demand::{Frames, Pager, PopulateError, Unreached};
 use portolan::platform::Clock as _;
 use portolan::table::Access;
-use portolan_model::cpus::VirtualCpus;
+use portolan_sim::cpus::VirtualCpus;
 
 pub(super) const PAGE: u64 = 4096;
 /// The first address of the region.

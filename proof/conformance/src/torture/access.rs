@@ -3,8 +3,8 @@
 use portolan::addr::{Iova, IovaRange};
 use portolan::table::Access;
 use portolan::table::format::Format;
-use portolan_model::decode::AccessKind;
-use portolan_model::device::Reached;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::device::Reached;
 
 use super::round::{Checked, Round};
 

@@ -12,7 +12,7 @@ use portolan::inval::Gather;
 use portolan::platform::TableMem;
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, PageTable};
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 use super::memory::Memory;
 use crate::audit::{Audited, Waiting, audit};

@@ -6,7 +6,7 @@ use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
 };
-use portolan_model::iommu::Names;
+use portolan_sim::iommu::Names;
 
 use super::sabotage::Sabotage;
 

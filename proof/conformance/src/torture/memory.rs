@@ -10,8 +10,8 @@ use portolan::inval::{Capabilities, Walker, WriteBuffer};
 use portolan::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
 use portolan::table::Access;
 use portolan::table::format::Format;
-use portolan_model::decode::{TableReader, WalkMemory};
-use portolan_model::tables::{Lag, NonCoherentTables};
+use portolan_sim::decode::{TableReader, WalkMemory};
+use portolan_sim::tables::{Lag, NonCoherentTables};
 
 use crate::subject::TABLES_AT;
 

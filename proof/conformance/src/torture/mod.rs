@@ -19,7 +19,7 @@ pub use sabotage::Sabotage;
 
 use fastrand::Rng;
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 use crate::format::{FormatName, Visitor};
 

@@ -5,9 +5,9 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
 use portolan::inval::{Capabilities, Gather, Quiesced, Quirks};
 use portolan::table::PageTable;
 use portolan::table::format::Format;
-use portolan_model::decode::{TableFormat, TableRoot};
-use portolan_model::device::Device;
-use portolan_model::iommu::{Iommu, Setup, StreamConfig};
+use portolan_sim::decode::{TableFormat, TableRoot};
+use portolan_sim::device::Device;
+use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
 
 use super::memory::Memory;
 use super::sabotage::{Saboteur, Side};

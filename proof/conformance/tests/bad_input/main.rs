@@ -10,7 +10,7 @@ mod tegra;
 
 use noise::nonsense_in_registers;
 use portolan::iommu::{Awaited, IommuError};
-use portolan_model::inject::{Drain, RegisterFaults};
+use portolan_chips::inject::{Drain, RegisterFaults};
 use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Riscv, Scalable, SmmuV3};
 
 /// `IQE`, `ICE` and `ITE` of VT-d's fault status register.

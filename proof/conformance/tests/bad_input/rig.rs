@@ -1,7 +1,7 @@
 //! Drivers on the model, and a run of everything that they can be asked for.
 
 use crate::promised::{all_memory, promised};
-use portolan_model::chips::{RAVEN_RIDGE, SKYLAKE_SP};
+use portolan_chips::chips::{RAVEN_RIDGE, SKYLAKE_SP};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,16 +12,16 @@ use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos, Word};
 use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
+use portolan_chips::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_chips::inject::{DmaFault, Piece, RegisterFaults, Violation};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
+use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_chips::tegra_smmu::TegraRegisters;
+use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::{amd, riscv, smmuv3, vtd};
-use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
-use portolan_model::clock::{PollingClock, Tick, VirtualClock};
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{DmaFault, Piece, RegisterFaults, Violation};
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
-use portolan_model::tegra_smmu::TegraRegisters;
-use portolan_model::vtd::{VtdRegisters, VtdSetup};
+use portolan_sim::clock::{PollingClock, Tick, VirtualClock};
+use portolan_sim::decode::AccessKind;
 
 const LIMIT: Nanos = Nanos::from_millis(1);
 const LOOK_NS: u64 = 1_000;

@@ -14,16 +14,16 @@ use portolan::iommu::{
 };
 use portolan::platform::{Mmio as _, Nanos};
 use portolan::table::Access;
+use portolan_chips::chips::LS1088A;
+use portolan_chips::inject::{Drain, RegisterFaults, Violation};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv2::{Firmware, SmmuV2Registers, SmmuV2Setup};
 use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, GroupError, Implementation, Inherited, OnFault, SmmuV2,
     WaitForSafe, WriteKind,
 };
-use portolan_model::chips::LS1088A;
-use portolan_model::clock::VirtualClock;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{Drain, RegisterFaults, Violation};
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{Firmware, SmmuV2Registers, SmmuV2Setup};
+use portolan_sim::clock::VirtualClock;
+use portolan_sim::decode::AccessKind;
 
 use crate::rig::{Bench, Driver, Iommu as _, ModelClock, Regs, Time, units};
 

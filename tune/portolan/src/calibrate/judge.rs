@@ -1,7 +1,7 @@
 //! A fit, and its error on calls that it was not fitted on, beside that of the prices from before.
 
 use portolan_cli::display::grouped;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::function::Family;

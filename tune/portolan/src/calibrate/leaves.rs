@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use portolan::addr::PageSizes;
 use portolan::table::format::Format;
-use portolan_model::decode::TableFormat;
+use portolan_sim::decode::TableFormat;
 
 use crate::machines::{WithFormat, with_format};
 

@@ -25,8 +25,8 @@ use std::io::{Cursor, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use portolan_model::decode::TableFormat;
-use portolan_model::profile::{Profile, Rewrite};
+use portolan_sim::decode::TableFormat;
+use portolan_sim::profile::{Profile, Rewrite};
 use serde::Serialize;
 
 use crate::facts::{Facts, HEAD, LATENCY};

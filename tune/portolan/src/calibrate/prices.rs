@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use portolan_cli::display::grouped;
-use portolan_model::profile::{Event, Price, Profile};
+use portolan_sim::profile::{Event, Price, Profile};
 use serde::Serialize;
 
 use super::function::Family;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use portolan_model::profile::Price;
+use portolan_sim::profile::Price;
 use serde::Serialize;
 
 use super::samples::{Care, Overhead, Part, Resolution, Sample};

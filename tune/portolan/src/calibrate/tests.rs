@@ -3,7 +3,7 @@
 mod made;
 
 use anyhow::Result;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 
 use super::leaves::{Mapped, Pages};
 use super::samples::{Care, Part};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use portolan_cli::display::{width_of_output, wrapped};
 use portolan_cli::{Outcome, Output};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::machine::{self, file_of};
 use super::report::{ReportArgs, fact, of_profile, origin};

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use portolan::addr::PciFunction;
 use portolan_cli::{Outcome, Output};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::profile;
 use crate::{explain, firmware};

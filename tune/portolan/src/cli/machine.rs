@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 /// Bytes of the longest file that is read as a profile.
 const MOST_BYTES: u64 = 1 << 20;

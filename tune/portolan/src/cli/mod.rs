@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 use portolan_cli::{Form, Outcome, Output};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use serde_json::json;
 
 use crate::{machines, record};

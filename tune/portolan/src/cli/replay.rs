@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use portolan_cli::{Outcome, Output};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::machine::{file_of, profile};
 use super::report::{ReportArgs, fact, of_profile, origin};

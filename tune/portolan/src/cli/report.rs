@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use portolan_model::profile::Profile;
 use portolan_report::{Origin, Page};
+use portolan_sim::profile::Profile;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct ReportArgs {

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::*;
 use crate::replay::{self, Policy};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use portolan_cli::display;
 use portolan_cli::progress::Progress;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::entry::{Ended, Failed, Line};
 use super::files::Job;

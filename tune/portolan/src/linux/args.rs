@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use clap::Args;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::{Options, Rules};
 

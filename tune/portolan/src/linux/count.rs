@@ -6,8 +6,8 @@ use std::hash::BuildHasherDefault;
 use anyhow::Result;
 use portolan::dma::Policy;
 use portolan::inval::Caching;
-use portolan_model::iommu::CommandPrices;
-use portolan_model::profile::Profile;
+use portolan_sim::iommu::CommandPrices;
+use portolan_sim::profile::Profile;
 use serde::Serialize;
 
 use super::Rules;

@@ -34,8 +34,8 @@ pub use units::Unit;
 use anyhow::{Result, bail};
 use portolan::dma::{Decision, Policy, Shadowing, Stage};
 use portolan::inval::{Caching, RangeForm};
-use portolan_model::decode::TableFormat;
-use portolan_model::profile::Profile;
+use portolan_sim::decode::TableFormat;
+use portolan_sim::profile::Profile;
 
 /// The kernel, its setting of `iommu.strict`, and its IOMMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use portolan::dma::Stage;
 use portolan::inval::Caching;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 
 use super::kernel::{CpuTime, Kernel, Release};
 use super::queues::{Added, Bounds, Queues};

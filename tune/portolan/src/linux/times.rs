@@ -2,7 +2,7 @@
 //!
 //! Prices of the profile times the counts. Not counted: waits for a lock that another CPU holds.
 
-use portolan_model::profile::{Event, MissingPrice, Price, Profile};
+use portolan_sim::profile::{Event, MissingPrice, Price, Profile};
 use serde::Serialize;
 
 /// Largest number of pages that the caches of addresses serve: sizes are rounded up to a power of two below

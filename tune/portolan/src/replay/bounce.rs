@@ -12,7 +12,7 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{Area, GiveError, LockFree, Pool, PoolMemory, PoolOptions, Want};
 use portolan::dma::{Constraints, CopyWhen, Copying};
 use portolan::platform::{Clearing, Cpus, PhysMemory, Transfer};
-use portolan_model::cpus::VirtualCpus;
+use portolan_sim::cpus::VirtualCpus;
 
 use crate::buffers::of_pool;
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use portolan::dma::Stage;
 use portolan::inval::{Caching, Walker};
 use portolan_cli::display::{counted, grouped};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use serde::Serialize;
 
 use super::DEFAULT_MACHINE;

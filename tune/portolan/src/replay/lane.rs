@@ -15,8 +15,8 @@ use portolan::iommu::DomainError;
 use portolan::iova::IovaError;
 use portolan::platform::Clock as _;
 use portolan::table::{Format, TableMapError as TableError};
-use portolan_model::cpus::{Schedule, VirtualCpus};
-use portolan_model::profile::Profile;
+use portolan_sim::cpus::{Schedule, VirtualCpus};
+use portolan_sim::profile::Profile;
 
 use super::SEED;
 use super::bounce::{CountedPool, parts};

@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use portolan::table::Format;
 use portolan_cli::progress::Progress;
-use portolan_model::cpus::MAX_CPUS;
-use portolan_model::profile::{Event, Price, Profile};
+use portolan_sim::cpus::MAX_CPUS;
+use portolan_sim::profile::{Event, Price, Profile};
 
 use super::drive::{Beside, Driven, Rejected, drive};
 use super::findings::{findings, linux_finding};

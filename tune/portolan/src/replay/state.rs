@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use portolan::dma::{Direction, LazyBounds, Mapping};
-use portolan_model::cpus::VirtualCpus;
+use portolan_sim::cpus::VirtualCpus;
 
 use super::tally::Tally;
 use super::timeline::{Ends, Recorder};

@@ -1,8 +1,8 @@
 //! Counts of a lane, and the report from them.
 
 use anyhow::Result;
-use portolan_model::iommu::CommandPrices;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::iommu::CommandPrices;
+use portolan_sim::profile::{Event, Profile};
 
 use super::bounce::{CountedPool, Force};
 use super::policy::Policy;

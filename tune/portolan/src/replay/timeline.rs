@@ -6,7 +6,7 @@
 //! border of two intervals, in either.
 
 use portolan::addr::IovaRange;
-use portolan_model::counters::Counters;
+use portolan_sim::counters::Counters;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::bins::{Bins, parts};

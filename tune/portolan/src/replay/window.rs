@@ -1,7 +1,7 @@
 //! Memory that devices can still reach after its unmap: it waits in the library's flush queues.
 
 use portolan::dma::Deferred;
-use portolan_model::cpus::VirtualCpus;
+use portolan_sim::cpus::VirtualCpus;
 
 use super::timeline::Ends;
 use crate::buffers::Memory;

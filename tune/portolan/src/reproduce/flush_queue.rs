@@ -23,9 +23,9 @@ use portolan::table::Format;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
-use portolan_model::cpus::VirtualCpus;
-use portolan_model::decode::TableFormat;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::cpus::VirtualCpus;
+use portolan_sim::decode::TableFormat;
+use portolan_sim::profile::{Event, Profile};
 
 use super::bounds::Evidence;
 use super::published;

@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result};
 use portolan::inval::{Preference, Quirks};
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::bounds::{Evidence, worst};

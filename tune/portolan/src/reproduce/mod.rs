@@ -26,7 +26,7 @@ pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 pub use text::{COLUMNS_IN_WORDS, text};
 
 use anyhow::Result;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use crate::smmu_v2_board;
 

@@ -20,7 +20,7 @@
 mod halves;
 
 use anyhow::{Result, anyhow};
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::published::{self, RangeFlushSample};

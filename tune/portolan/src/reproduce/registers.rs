@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use portolan::addr::PhysAddr;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::rows::Row;
 use crate::counts::RegisterWrites;

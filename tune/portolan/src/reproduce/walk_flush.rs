@@ -9,7 +9,7 @@
 //! every table published had one; Portolan's several tables with one wait are priced by the profile's two prices.
 
 use anyhow::Result;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::published::{self, WalkFlushRow};

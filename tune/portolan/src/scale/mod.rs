@@ -17,7 +17,7 @@ pub use text::{COLUMNS_IN_WORDS, text};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use portolan_cli::progress::Progress;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use serde::{Serialize, Serializer};
 
 use crate::advice::Advice;

@@ -13,10 +13,10 @@ use portolan::dma::{
 use portolan::inval::{CombineOptions, Combined, Ranges};
 use portolan::iommu::{BoundDomain, TagPool};
 use portolan::table::{Format, PageTable};
-use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
-use portolan_model::fixture::Attached;
-use portolan_model::iommu::CommandPrices;
-use portolan_model::profile::{Event, Profile, Workload};
+use portolan_chips::fixture::Attached;
+use portolan_sim::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
+use portolan_sim::iommu::CommandPrices;
+use portolan_sim::profile::{Event, Profile, Workload};
 
 use super::walks::{Since, Walks};
 use super::{Options, Policy};

@@ -1,6 +1,6 @@
 //! Short runs: properties that hold for all prices.
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::*;
 

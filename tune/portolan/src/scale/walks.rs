@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use portolan::addr::{Iova, IovaRange};
 use portolan::inval::{Command, Depth, Step};
 use portolan::iommu::IommuError;
-use portolan_model::cpus::Hardware;
+use portolan_sim::cpus::Hardware;
 
 /// Log of invalidations.
 #[derive(Debug)]

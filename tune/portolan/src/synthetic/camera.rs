@@ -11,7 +11,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Walker;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::waits::{Waits, waits};

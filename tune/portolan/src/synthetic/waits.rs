@@ -5,7 +5,7 @@
 //! each page. Time that neither reaches has to be in the waits, of which each call and each table has one.
 
 use anyhow::{Result, ensure};
-use portolan_model::profile::{Event, MissingPrice, Profile};
+use portolan_sim::profile::{Event, MissingPrice, Profile};
 use serde::Serialize;
 
 /// Bytes and microseconds that were told.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use portolan_cli::display::width;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::linux::{Asked, LinuxArgs};
 use portolan_tune::replay::Policy;
 use portolan_tune::{explain, firmware, machines, replay, reproduce, scale, synthetic};

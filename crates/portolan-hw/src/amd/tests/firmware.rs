@@ -15,7 +15,7 @@ use crate::chassis::tests::suite::Driven;
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 use crate::firmware::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;
-use portolan_model::inject::RegisterFaults;
+use portolan_chips::inject::RegisterFaults;
 use portolan_spec::amd::reg::{self, control, status};
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;

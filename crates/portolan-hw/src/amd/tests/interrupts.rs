@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu as _};
-use portolan_model::interrupts::{Masking, Scenario, sweep};
+use portolan_chips::interrupts::{Masking, Scenario, sweep};
 
 use super::machine::{Amd, ILLEGAL, new_machine};
 use super::{STREAM, config};

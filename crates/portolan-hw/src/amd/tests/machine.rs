@@ -1,15 +1,15 @@
-//! The machine of these tests: its unit is one of `portolan-model`.
+//! The machine of these tests: its unit is one of `portolan-chips`.
 
 use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
-use portolan_model::amd::{AmdIdentification, AmdMachine as Machine, AmdSetup, AmdVi as Kind};
-use portolan_model::chips::RAVEN_RIDGE;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{DmaFault, Piece};
-use portolan_model::machine::Event;
+use portolan_chips::amd::{AmdIdentification, AmdMachine as Machine, AmdSetup, AmdVi as Kind};
+use portolan_chips::chips::RAVEN_RIDGE;
+use portolan_chips::inject::{DmaFault, Piece};
+use portolan_chips::machine::Event;
+use portolan_sim::decode::AccessKind;
 
 use crate::amd::{AmdDomain, AmdVi, Capability, Config};
 use crate::chassis::tests::suite::{Driven, machine_at};

@@ -1,4 +1,4 @@
-//! The driver on the unit of `portolan-model`.
+//! The driver on the unit of `portolan-chips`.
 
 mod firmware;
 mod interrupts;
@@ -19,10 +19,10 @@ use portolan::iommu::{
 };
 use portolan::platform::{Mmio, Nanos};
 use portolan::table::format::AmdLevels;
-use portolan_model::amd::{AmdIdentification, AmdSetup};
-use portolan_model::chips::RAVEN_RIDGE;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{Drain, Pace};
+use portolan_chips::amd::{AmdIdentification, AmdSetup};
+use portolan_chips::chips::RAVEN_RIDGE;
+use portolan_chips::inject::{Drain, Pace};
+use portolan_sim::decode::AccessKind;
 
 use super::{AmdDomain, Config, refusal};
 use crate::chassis::tests::suite::*;
@@ -30,14 +30,14 @@ use machine::{Amd, new_machine};
 use portolan_spec::amd::command::opcode;
 use portolan_spec::amd::reg::{self, control, status};
 
-use portolan_model::amd::AmdMachine as Machine;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::machine::{LOOK_NS, Manner, Withheld};
+use portolan_chips::amd::AmdMachine as Machine;
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::machine::{LOOK_NS, Manner, Withheld};
 
 const STREAM: StreamId = StreamId::new(0x28);
 
 suite! {
-    portolan_model::amd::AmdMachine:
+    portolan_chips::amd::AmdMachine:
         devices_reach_what_is_mapped_for_them_and_nothing_else
         a_domain_of_another_unit_does_not_fit
         a_unit_that_refuses_everything_ends_in_time
@@ -49,7 +49,7 @@ suite! {
         what_a_failure_left_of_one_stream_is_not_settled_with_another
 }
 
-crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::amd::AmdMachine }
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::amd::AmdMachine }
 
 type Tables = AmdDomain<Machine, Machine, Machine>;
 

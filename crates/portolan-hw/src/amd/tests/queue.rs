@@ -13,11 +13,11 @@ use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, St
 use portolan::iommu::{Domain, Iommu as _, IommuError};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan_model::amd::{AmdRegisters, AmdSetup, CommandKind};
-use portolan_model::chips::RAVEN_RIDGE;
-use portolan_model::clock::PollingClock;
-use portolan_model::interrupts::{Masking, Scenario, Struck, strike, sweep};
-use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_chips::amd::{AmdRegisters, AmdSetup, CommandKind};
+use portolan_chips::chips::RAVEN_RIDGE;
+use portolan_chips::interrupts::{Masking, Scenario, Struck, strike, sweep};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_sim::clock::PollingClock;
 
 use super::machine::{ILLEGAL, capability, new_machine};
 use super::{STREAM, Tables, config};
@@ -25,7 +25,7 @@ use crate::amd::AmdVi;
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::refusal;
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
-use portolan_model::inject::RegisterFaults;
+use portolan_chips::inject::RegisterFaults;
 use portolan_spec::amd::command::opcode;
 use portolan_spec::amd::event::code;
 use portolan_spec::amd::reg::{self, control, status};

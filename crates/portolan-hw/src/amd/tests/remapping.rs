@@ -9,8 +9,8 @@ use portolan::iommu::{
     InterruptSource, InterruptTarget, Iommu as _, IommuDomains as _, IommuError, MsiMessage,
     Polarity, RemapInterrupts as _, Vector,
 };
-use portolan_model::amd::AmdMachine;
-use portolan_model::decode::AccessKind;
+use portolan_chips::amd::AmdMachine;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{Amd, ILLEGAL, Iommu, new_machine};
 use super::{STREAM, config};

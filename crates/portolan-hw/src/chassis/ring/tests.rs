@@ -4,7 +4,7 @@ use super::*;
 use portolan::addr::PageSize;
 use portolan::iommu::Awaited;
 use portolan::platform::{Nanos, SlabTables};
-use portolan_model::fixture::Ticks;
+use portolan_chips::fixture::Ticks;
 use spin::Mutex;
 
 const SYNC_CODE: u64 = 0x51;

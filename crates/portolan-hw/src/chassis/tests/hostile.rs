@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::{Attach, Domain, Iommu as _, IommuError};
-use portolan_model::decode::AccessKind;
-use portolan_model::machine::{Design, Event, Machine, Withheld};
+use portolan_chips::machine::{Design, Event, Machine, Withheld};
+use portolan_sim::decode::AccessKind;
 
 use super::suite::{BASE, Driven, map, unmap};
 

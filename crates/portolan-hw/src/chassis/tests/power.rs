@@ -13,7 +13,7 @@ use portolan::addr::PhysAddr;
 use portolan::inval::Gather;
 use portolan::iommu::{Attach as _, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::platform::Nanos;
-use portolan_model::inject::RegisterFaults;
+use portolan_chips::inject::RegisterFaults;
 
 use super::hostile::{HERE, Hosted, MAPPED};
 use super::suite::{map, unmap};

@@ -1,7 +1,7 @@
 //! Sets, by one CPU. `tests/orders.rs` has them with several.
 
 use crate::chassis::sets::Sets;
-use portolan_model::interrupts::InterruptedCpu;
+use portolan_chips::interrupts::InterruptedCpu;
 
 #[test]
 fn members_come_once_each_in_any_number() {

@@ -1,5 +1,5 @@
 //! Tests that every driver of a unit with a ring of commands passes, run on its unit of
-//! `portolan-model`.
+//! `portolan-chips`.
 
 use crate::promise::tests::{all_memory, promised};
 use alloc::sync::Arc;
@@ -9,10 +9,10 @@ use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu as _, IommuError};
 use portolan::table::Access;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{DmaFault, Drain, Piece, RegisterFaults};
-use portolan_model::machine::{Design, LOOK_NS, Machine};
-use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_chips::inject::{DmaFault, Drain, Piece, RegisterFaults};
+use portolan_chips::machine::{Design, LOOK_NS, Machine};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_sim::decode::AccessKind;
 
 use crate::chassis::Words;
 

@@ -23,7 +23,7 @@ use portolan::addr::{PciSegment, RequesterId};
 const ROUNDS: u32 = 20_000;
 
 fn rng() -> Rng {
-    Rng::with_seed(portolan_model::fixture::seed())
+    Rng::with_seed(portolan_chips::fixture::seed())
 }
 
 /// Checks that an error's offset is in a table of `bytes`.

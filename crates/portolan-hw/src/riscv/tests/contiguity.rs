@@ -10,7 +10,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, IommuError};
 use portolan::table::format::{Format, RiscvContiguity, RiscvLevels};
 use portolan::table::{Access, TableUnmapError};
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{self};
 use super::{Config, Queue, STREAM, config};

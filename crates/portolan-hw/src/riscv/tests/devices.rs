@@ -12,9 +12,9 @@ use portolan::iopf::{
     Response, StallTag,
 };
 use portolan::table::format::RiscvLevels;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{Iommu, Riscv as _, new_machine, with};
 use super::{STREAM, Tables, config};

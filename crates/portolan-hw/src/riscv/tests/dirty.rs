@@ -8,11 +8,11 @@ use portolan::addr::{IovaRange, PageSize, Pasid};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu as _, IommuError, PagedDomain};
 use portolan::table::format::{DirtyTracking, Format, RiscvLevels};
-use portolan_model::decode::AccessKind;
-use portolan_model::iommu::Temper;
-use portolan_model::machine::Manner;
-use portolan_model::profile::{CacheGeometry, CacheSizes};
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvSetup};
+use portolan_chips::machine::Manner;
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvSetup};
+use portolan_sim::decode::AccessKind;
+use portolan_sim::iommu::Temper;
+use portolan_sim::profile::{CacheGeometry, CacheSizes};
 
 use super::machine::{self, Riscv};
 use super::{Config, Queue, STREAM, config};

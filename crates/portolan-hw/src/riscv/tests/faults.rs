@@ -8,7 +8,7 @@ use portolan::iommu::{
     Attach as _, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
 };
 use portolan::table::Access;
-use portolan_model::riscv::RiscvMachine as Machine;
+use portolan_chips::riscv::RiscvMachine as Machine;
 
 use super::machine::{Iommu, new_machine};
 use super::{STREAM, config};

@@ -1,4 +1,4 @@
-//! The machine of these tests: its unit is one of `portolan-model`.
+//! The machine of these tests: its unit is one of `portolan-chips`.
 
 use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
@@ -6,11 +6,11 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
 use portolan::table::format::RiscvLevels;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{DmaFault, Piece};
-use portolan_model::riscv::{
+use portolan_chips::inject::{DmaFault, Piece};
+use portolan_chips::riscv::{
     Riscv as Kind, RiscvIdentification, RiscvMachine as Machine, RiscvSetup,
 };
+use portolan_sim::decode::AccessKind;
 
 use crate::chassis::tests::suite::{Driven, machine_at};
 use crate::riscv::{Config, FirstDomain, RiscvIommu};

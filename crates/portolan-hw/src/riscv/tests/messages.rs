@@ -12,7 +12,7 @@ use portolan::iommu::{
     Trigger, Vector,
 };
 use portolan::table::format::RiscvLevels;
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{Iommu, new_machine, with};
 use super::{STREAM, config};

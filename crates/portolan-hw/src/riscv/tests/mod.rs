@@ -1,4 +1,4 @@
-//! The driver on the unit of `portolan-model`.
+//! The driver on the unit of `portolan-chips`.
 
 mod contiguity;
 mod devices;
@@ -19,7 +19,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain, Iommu as _, IommuError};
 use portolan::platform::Nanos;
 use portolan::table::format::RiscvLevels;
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::{Config, FirstDomain, RiscvQueue};
 use crate::chassis::tests::suite::*;
@@ -28,7 +28,7 @@ use machine::{Riscv, new_machine};
 const STREAM: StreamId = StreamId::new(0x28);
 
 suite! {
-    portolan_model::riscv::RiscvMachine:
+    portolan_chips::riscv::RiscvMachine:
         devices_reach_what_is_mapped_for_them_and_nothing_else
         a_domain_of_another_unit_does_not_fit
         a_unit_that_refuses_everything_ends_in_time
@@ -40,7 +40,7 @@ suite! {
         what_a_failure_left_of_one_stream_is_not_settled_with_another
 }
 
-crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::riscv::RiscvMachine }
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::riscv::RiscvMachine }
 
 type Tables = FirstDomain<Machine, Machine, Machine>;
 type Queue = RiscvQueue<Machine, Machine, Machine>;

@@ -6,8 +6,8 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach as _, Domain as _, Iommu as _, IommuError};
 use portolan::platform::Mmio as _;
 use portolan::table::format::RiscvLevels;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine};
 
 use super::machine::{new_machine, with};
 use super::{STREAM, config};

@@ -10,13 +10,13 @@ use portolan::addr::PhysAddr;
 use portolan::inval::{Command, InvalidationQueue, Preference, Quirks, Step};
 use portolan::iommu::{Attach, Domain, IommuError};
 use portolan::table::format::RiscvLevels;
-use portolan_model::clock::PollingClock;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::interrupts::{Masking, Scenario, sweep};
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::interrupts::{Masking, Scenario, sweep};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::riscv::{
     CommandKind, RiscvIdentification, RiscvMachine, RiscvRegisters, RiscvSetup,
 };
+use portolan_sim::clock::PollingClock;
 
 use super::machine::{self, new_machine};
 use super::{STREAM, config};

@@ -7,10 +7,10 @@ use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan::iommu::{Iommu as _, IommuError, ReservedKind, ReservedRegion};
 use portolan::platform::Mmio;
 use portolan::table::Access;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{Drain, RegisterFaults};
-use portolan_model::machine::Event;
-use portolan_model::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_chips::inject::{Drain, RegisterFaults};
+use portolan_chips::machine::Event;
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine};
+use portolan_sim::decode::AccessKind;
 
 use super::machine::{self, new_machine};
 use super::{STREAM, config};

@@ -5,7 +5,7 @@ use portolan::iommu::{
     Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu as _, IommuError,
 };
 
-use portolan_model::smmuv2::FaultRegisters;
+use portolan_chips::smmuv2::FaultRegisters;
 
 use super::super::Config;
 use super::kit::{Kit, Unit, few, first, stream};

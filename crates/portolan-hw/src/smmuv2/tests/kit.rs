@@ -1,4 +1,4 @@
-//! The machine of these tests: its unit is one of `portolan-model`, whose caches forget nothing
+//! The machine of these tests: its unit is one of `portolan-chips`, whose caches forget nothing
 //! that they are not told to forget.
 
 use crate::promise::tests::promised;
@@ -8,10 +8,10 @@ use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Domain, IommuError};
 use portolan::table::Access;
-use portolan_model::decode::AccessKind;
-use portolan_model::machine::Event;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Machine, SmmuV2Setup};
+use portolan_chips::machine::Event;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Machine, SmmuV2Setup};
+use portolan_sim::decode::AccessKind;
 
 use super::super::{Config, DomainOptions, FirstStage, SmmuV2};
 use crate::chassis::tests::hostile::Hosted;
@@ -118,7 +118,7 @@ pub const fn stream(n: u32) -> StreamId {
 }
 
 impl Hosted for Machine {
-    type Kind = portolan_model::smmuv2::SmmuV2;
+    type Kind = portolan_chips::smmuv2::SmmuV2;
     type Unit = Unit;
     type Tables = First;
 

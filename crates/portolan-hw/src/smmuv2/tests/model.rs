@@ -1,4 +1,4 @@
-//! Streams, domains and cached translations of a unit, on the register model of `portolan-model`,
+//! Streams, domains and cached translations of a unit, on the register model of `portolan-chips`,
 //! whose caches forget nothing that they are not told to forget.
 
 use crate::promise::tests::{all_memory, promised};
@@ -12,8 +12,8 @@ use portolan::iommu::{
 };
 use portolan::platform::Nanos;
 use portolan::table::Access;
-use portolan_model::chips;
-use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
+use portolan_chips::chips;
+use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{
     Config, DomainOptions, GroupError, Implementation, Inherited, WaitForSafe, WhenDisabled,
@@ -259,7 +259,7 @@ fn a_unit_that_goes_away_says_so_when_it_is_disabled() {
     let domain = first(&unit);
     unit.attach(stream(1), &domain).unwrap();
     let faults =
-        portolan_model::inject::RegisterFaults { gone_from: Some(1), ..Default::default() };
+        portolan_chips::inject::RegisterFaults { gone_from: Some(1), ..Default::default() };
     machine.wrong(faults);
     assert_eq!(unit.disable(), Err(IommuError::Gone));
     assert!(Arc::strong_count(&domain) > 1, "it is kept");

@@ -3,8 +3,8 @@
 use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::{Gather, Quirks, WalkFlush, Walker};
 use portolan::iommu::{Attach as _, Domain, Iommu as _, IommuError};
-use portolan_model::chips;
-use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
+use portolan_chips::chips;
+use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitForSafe};
 use super::kit::{FEW, Kit, Machine, bank, few, machine, map};

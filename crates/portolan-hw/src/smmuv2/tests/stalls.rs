@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::iommu::{Attach, FaultAccess, FaultReason, Iommu as _, IommuError};
-use portolan_model::decode::AccessKind;
-use portolan_model::smmuv2::{FaultRegisters, SmmuV2Identification, SmmuV2Registers};
+use portolan_chips::smmuv2::{FaultRegisters, SmmuV2Identification, SmmuV2Registers};
+use portolan_sim::decode::AccessKind;
 
 use super::super::{Config, DomainOptions, OnFault};
 use super::kit::{First, Kit, Machine, Unit, bank, few, first, map, of, stream};

@@ -1,7 +1,7 @@
 //! A unit with a previous owner: no access of a device comes to mean a physical address.
 
 use portolan::iommu::Attach;
-use portolan_model::interrupts::{Masking, Scenario, sweep};
+use portolan_chips::interrupts::{Masking, Scenario, sweep};
 
 use super::super::{Config, Implementation, Inherited, WaitForSafe};
 use super::kit::{Kit, Machine, bank, few, first, stream};

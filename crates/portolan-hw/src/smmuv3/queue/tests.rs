@@ -7,10 +7,10 @@ use crate::chassis::{Ending, Outcome};
 use crate::smmuv3::tests::kit::{FULL, Kit as _, SLOWLY, machine};
 use portolan::iommu::Awaited;
 use portolan::platform::Clock as _;
-use portolan_model::clock::PollingClock;
-use portolan_model::inject::{Drain, RegisterFaults};
-use portolan_model::machine::LOOK_NS;
-use portolan_model::smmuv3::{SmmuMachine, SmmuRegisters};
+use portolan_chips::inject::{Drain, RegisterFaults};
+use portolan_chips::machine::LOOK_NS;
+use portolan_chips::smmuv3::{SmmuMachine, SmmuRegisters};
+use portolan_sim::clock::PollingClock;
 use portolan_spec::smmuv3::command::error;
 
 /// A clock that several CPUs look at.

@@ -8,8 +8,8 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
-use portolan_model::machine::Event;
-use portolan_model::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
+use portolan_chips::machine::Event;
+use portolan_chips::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
 use portolan_spec::smmuv3::ste;
 use spin::Mutex;
 

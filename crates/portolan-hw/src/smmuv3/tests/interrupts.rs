@@ -3,7 +3,7 @@
 use super::*;
 use crate::promise::tests::all_memory;
 use alloc::boxed::Box;
-use portolan_model::interrupts::{Masking, Scenario, sweep};
+use portolan_chips::interrupts::{Masking, Scenario, sweep};
 
 /// All that a driver does in other contexts.
 fn work(unit: &SmmuMachine, driver: &Driver, domain: &Arc<First>) {

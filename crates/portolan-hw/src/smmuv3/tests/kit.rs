@@ -1,15 +1,15 @@
-//! The machine of these tests: its unit is one of `portolan-model`.
+//! The machine of these tests: its unit is one of `portolan-chips`.
 
 use alloc::vec::Vec;
 use core::array::from_fn;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::Drain;
-use portolan_model::machine::LOOK_NS;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv3::{EventRecord, SmmuIdentification, SmmuMachine, SmmuSetup, SmmuV3};
+use portolan_chips::inject::Drain;
+use portolan_chips::machine::LOOK_NS;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv3::{EventRecord, SmmuIdentification, SmmuMachine, SmmuSetup, SmmuV3};
+use portolan_sim::decode::AccessKind;
 
 use crate::chassis::tests::hostile::Hosted;
 use crate::smmuv3::{Config, DomainOptions, FirstStage, Smmu};

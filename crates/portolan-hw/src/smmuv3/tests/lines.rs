@@ -3,7 +3,7 @@
 use super::*;
 use crate::promise::tests::all_memory;
 use portolan::iopf::RawPageRequest;
-use portolan_model::smmuv3::SmmuSignals;
+use portolan_chips::smmuv3::SmmuSignals;
 
 /// A unit, and its driver with `interrupts` set up.
 fn listening(interrupts: Want) -> (SmmuMachine, Driver) {

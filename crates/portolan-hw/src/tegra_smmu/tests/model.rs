@@ -1,17 +1,17 @@
-//! The driver on the unit of `portolan-model`, on a machine that is not obliging.
+//! The driver on the unit of `portolan-chips`, on a machine that is not obliging.
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan_model::decode::AccessKind;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::tegra_smmu::{TegraChip, TegraMachine, TegraSetup, TegraSmmu as Kind};
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::tegra_smmu::{TegraChip, TegraMachine, TegraSetup, TegraSmmu as Kind};
+use portolan_sim::decode::AccessKind;
 
 use super::super::{Chip, Config, TegraDomain, TegraSmmu};
 use crate::chassis::tests::hostile::{Hosted, on_a_hostile_machine};
 use crate::chassis::tests::power::LIMIT;
 use crate::promise::tests::all_memory;
 
-on_a_hostile_machine! { portolan_model::tegra_smmu::TegraMachine }
+on_a_hostile_machine! { portolan_chips::tegra_smmu::TegraMachine }
 
 impl Hosted for TegraMachine {
     type Kind = Kind;

@@ -278,7 +278,7 @@ fn bridges_that_lead_up_round_or_where_others_lead_are_not_believed_and_in_one_g
 
 #[test]
 fn the_way_up_ends_whatever_bridges_say() {
-    let mut rng = fastrand::Rng::with_seed(portolan_model::fixture::seed());
+    let mut rng = fastrand::Rng::with_seed(portolan_chips::fixture::seed());
     for _ in 0..300 {
         let mut nodes = Vec::new();
         for bus in 0..12 {

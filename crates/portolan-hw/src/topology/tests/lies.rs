@@ -159,7 +159,7 @@ fn bridges_in_circles_are_remarked_on() {
 
 #[test]
 fn surveys_of_mutated_tables_end() {
-    let mut rng = Rng::with_seed(portolan_model::fixture::seed());
+    let mut rng = Rng::with_seed(portolan_chips::fixture::seed());
     let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), rimt_bytes(), viot_bytes()];
     // One bus of bridges and functions; the tree is read for each table.
     let read = |of: PciFunction, offset: u16| {

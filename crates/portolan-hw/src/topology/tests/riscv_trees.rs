@@ -220,7 +220,7 @@ fn wires_are_of_the_nearest_controller() {
 
 #[test]
 fn damaged_trees_end() {
-    let mut rng = fastrand::Rng::with_seed(portolan_model::fixture::seed());
+    let mut rng = fastrand::Rng::with_seed(portolan_chips::fixture::seed());
     let read = |of: PciFunction, offset: u16| {
         let there = of.requester.get() < 32 && of.segment.get() < 4;
         (there && offset == 0).then_some(0x1234_8086)

@@ -108,7 +108,7 @@ fn what_is_no_tree_and_trees_without_units_are_refused() {
 
 #[test]
 fn damaged_trees_end() {
-    let mut rng = fastrand::Rng::with_seed(portolan_model::fixture::seed());
+    let mut rng = fastrand::Rng::with_seed(portolan_chips::fixture::seed());
     let whole = board();
     let read = |of: PciFunction, offset: u16| {
         let there = of.requester.get() < 16 && of.segment.get() < 4;

@@ -17,8 +17,8 @@ use crate::chassis::tests::suite::Driven;
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
-use portolan_model::inject::{Drain, RegisterFaults};
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::inject::{Drain, RegisterFaults};
+use portolan_chips::vtd::VtdMachine;
 use portolan_spec::vtd::descriptor::{TYPE, Words, kind, wait};
 use portolan_spec::vtd::reg::{self, prs};
 

@@ -12,8 +12,8 @@ use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine, of_version};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::{DeviceTlb, Mode};
-use portolan_model::machine::Event;
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::machine::Event;
+use portolan_chips::vtd::VtdMachine;
 use portolan_spec::vtd::descriptor::{TYPE, kind};
 use portolan_spec::vtd::reg;
 

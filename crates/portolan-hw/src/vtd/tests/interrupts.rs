@@ -6,8 +6,8 @@ use alloc::sync::Arc;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Domain as _, FaultEvent, Iommu as _, IommuError};
-use portolan_model::interrupts::{Masking, Scenario, sweep};
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::interrupts::{Masking, Scenario, sweep};
+use portolan_chips::vtd::VtdMachine;
 
 use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, Second, config, map, unmap};

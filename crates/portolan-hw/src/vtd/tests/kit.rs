@@ -1,4 +1,4 @@
-//! The machine of these tests: its unit is one of `portolan-model`.
+//! The machine of these tests: its unit is one of `portolan-chips`.
 
 use crate::promise::tests::all_memory;
 use alloc::vec::Vec;
@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio as _;
-use portolan_model::decode::AccessKind;
-use portolan_model::inject::{DmaFault, Piece, RegisterFaults};
-use portolan_model::vtd::{Vtd as Kind, VtdFault, VtdIdentification, VtdMachine, VtdSetup};
+use portolan_chips::inject::{DmaFault, Piece, RegisterFaults};
+use portolan_chips::vtd::{Vtd as Kind, VtdFault, VtdIdentification, VtdMachine, VtdSetup};
+use portolan_sim::decode::AccessKind;
 
 use super::{STREAM, Second, legacy};
 use crate::chassis::tests::suite::{Driven, machine_at};

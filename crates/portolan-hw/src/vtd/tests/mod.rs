@@ -1,4 +1,4 @@
-//! The driver on the unit of `portolan-model`.
+//! The driver on the unit of `portolan-chips`.
 
 mod descriptors;
 mod devices;
@@ -25,12 +25,12 @@ use portolan::platform::Nanos;
 use super::{Config, Mode, SecondDomain};
 use crate::chassis::tests::suite::*;
 use kit::Iommu;
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::vtd::VtdMachine;
 
 const STREAM: StreamId = StreamId::new(0x0108);
 
 suite! {
-    portolan_model::vtd::VtdMachine:
+    portolan_chips::vtd::VtdMachine:
         devices_reach_what_is_mapped_for_them_and_nothing_else
         a_domain_of_another_unit_does_not_fit
         a_unit_that_refuses_everything_ends_in_time
@@ -41,7 +41,7 @@ suite! {
         what_a_failure_left_of_one_stream_is_not_settled_with_another
 }
 
-crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_model::vtd::VtdMachine }
+crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::vtd::VtdMachine }
 
 type Second = SecondDomain<VtdMachine, VtdMachine, VtdMachine>;
 

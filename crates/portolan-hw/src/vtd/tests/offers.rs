@@ -11,7 +11,7 @@ use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{attached, config, legacy};
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::{Features, Has, Mode};
-use portolan_model::machine::Event;
+use portolan_chips::machine::Event;
 use portolan_spec::vtd::reg;
 
 const UNSUPPORTED: Option<IommuError> = Some(IommuError::Unsupported);

@@ -10,8 +10,8 @@ use portolan::iommu::{
 use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind};
 use portolan::platform::Mmio as _;
 use portolan::table::format::VtdFirstLevels;
-use portolan_model::machine::Event;
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::machine::Event;
+use portolan_chips::vtd::VtdMachine;
 
 use super::kit::{CAP, ECAP, Iommu, Kit as _, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy};

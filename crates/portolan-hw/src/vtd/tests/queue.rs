@@ -16,8 +16,8 @@ use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
-use portolan_model::inject::RegisterFaults;
-use portolan_model::machine::Event;
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::machine::Event;
 use portolan_spec::vtd::descriptor::kind;
 use portolan_spec::vtd::reg::{self, fsts};
 

@@ -4,7 +4,7 @@ use portolan::addr::{Iova, PageSize, PageSizes, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach as _, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::table::Access;
-use portolan_model::chips;
+use portolan_chips::chips;
 
 use super::kit::{CAP, ECAP, new_machine, of_version};
 use super::{STREAM, legacy};

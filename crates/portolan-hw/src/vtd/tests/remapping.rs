@@ -10,9 +10,9 @@ use portolan::iommu::{
     Polarity, RemapInterrupts as _, Trigger, Vector,
 };
 use portolan::platform::Mmio as _;
-use portolan_model::inject::RegisterFaults;
-use portolan_model::machine::Event;
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::inject::RegisterFaults;
+use portolan_chips::machine::Event;
+use portolan_chips::vtd::VtdMachine;
 
 use super::kit::{CAP, ECAP, Iommu, Kit as _, REFUSED, new_machine};
 use super::{STREAM, attached, legacy};

@@ -14,8 +14,8 @@ use super::{STREAM, config, legacy};
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
-use portolan_model::machine::Event;
-use portolan_model::vtd::VtdMachine;
+use portolan_chips::machine::Event;
+use portolan_chips::vtd::VtdMachine;
 use portolan_spec::vtd::reg::{self, command};
 
 /// Address of the tables of the system before: not in memory of this one.

@@ -11,7 +11,7 @@ use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::{DeviceTlb, Mode};
-use portolan_model::inject::RegisterFaults;
+use portolan_chips::inject::RegisterFaults;
 use portolan_spec::vtd::reg::{self, command};
 
 const FIRST: u64 = CAP | 1 << 56;
@@ -148,7 +148,7 @@ fn after_a_release_domains_that_are_held_go_without_the_unit() {
     domain.sync(&mut unmap(&*domain, 1)).unwrap();
     drop(domain);
     let tails = machine.take().into_iter();
-    let wrote = |event| matches!(event, portolan_model::machine::Event::Write(..));
+    let wrote = |event| matches!(event, portolan_chips::machine::Event::Write(..));
     assert_eq!(tails.filter(|event| wrote(*event)).count(), 0);
     // The queue's two pages, to which another caller might have been writing.
     assert_eq!(machine.live(), 2);

@@ -20,8 +20,8 @@ use portolan::iommu::{
 use portolan::platform::Nanos;
 use portolan::table::{Access, SplitError, TableMapError, TableUnmapError};
 
+use portolan_chips::fixture::seed;
 use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
-use portolan_model::fixture::seed;
 use vm_memory::Permissions;
 
 use crate::link::{self, Failure, Link, Ticks};

@@ -7,7 +7,7 @@ use portolan::platform::Mmio;
 use super::super::RiscvIdentification;
 use super::super::tests::{Bench, CONTEXT, DEVICE, FENCE, FIRST, IOVA, L1, PA, VMA_PAGE};
 use super::*;
-use crate::decode::AccessKind;
+use portolan_sim::decode::AccessKind;
 
 const REQUESTS: u64 = 0x10_4000;
 const STREAM: StreamId = StreamId::new(DEVICE as u32);

@@ -6,7 +6,7 @@ use portolan::platform::Mmio;
 
 use super::super::tests::{Bench, CONTEXTS, DOMAIN, F, HAND, IOVA, SOURCE, WAIT, scalable_of};
 use super::*;
-use crate::decode::AccessKind;
+use portolan_sim::decode::AccessKind;
 
 const STREAM: StreamId = StreamId::new(SOURCE);
 const REQUESTS: u64 = 0x10_d000;

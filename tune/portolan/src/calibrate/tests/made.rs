@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use portolan_model::profile::Event;
+use portolan_sim::profile::Event;
 
 /// Time to enter and leave a traced function, in its own time and in its caller's.
 pub(super) const HOOK_NS: f64 = 120.0;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use portolan_cli::{Form, Outcome};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use serde::Serialize;
 
 use super::{ReplayArgs, policies};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 
 use super::super::settings::Changed;
 use super::super::{RecordError, give_back, text};

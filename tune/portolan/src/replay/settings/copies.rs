@@ -1,6 +1,6 @@
 //! Copies through the bounce pool, at the profile's prices.
 
-use portolan_model::profile::Event;
+use portolan_sim::profile::Event;
 
 use super::Input;
 use crate::replay::setting::Besides;

@@ -5,7 +5,7 @@
 //! Invalidations are those that the recorded kernel sent, where the trace has them; of a policy that it did not have,
 //! those of Linux's rules where these are known, and the replayed policy's elsewhere.
 
-use portolan_model::profile::{Event, Price, Profile};
+use portolan_sim::profile::{Event, Price, Profile};
 
 use super::Input;
 use super::copies::copies;

@@ -3,7 +3,7 @@
 //! Linux 6.12: drivers/iommu/dma-iommu.c (`iommu.forcedac`), kernel-parameters.txt (`pci=noats`).
 
 use portolan_cli::display::{duration, grouped};
-use portolan_model::profile::Event;
+use portolan_sim::profile::Event;
 
 use super::cost::Cost;
 use super::policy::{Advise, COMMAND_LINE, is_older};

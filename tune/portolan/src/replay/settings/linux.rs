@@ -4,7 +4,7 @@
 //! of kernel are counted: the trace's own invalidations decide, and if they do not, both stand.
 
 use portolan_cli::display::{grouped, micros};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::FEWEST;
 use crate::linux::{

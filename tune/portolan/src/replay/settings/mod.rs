@@ -17,7 +17,7 @@ pub(super) use cost::spread_us;
 pub(super) use linux::{LinuxCounters, LinuxCounts};
 pub(super) use policy::about;
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use cost::Cost;
 

@@ -19,14 +19,14 @@ use portolan::iommu::{Attach as _, Domain};
 use portolan::iopf::{Bounds, Dispatcher, Flow, Handler};
 use portolan::platform::Nanos;
 use portolan::table::Access;
+use portolan_chips::Transfer;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::smmuv3::{CommandKind, SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_hw::smmuv3::{Config, DomainOptions, FirstStage, SecondStage, Smmu, StallOrFault};
-use portolan_model::Transfer;
-use portolan_model::clock::PollingClock;
-use portolan_model::decode::AccessKind;
-use portolan_model::iommu::Temper;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::profile::Profile;
-use portolan_model::smmuv3::{CommandKind, SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_sim::clock::PollingClock;
+use portolan_sim::decode::AccessKind;
+use portolan_sim::iommu::Temper;
+use portolan_sim::profile::Profile;
 
 const STREAM: StreamId = StreamId::new(1);
 /// Bytes of an access.

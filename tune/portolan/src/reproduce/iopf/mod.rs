@@ -20,7 +20,7 @@ pub use text::iopf_text;
 use anyhow::{Context, Result};
 use portolan::addr::Pasid;
 use portolan::demand::Window;
-use portolan_model::profile::{Event, Profile};
+use portolan_sim::profile::{Event, Profile};
 
 use self::machine::{Counted, Machine, Whose};
 use self::pattern::Queues;

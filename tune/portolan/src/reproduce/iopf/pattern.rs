@@ -13,7 +13,7 @@
 //! the published number within a hundredth.
 
 use anyhow::Result;
-use portolan_model::decode::AccessKind;
+use portolan_sim::decode::AccessKind;
 
 use super::machine::Machine;
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use anyhow::Result;
 use portolan::demand::Window;
 use portolan::demand::premap::Adaptive;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::super::rows::Check;
 use super::machine::{Counted, Machine, Whose};

@@ -1,7 +1,7 @@
 //! The bounds on figures that were not fitted, and the worth of each without its mechanism.
 
 use anyhow::Result;
-use portolan_model::swiotlb::Strategy;
+use portolan_sim::swiotlb::Strategy;
 
 use super::super::bounds::{Bound, Evidence, Parts, worst};
 use super::super::published::{Direction4K, Kernel};

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, anyhow};
 use fastrand::Rng;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{Need, PoolOptions, Slots};
-use portolan_model::cpus::{Schedule, SharingPrices, VirtualCpus};
-use portolan_model::swiotlb::{self, AnyPool, Strategy};
+use portolan_sim::cpus::{Schedule, SharingPrices, VirtualCpus};
+use portolan_sim::swiotlb::{self, AnyPool, Strategy};
 
 use crate::buffers::of_pool;
 

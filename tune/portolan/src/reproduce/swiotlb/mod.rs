@@ -14,9 +14,9 @@ mod text;
 pub use text::swiotlb_text;
 
 use anyhow::{Context, Result};
-use portolan_model::cpus::SharingPrices;
-use portolan_model::profile::Profile;
-use portolan_model::swiotlb::Strategy;
+use portolan_sim::cpus::SharingPrices;
+use portolan_sim::profile::Profile;
+use portolan_sim::swiotlb::Strategy;
 use serde::Serialize;
 
 use super::bounds::{Bound, Evidence};

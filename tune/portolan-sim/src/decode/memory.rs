@@ -65,7 +65,7 @@ impl<W: Word, M: TableMem<W>> WalkMemory for TableReader<W, M> {
 }
 
 /// Eight aligned bytes out of words of `2^lg2` bytes.
-pub(crate) fn read_u64(
+pub fn read_u64(
     lg2: u32,
     pa: PhysAddr,
     word: impl Fn(PhysAddr) -> Option<u64>,
@@ -81,7 +81,7 @@ pub(crate) fn read_u64(
 }
 
 /// Four aligned bytes out of words of `2^lg2` bytes.
-pub(crate) fn read_u32(
+pub fn read_u32(
     lg2: u32,
     pa: PhysAddr,
     word: impl Fn(PhysAddr) -> Option<u64>,

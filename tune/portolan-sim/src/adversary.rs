@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use portolan::addr::PageSize;
 
-use crate::asking::Request;
+use crate::request::Request;
 
 /// Distance of an invalidation from the device: entries that are cached at one rank are made from entries of lower
 /// ranks.
@@ -32,14 +32,14 @@ pub enum Rank {
 }
 
 /// Commands that have no order: highest rank first, and the youngest first within a rank.
-pub(crate) fn unordered<T>(mut commands: Vec<T>, rank: impl Fn(&T) -> Rank) -> Vec<T> {
+pub fn unordered<T>(mut commands: Vec<T>, rank: impl Fn(&T) -> Rank) -> Vec<T> {
     commands.reverse();
     commands.sort_by_key(|command| std::cmp::Reverse(rank(command)));
     commands
 }
 
 /// As [`unordered`] where a command may not overtake those of lower classes.
-pub(crate) fn in_classes<T>(
+pub fn in_classes<T>(
     commands: Vec<T>,
     class: impl Fn(&T) -> u8,
     rank: impl Fn(&T) -> Rank,
@@ -76,14 +76,16 @@ const VISITS: usize = 16;
 
 /// A device reached a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Visit {
+pub struct Visit {
+    /// Access that it made.
     pub of: Request,
+    /// Way in which it got there.
     pub way: Way,
 }
 
 /// Way in which a device reached a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// The unit translated.
     Untranslated,
     /// By a translation that the device had asked for.
@@ -92,10 +94,11 @@ pub(crate) enum Way {
 
 /// The last places that devices reached, page by page.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Visits(VecDeque<Visit>);
+pub struct Visits(VecDeque<Visit>);
 
 impl Visits {
-    pub(crate) fn note(&mut self, visit: Visit) {
+    /// Remembers a visit; forgets the oldest of many.
+    pub fn note(&mut self, visit: Visit) {
         let iova = visit.of.iova.align_down(PageSize::SIZE_4K);
         let of = Request { iova, ..visit.of };
         let visit = Visit { of, ..visit };
@@ -109,7 +112,7 @@ impl Visits {
     }
 
     /// Oldest first.
-    pub(crate) fn all(&self) -> Vec<Visit> {
+    pub fn all(&self) -> Vec<Visit> {
         self.0.iter().copied().collect()
     }
 }

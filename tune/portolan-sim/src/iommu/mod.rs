@@ -22,12 +22,12 @@ use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Capabilities, Command};
 
 use crate::adversary::{Visit, Visits, Way};
-use crate::asking::Request;
 use crate::cache::{Cache, Key};
 use crate::clock::VirtualClock;
 use crate::counters::Counters;
 use crate::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkMemory};
 use crate::profile::CacheGeometry;
+use crate::request::Request;
 use setup::CachedConfig;
 
 /// Levels that any format has.

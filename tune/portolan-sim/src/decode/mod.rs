@@ -16,7 +16,7 @@ mod vtd;
 pub(crate) use format::Kind;
 pub use format::{FormatError, TableFormat};
 pub use memory::{TableReader, WalkMemory};
-pub(crate) use memory::{read_u32, read_u64};
+pub use memory::{read_u32, read_u64};
 
 use portolan::addr::{Iova, PageSize, PhysAddr};
 
