@@ -93,8 +93,8 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         dependencies: &arrows::external(&metadata),
     }));
     found.extend(mistakes(root)?);
-    let architecture = std::fs::read_to_string(root.join("docs/architecture.md"))?;
-    found.extend(modules::check(&sources, &architecture));
+    let shown = std::fs::read_to_string(root.join("docs/modules.md"))?;
+    found.extend(modules::check(&sources, &shown));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
         Ok(text) => toml::from_str(&text)?,
         Err(_) => Exceptions::default(),

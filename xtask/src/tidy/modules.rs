@@ -1,4 +1,4 @@
-//! Uses between the modules of a crate: one way, and as `docs/architecture.md` shows them.
+//! Uses between the modules of a crate: one way, and as `docs/modules.md` shows them.
 //!
 //! Looked for are paths that begin with `crate::` or `super::`, without comments and tests. A module of
 //! the map is one that the crate's root declares, with everything below it. No files use each other in
@@ -24,13 +24,13 @@ const CRATES: &[(&str, &str)] = &[
 ];
 
 /// File that shows the map.
-const SHOWN: &str = "docs/architecture.md";
+const SHOWN: &str = "docs/modules.md";
 
 /// Modules that each module uses.
 pub(super) type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// Circles, and a map that is not the one shown in `architecture`.
-pub(super) fn check(sources: &[(String, String)], architecture: &str) -> Vec<Finding> {
+/// Circles, and a map that is not the one shown in `shown`.
+pub(super) fn check(sources: &[(String, String)], shown: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let roots = sources.iter().filter_map(|(path, _)| {
         let (root, _) = path.split_once("/src/")?;
@@ -49,7 +49,7 @@ pub(super) fn check(sources: &[(String, String)], architecture: &str) -> Vec<Fin
         }));
     }
     let map = map(sources);
-    if !architecture.contains(&map) {
+    if !shown.contains(&map) {
         found.push(Finding {
             path: SHOWN.to_owned(),
             rule: "map",

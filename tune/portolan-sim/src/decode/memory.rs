@@ -65,11 +65,7 @@ impl<W: Word, M: TableMem<W>> WalkMemory for TableReader<W, M> {
 }
 
 /// Eight aligned bytes out of words of `2^lg2` bytes.
-pub fn read_u64(
-    lg2: u32,
-    pa: PhysAddr,
-    word: impl Fn(PhysAddr) -> Option<u64>,
-) -> Option<u64> {
+pub fn read_u64(lg2: u32, pa: PhysAddr, word: impl Fn(PhysAddr) -> Option<u64>) -> Option<u64> {
     if !pa.is_aligned(PageSize::of_lg2(3)) {
         return None;
     }
@@ -81,11 +77,7 @@ pub fn read_u64(
 }
 
 /// Four aligned bytes out of words of `2^lg2` bytes.
-pub fn read_u32(
-    lg2: u32,
-    pa: PhysAddr,
-    word: impl Fn(PhysAddr) -> Option<u64>,
-) -> Option<u32> {
+pub fn read_u32(lg2: u32, pa: PhysAddr, word: impl Fn(PhysAddr) -> Option<u64>) -> Option<u32> {
     if !pa.is_aligned(PageSize::of_lg2(2)) {
         return None;
     }
