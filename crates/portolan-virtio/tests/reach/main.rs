@@ -10,7 +10,7 @@ mod transport;
 mod viommu;
 
 #[allow(dead_code)]
-#[path = "../../../../proof/chips/tests/topology/machine.rs"]
+#[path = "../../../portolan-hw/tests/topology/machine.rs"]
 mod machine;
 
 use std::alloc::Layout;

@@ -1,6 +1,6 @@
 //! A network card behind an IOMMU: from firmware's table to packets received, on the model of VT-d.
 //!
-//! `cargo run -p portolan-chips --example card`. The driver, [`Card`], is that of a kernel: its types name the
+//! `cargo run -p portolan-hw --example card`. The driver, [`Card`], is that of a kernel: its types name the
 //! platform and the buffer, and nothing else. [`Wire`] plays the card, and reaches memory only as the IOMMU lets it.
 #![allow(missing_docs, unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! reads faults and errors of the unit. No lock of the interrupted code may be in its way, and it may not wait.
 #![allow(missing_docs)]
 
-#[path = "../../../crates/portolan/tests/support/promised.rs"]
+#[path = "../../portolan/tests/support/promised.rs"]
 mod promised;
 
 use promised::promised;
