@@ -100,7 +100,7 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
                     root,
                     extent,
                     "crates/portolan/Cargo.toml",
-                    &["-p", "portolan", "-p", "portolan-hw"],
+                    &["-p", "portolan", "-p", "portolan-tables", "-p", "portolan-hw"],
                 )
             }),
         },
@@ -303,7 +303,8 @@ fn bare(root: &Path, target: &str) -> Outcome {
         return Outcome::Skip(why);
     }
     let mut command = Command::new("cargo");
-    command.args(["check", "--quiet", "-p", "portolan", "-p", "portolan-hw"]);
+    command.args(["check", "--quiet", "-p", "portolan", "-p", "portolan-tables"]);
+    command.args(["-p", "portolan-hw"]);
     command.args(["--target", target]).current_dir(root);
     outcome(command.env("CARGO_TARGET_DIR", root.join("target/bare")))
 }

@@ -8,8 +8,8 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan_hw::firmware::TableError;
-use portolan_hw::firmware::sdt::{HEADER_BYTES, Sdt};
+use portolan_tables::TableError;
+use portolan_tables::sdt::{HEADER_BYTES, Sdt};
 use thiserror::Error;
 
 /// Bytes of the root pointer as ACPI 1.0 has it: those that the first checksum covers.

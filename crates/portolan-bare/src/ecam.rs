@@ -8,9 +8,9 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
-use portolan_hw::firmware::TableError;
 use portolan_hw::firmware::fdt::{DeviceTree, Node};
-use portolan_hw::firmware::sdt::{HEADER_BYTES, Sdt};
+use portolan_tables::TableError;
+use portolan_tables::sdt::{HEADER_BYTES, Sdt};
 
 use crate::tree;
 

@@ -113,7 +113,7 @@ fn name_of(bytes: &[u8], at: usize) -> &[u8] {
 
 /// The tables that lie in `bytes` one after the other, each as a slice that stays for good.
 pub fn each(bytes: Vec<u8>) -> Vec<&'static [u8]> {
-    let tables = portolan_hw::firmware::sdt::Tables::new(vec::Vec::leak(bytes));
+    let tables = portolan_tables::sdt::Tables::new(vec::Vec::leak(bytes));
     let whole = tables.filter_map(Result::ok);
     whole.map(|(_, table)| table.as_slice()).collect()
 }

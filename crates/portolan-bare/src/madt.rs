@@ -5,7 +5,7 @@
 //! *Context.* Interrupt.
 
 use portolan::addr::PhysAddr;
-use portolan_hw::firmware::sdt::{HEADER_BYTES, Sdt};
+use portolan_tables::sdt::{HEADER_BYTES, Sdt};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"APIC";

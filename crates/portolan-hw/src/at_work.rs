@@ -12,8 +12,8 @@ use portolan::iommu::{AttachError, Domain, DomainError, IommuError, ReservedRegi
 use portolan::platform::{AllMemory, OutOfTableMemory};
 use portolan::table::{Access, TableMapError};
 
-use crate::firmware::reservations::Reservations;
 use crate::promise::of_firmware;
+use crate::reservations::Reservations;
 
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
 /// a range that makes sense are far fewer.
@@ -181,7 +181,7 @@ fn map_same(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::firmware::reservations::{Reserved, Streams};
+    use crate::reservations::{Reserved, Streams};
     use portolan::iommu::ReservedKind;
 
     #[test]

@@ -6,10 +6,9 @@
 //!
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
-//! [`virtio`] virtio-iommu, [`amd`] AMD-Vi and [`riscv`] the RISC-V IOMMU; [`firmware`] reads the
-//! tables of a machine's units (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the
-//! addresses that they reserve for streams, and [`overrides`] their entries that count for more
-//! than a unit's registers.
+//! [`virtio`] virtio-iommu, [`amd`] AMD-Vi and [`riscv`] the RISC-V IOMMU. [`tables`] reads the
+//! firmware tables of a machine's units, [`firmware`] device trees; [`reservations`] has the addresses
+//! that they reserve for streams.
 //!
 //! [`interrupt`] has the common parts of units that remap interrupts.
 //!
@@ -31,16 +30,21 @@ pub mod firmware;
 pub mod ids;
 pub mod interrupt;
 mod iommu;
-pub mod overrides;
 mod promise;
+pub mod reservations;
 pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../portolan-tables/src/tests/golden/bytes.rs"]
+mod table_bytes;
 pub mod tegra_smmu;
 pub mod topology;
 pub mod virtio;
 pub mod vtd;
 
+pub use portolan_tables::{self as tables, overrides};
 pub use promise::TrustedDescription;
 
 /// Code blocks of documents that show the use of the crate.

@@ -78,7 +78,7 @@ pub(crate) fn for_driver<P: Platform>(platform: &P) -> RawMemory<P> {
 }
 
 /// The memory of a region that devices reach at its own addresses. Regions that are mapped come from
-/// [`Reservations`](crate::firmware::reservations::Reservations), of which a driver takes none without
+/// [`Reservations`](crate::reservations::Reservations), of which a driver takes none without
 /// [`TrustedDescription`].
 pub(crate) fn of_firmware(region: IovaRange) -> Option<DmaMemory> {
     let [first, last] = [region.start(), region.last()].map(|at| PhysAddr::new(at.get()));

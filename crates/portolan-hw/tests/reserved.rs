@@ -21,12 +21,12 @@ use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 use portolan_chips::smmuv3::{SmmuRegisters, SmmuSetup};
 use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::TrustedDescription;
-use portolan_hw::firmware::dmar::Dmar;
-use portolan_hw::firmware::iort::Iort;
-use portolan_hw::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
+use portolan_hw::reservations::{Ignored, Reservations, Reserved, Streams};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_sim::clock::PollingClock;
 use portolan_sim::decode::AccessKind;
+use portolan_tables::dmar::Dmar;
+use portolan_tables::iort::Iort;
 
 /// The function 0:14.0.
 const DEVICE: RequesterId = RequesterId::of(0, 0x14, 0);

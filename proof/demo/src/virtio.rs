@@ -9,7 +9,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan_bare::pci::Function;
 use portolan_bare::{Machine, Registers};
-use portolan_hw::firmware::viot::Viommu;
+use portolan_tables::viot::Viommu;
 use portolan_virtio::{Addresses, BindError, SlotHal, ViommuQueues};
 use virtio_drivers::Hal;
 use virtio_drivers::transport::pci::PciTransport;

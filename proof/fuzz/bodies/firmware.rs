@@ -1,15 +1,15 @@
 //! Firmware's tables and device trees: all that is said in them is read, and put together.
 
 use portolan::addr::{PciFunction, PciSegment, RequesterId};
-use portolan_hw::firmware::dmar::{Dmar, Structure};
 use portolan_hw::firmware::fdt::DeviceTree;
-use portolan_hw::firmware::iort::{Body, Iort};
-use portolan_hw::firmware::ivrs::Ivrs;
-use portolan_hw::firmware::rimt::Rimt;
-use portolan_hw::firmware::sdt::{Sdt, Tables};
-use portolan_hw::firmware::viot::Viot;
 use portolan_hw::topology::Topology;
 use portolan_hw::topology::pci::PciOverrides;
+use portolan_tables::dmar::{Dmar, Structure};
+use portolan_tables::iort::{Body, Iort};
+use portolan_tables::ivrs::Ivrs;
+use portolan_tables::rimt::Rimt;
+use portolan_tables::sdt::{Sdt, Tables};
+use portolan_tables::viot::Viot;
 
 const SIGNATURES: [&[u8; 4]; 5] = [b"DMAR", b"IVRS", b"IORT", b"VIOT", b"RIMT"];
 /// Offsets of a table's length and its checksum.

@@ -4,15 +4,15 @@ mod support;
 
 use portolan::addr::PhysAddr;
 use portolan::addr::{PciSegment, RequesterId};
-use portolan_hw::firmware::dmar::{self, Dmar, ScopeKind, Serves, Structure};
-use portolan_hw::firmware::iort::{self, Body, Iort};
-use portolan_hw::firmware::ivrs::{self, Ivrs, UnitFlags};
-use portolan_hw::firmware::reservations::Streams;
-use portolan_hw::firmware::viot::{self, Viommu, Viot};
+use portolan_hw::reservations::Streams;
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::fw_cfg::{self, ACPI_TABLES};
 use portolan_qemu::machine::{Builder, Machine};
+use portolan_tables::dmar::{self, Dmar, ScopeKind, Serves, Structure};
+use portolan_tables::iort::{self, Body, Iort};
+use portolan_tables::ivrs::{self, Ivrs, UnitFlags};
+use portolan_tables::viot::{self, Viommu, Viot};
 
 use support::start;
 

@@ -14,7 +14,7 @@ use portolan::iommu::{
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::VtdLevels;
-use portolan_hw::firmware::reservations::Reserved;
+use portolan_hw::reservations::Reserved;
 use portolan_hw::vtd::{CommandKind as K, Config, Invalidation, Mode, Vtd as Driver};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::Edu;

@@ -28,10 +28,11 @@ use tool::Tree;
 pub use options::{MISTAKES, USAGE};
 
 /// The packages whose mutants are made.
-const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
+const PACKAGES: [&str; 3] = ["portolan", "portolan-tables", "portolan-hw"];
 /// The packages whose tests meet the mutants that the package's own tests let through.
-const WIDER: [&str; 6] = [
+const WIDER: [&str; 7] = [
     "portolan",
+    "portolan-tables",
     "portolan-hw",
     "portolan-sim",
     "portolan-chips",

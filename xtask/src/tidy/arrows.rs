@@ -10,12 +10,16 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan", &[]),
     ("portolan-spec", &[]),
-    ("portolan-hw", &["portolan", "portolan-spec"]),
-    ("portolan-bare", &["portolan", "portolan-hw"]),
+    ("portolan-tables", &["portolan"]),
+    ("portolan-hw", &["portolan", "portolan-spec", "portolan-tables"]),
+    ("portolan-bare", &["portolan", "portolan-tables", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-spec", "portolan-hw"]),
     ("portolan-sim", &["portolan"]),
     ("portolan-chips", &["portolan", "portolan-sim"]),
-    ("portolan-qemu", &["portolan", "portolan-spec", "portolan-hw", "portolan-bare"]),
+    (
+        "portolan-qemu",
+        &["portolan", "portolan-spec", "portolan-tables", "portolan-hw", "portolan-bare"],
+    ),
     ("portolan-linux", &["portolan"]),
     ("portolan-vmm", &["portolan", "portolan-spec"]),
     ("portolan-cli", &[]),
@@ -25,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "portolan-tune",
         &[
             "portolan",
+            "portolan-tables",
             "portolan-hw",
             "portolan-chips",
             "portolan-sim",
@@ -41,6 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 const BACKENDS: &[&str] = &[
     "portolan",
+    "portolan-tables",
     "portolan-hw",
     "portolan-sim",
     "portolan-chips",

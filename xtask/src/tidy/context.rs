@@ -18,6 +18,7 @@ use scan::{Balance, Declared};
 /// Folders of the crates that the rule is for.
 const SOURCES: &[&str] = &[
     "crates/portolan/src/",
+    "crates/portolan-tables/src/",
     "crates/portolan-hw/src/",
     "crates/portolan-bare/src/",
     "crates/portolan-virtio/src/",

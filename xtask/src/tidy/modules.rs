@@ -12,6 +12,7 @@ use super::Finding;
 /// Crates whose modules are looked at, and where their sources are.
 const CRATES: &[(&str, &str)] = &[
     ("portolan", "crates/portolan/src/"),
+    ("portolan-tables", "crates/portolan-tables/src/"),
     ("portolan-hw", "crates/portolan-hw/src/"),
     ("portolan-sim", "tune/portolan-sim/src/"),
     ("portolan-chips", "proof/chips/src/"),

@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 
-use crate::firmware::ivrs::{
-    Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
-};
-use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 use crate::interrupt::Remapping;
+use crate::reservations::{Ignored, Reservations, Reserved, Streams};
 use portolan_spec::amd::entry;
 use portolan_spec::amd::reg::control;
+use portolan_tables::ivrs::{
+    Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
+};
 
 /// Settings of a unit.
 ///

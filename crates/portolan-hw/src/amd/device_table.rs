@@ -18,13 +18,13 @@ use super::shared::Shared;
 use crate::chassis::Block;
 use crate::chassis::entry::{self, After, At, Kind, Live, Words};
 use crate::chassis::turn::Turn;
-use crate::firmware::ivrs::Devices;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
 use portolan_spec::amd::entry::{
     INTERRUPTS_VALID, IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
 use portolan_spec::amd::reg;
+use portolan_tables::ivrs::Devices;
 
 /// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
 pub(super) const BLOCKED: u64 = V | TV;

@@ -17,8 +17,8 @@ use super::device_table::DeviceTable;
 use super::queue::address;
 use super::shared::Shared;
 use crate::chassis::Present as _;
-use crate::firmware::ivrs::UnitFlags;
 use portolan_spec::amd::reg::{self, control, status};
+use portolan_tables::ivrs::UnitFlags;
 
 /// Control bits of the parts that read and write memory of the previous owner, besides the device
 /// table and page tables.

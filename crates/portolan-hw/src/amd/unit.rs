@@ -29,9 +29,9 @@ use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
 use crate::chassis::book::Book;
 use crate::chassis::{Ring, Submitters};
-use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
 use crate::promise::leading_to_firmware;
+use crate::reservations::Reservations;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
 pub(super) const PASS: u16 = 1;

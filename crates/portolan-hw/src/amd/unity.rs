@@ -18,10 +18,10 @@ use super::config::Config;
 use super::device_table::DeviceTable;
 use super::features::Features;
 use super::streams::entry_of;
-use crate::firmware::ivrs::Devices;
-use crate::firmware::reservations::Reserved;
 use crate::ids::Ids;
+use crate::reservations::Reserved;
 use portolan::addr::RequesterId;
+use portolan_tables::ivrs::Devices;
 
 /// Tables that are named in entries, of a domain that is yet to be made.
 pub(super) struct Prepared<M: TableMem<AtomicU64>> {
@@ -141,7 +141,7 @@ fn shares(maps: &[Reserved]) -> Vec<Shares> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::firmware::reservations::Streams;
+    use crate::reservations::Streams;
     use portolan::addr::{Iova, IovaRange, StreamId};
     use portolan::iommu::ReservedKind;
 

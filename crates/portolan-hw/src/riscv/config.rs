@@ -9,8 +9,8 @@ use portolan::platform::Nanos;
 use portolan::table::format::{DirtyTracking, RiscvContiguity};
 
 use super::files::InterruptFiles;
-use crate::firmware::reservations::Reservations;
 use crate::promise::TrustedDescription;
+use crate::reservations::Reservations;
 
 /// Settings of a unit.
 ///

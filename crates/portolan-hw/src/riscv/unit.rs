@@ -32,8 +32,8 @@ use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;
 use crate::chassis::{Block, Ring, Submitters};
-use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
+use crate::reservations::Reservations;
 use portolan_spec::riscv::context::MARKS;
 use portolan_spec::riscv::reg;
 

@@ -4,10 +4,10 @@
 
 use super::implementation::{Implementation, Inherited};
 use crate::at_work::AtWork;
-use crate::firmware::reservations::Reservations;
-use crate::overrides::CoherencyOverride;
+use crate::reservations::Reservations;
 use alloc::vec::Vec;
 use portolan::platform::{AllMemory, Nanos};
+use portolan_tables::overrides::CoherencyOverride;
 
 /// Treatment of accesses after the unit was disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub struct Config {
     /// After [`SmmuV2::disable`](super::SmmuV2::disable).
     pub when_disabled: WhenDisabled,
     /// Memory that firmware reserves for streams: regions that their devices use (RMR nodes:
-    /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
+    /// [`Iort::reserved`](portolan_tables::iort::Iort::reserved)), doorbells of their messages.
     pub reserved: Reservations,
 }
 

@@ -9,11 +9,11 @@ use portolan_spec::Bits32;
 use portolan_spec::smmuv2::global::{self, id0, id1, id2};
 
 use crate::chassis::Present;
-use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, WriteBuffer};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
+use portolan_tables::overrides::CoherencyOverride;
 
 /// Way in which accesses find their stream-to-context register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,9 +17,9 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use crate::firmware::sdt::Maker;
 use portolan::inval::{Quirks, WalkFlush};
 use portolan::platform::{AllMemory, Nanos};
+use portolan_tables::sdt::Maker;
 
 /// Implementation of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

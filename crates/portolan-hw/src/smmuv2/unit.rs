@@ -13,7 +13,7 @@ use super::shared::{Shared, SmmuV2Queue};
 use super::streams::{Groups, Mapping, To};
 use super::take_over;
 use crate::chassis::book::{Attachment, Book, Streams};
-use crate::firmware::reservations::Reservations;
+use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

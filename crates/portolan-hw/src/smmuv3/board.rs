@@ -6,7 +6,7 @@
 
 use super::attach::passed_through;
 use super::unit::Smmu;
-use crate::firmware::reservations::Reservations;
+use crate::reservations::Reservations;
 use core::sync::atomic::AtomicU64;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};

@@ -8,7 +8,6 @@
 use super::errata::{Errata, Implementation};
 use crate::chassis::Present;
 use crate::chassis::arm::{self, Has};
-use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{
     Caching, Capabilities, Granules, LeafOnly, PageForm, RangeForm, Ranges, WriteBuffer,
@@ -17,6 +16,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
 use portolan_spec::smmuv3::reg;
+use portolan_tables::overrides::CoherencyOverride;
 
 /// Treatments of faulting accesses that the unit offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

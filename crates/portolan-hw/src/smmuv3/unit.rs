@@ -14,8 +14,7 @@ use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
 use crate::at_work::AtWork;
 use crate::chassis::arm::Has;
-use crate::firmware::reservations::Reservations;
-use crate::overrides::CoherencyOverride;
+use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -24,6 +23,7 @@ use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, Nanos, TableMem};
 use portolan_spec::smmuv3::{event, reg};
+use portolan_tables::overrides::CoherencyOverride;
 
 /// Wish for an optional feature.
 ///
@@ -125,7 +125,7 @@ pub struct Config {
     /// Place of the registers of the second page.
     pub pages: RegisterPages,
     /// Memory that firmware reserves for streams: regions that their devices use (RMR nodes:
-    /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
+    /// [`Iort::reserved`](portolan_tables::iort::Iort::reserved)), doorbells of their messages.
     pub reserved: Reservations,
     /// Streams whose devices firmware has at work, such as a display's controller: they pass through
     /// untranslated, to all of memory, from the moment the unit is enabled until they are moved. All

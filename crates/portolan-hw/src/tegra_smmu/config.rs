@@ -6,7 +6,7 @@ use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 
 use super::chip::Chip;
-use crate::firmware::reservations::Reservations;
+use crate::reservations::Reservations;
 
 /// Options of a unit.
 ///

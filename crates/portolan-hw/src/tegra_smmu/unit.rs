@@ -19,7 +19,7 @@ use super::shared::{self, BLOCKED, Power, Shared, TegraQueue};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
-use crate::firmware::reservations::Reservations;
+use crate::reservations::Reservations;
 use portolan_spec::tegra_smmu::reg::{self, asid, config, tlb_flush};
 
 /// Destination of a stream that is not blocked.

@@ -7,7 +7,7 @@ use core::fmt;
 use portolan::addr::{PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 
 use super::pci::PciTree;
-use crate::firmware::ivrs::Uid;
+use portolan_tables::ivrs::Uid;
 
 /// Unique identifier of a device of the ACPI name space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

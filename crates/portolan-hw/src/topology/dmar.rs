@@ -13,9 +13,9 @@ use super::{
     ConfigSpace, EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all,
     enable_at, window,
 };
-use crate::firmware::dmar::{Dmar, Drhd, Scope, ScopeKind, Serves, Structure};
-use crate::firmware::reservations::{Limits, Streams};
+use crate::reservations::{Limits, Streams};
 use crate::vtd::{self, Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
+use portolan_tables::dmar::{Dmar, Drhd, Scope, ScopeKind, Serves, Structure};
 
 /// Offset of vendor and device in configuration space.
 const IDENTITY: u16 = 0;

@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use super::pci::VirtualFunctions;
 use crate::amd::NotAnIommu;
-use crate::firmware::TableError;
-use crate::firmware::viot::Viommu;
 use crate::interrupt::ApicMode;
+use portolan_tables::TableError;
+use portolan_tables::viot::Viommu;
 
 /// Error of firmware's tables of units.
 ///

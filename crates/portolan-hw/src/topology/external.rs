@@ -16,8 +16,8 @@ use portolan::platform::{AllMemory, Platform};
 
 use super::remark::Remark;
 use super::{Enabled, Iommus, Kind, OpenError, Served, Survey, Topology, tree};
-use crate::firmware::dmar::Dmar;
-use crate::firmware::ivrs::{Info, Ivrs};
+use portolan_tables::dmar::Dmar;
+use portolan_tables::ivrs::{Info, Ivrs};
 
 /// Flag of DMAR: firmware wants DMA to be remapped from the start.
 const OPT_IN: u8 = 1 << 2;

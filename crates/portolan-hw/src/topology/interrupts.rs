@@ -17,11 +17,11 @@ use super::{
     EnableError, Iommus, Kind, Options, SenderError, Survey, Topology, TopologyError, Wire, dmar,
     iort, ivrs, rimt as own, tree,
 };
-use crate::firmware::dmar::Dmar;
-use crate::firmware::iort::Interrupts;
-use crate::firmware::rimt;
 use crate::interrupt::ApicMode;
 use crate::vtd::INTEL;
+use portolan_tables::dmar::Dmar;
+use portolan_tables::iort::Interrupts;
+use portolan_tables::rimt;
 
 /// A sender of interrupts that is no PCI device, by firmware's number of it.
 ///

@@ -13,11 +13,11 @@ use super::{
     EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at,
     streams_lg2, window,
 };
-use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, Smmu, SmmuV3};
-use crate::firmware::reservations::{Reservations, Streams};
 use crate::promise::{self, TrustedDescription};
+use crate::reservations::{Reservations, Streams};
 use crate::smmuv2::{self, Implementation, Inherited};
 use crate::smmuv3::{self, AtWork, Config, Features, RegisterPages, TableUpdate, Want};
+use portolan_tables::iort::{Body, Interrupts, Iort, Node, Single, Smmu, SmmuV3};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;

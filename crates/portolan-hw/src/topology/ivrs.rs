@@ -12,8 +12,8 @@ use super::{
     EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at, window,
 };
 use crate::amd::{self, AmdVi, Capability, Config, NotAnIommu};
-use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, Level, SpecialKind};
-use crate::firmware::reservations::{Reservations, Streams};
+use crate::reservations::{Reservations, Streams};
+use portolan_tables::ivrs::{Entry, EntryKind, Ivhd, Ivrs, Level, SpecialKind};
 
 /// Bit of the attributes of blocks from type 11h on: host tables are not walked (HATDis; 48882, section 5.2.2.1).
 const NO_HOST_TABLES: u32 = 1;

@@ -46,16 +46,16 @@ use portolan::inval::CombineOptions;
 use portolan::iommu::{IommuDomains, IommuError, ReservedRegion};
 use portolan::platform::{Platform, RawMemory};
 
-use crate::firmware::TableError;
-use crate::firmware::reservations::Reserved;
-use crate::firmware::sdt::Sdt;
-use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
 use crate::promise::{self, TrustedDescription};
+use crate::reservations::Reserved;
 use crate::virtio::Transport;
 use external::External;
 use madt::IoApics;
 use pci::{PciOverrides, PciTree};
+use portolan_tables::TableError;
+use portolan_tables::sdt::Sdt;
+use portolan_tables::viot::Viommu;
 
 /// Options of enabling units.
 ///
@@ -307,7 +307,7 @@ impl Topology {
     /// # use portolan::platform::Platform;
     /// # use portolan::iommu::IommuError;
     /// # use portolan_hw::TrustedDescription;
-    /// # use portolan_hw::firmware::viot::Viommu;
+    /// # use portolan_tables::viot::Viommu;
     /// # use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
     /// # use portolan_hw::virtio::Transport;
     /// # fn of<K: Platform, Q: Transport + Send + Sync + 'static>(

@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::TopologyError;
 use super::claim::Claim;
 use super::pci::{OddBridge, VirtualFunctions};
-use crate::firmware::reservations::LeftOut;
+use crate::reservations::LeftOut;
 
 /// Something that is odd, or worth knowing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

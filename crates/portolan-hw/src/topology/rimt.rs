@@ -12,8 +12,8 @@ use super::claim::Claim;
 use super::riscv::{self, WINDOW};
 use super::survey::{Place as Where, Survey, UnitKind};
 use super::{EnableError, Enabling, Outcome, TopologyError, enable_all, streams_lg2, window};
-use crate::firmware::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 use crate::riscv::{Config, Signal};
+use portolan_tables::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 
 /// The units, each with the offset of its node.
 fn units<'t>(
@@ -162,7 +162,7 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::firmware::tests::golden::{reseal, rimt_bytes};
+    use crate::table_bytes::{reseal, rimt_bytes};
     use crate::topology::tests::{Fake, Has, Is, is, survey as surveyed};
     use crate::topology::{FaultInterrupt, Topology};
     use portolan::addr::PciSegment;

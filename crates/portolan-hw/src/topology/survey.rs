@@ -20,8 +20,8 @@ use super::claim::Claim;
 use super::pci::{ExternalPorts, Groups, PciNode, PciOverrides, PciTree, VirtualFunctions};
 use super::remark::Remark;
 use super::{ConfigSpace, EnableError, Topology, TopologyError};
-use crate::firmware::TableError;
-use crate::firmware::reservations::{Reservations, Reserved};
+use crate::reservations::{Reservations, Reserved};
+use portolan_tables::TableError;
 
 /// Claims that are kept of a table.
 const MOST_CLAIMS: usize = 1 << 16;

@@ -33,11 +33,11 @@ use super::{
     streams_lg2, window,
 };
 use crate::firmware::fdt::{DeviceTree, Node};
-use crate::overrides::CoherencyOverride;
 use crate::smmuv3::{Config, Features, RegisterPages, Smmu};
 use bus::{Bus, Window, okay, registers};
 use carveouts::Carveout;
 use imsic::Imsic;
+use portolan_tables::overrides::CoherencyOverride;
 use power::ClockSource;
 
 /// Buses between a device and the root, at most.

@@ -10,8 +10,8 @@ use portolan::platform::Platform;
 use super::claim::Claim;
 use super::survey::{Place as Where, Survey, UnitKind};
 use super::{EnableError, Enabled, Outcome, TopologyError, enable_all};
-use crate::firmware::viot::{Node, Viommu as Place, Viot};
 use crate::virtio::{Config, Transport, Viommu};
+use portolan_tables::viot::{Node, Viommu as Place, Viot};
 
 /// The units, each with the offset of its node.
 fn units<'t>(
@@ -126,7 +126,7 @@ pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::firmware::tests::golden::{table, viot_bytes};
+    use crate::table_bytes::{table, viot_bytes};
     use portolan::addr::{PciSegment, RequesterId};
 
     #[test]

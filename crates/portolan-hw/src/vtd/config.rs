@@ -9,8 +9,8 @@ use portolan::platform::{AllMemory, Nanos};
 
 use super::quirks::Quirks as ChipQuirks;
 use super::structures::Mode;
-use crate::firmware::reservations::Reservations;
 use crate::interrupt::Remapping;
+use crate::reservations::Reservations;
 
 /// Writes of devices to these addresses become interrupt messages, with any tables (3.13).
 pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
@@ -64,7 +64,7 @@ pub struct Config {
     pub takeover: Takeover,
     /// Memory that devices go on reaching at its own addresses, beside their other mappings:
     /// regions that firmware lists as reserved (RMRR:
-    /// [`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved)).
+    /// [`Dmar::reserved`](portolan_tables::dmar::Dmar::reserved)).
     pub reserved: Reservations,
     /// Interrupt remapping by the driver; `None` leaves all of that as it is found, for an embedder
     /// with a table of its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the

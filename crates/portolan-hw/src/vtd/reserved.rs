@@ -11,7 +11,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::quirks::Quirks;
 use super::unit::Vtd;
-use crate::firmware::reservations::Reservations;
+use crate::reservations::Reservations;
 
 /// The graphics of a chipset or a processor: device 2 of the first bus.
 const GRAPHICS: StreamId = StreamId::new(0x10);

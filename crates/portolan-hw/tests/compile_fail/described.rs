@@ -3,7 +3,7 @@
 use portolan::addr::PhysAddr;
 use portolan::platform::Platform;
 use portolan_hw::TrustedDescription;
-use portolan_hw::firmware::reservations::Reservations;
+use portolan_hw::reservations::Reservations;
 use portolan_hw::riscv::{InterruptFiles, Messages, Signal};
 use portolan_hw::topology::{Options, Topology};
 

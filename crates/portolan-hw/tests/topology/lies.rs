@@ -3,8 +3,8 @@
 use portolan::addr::PhysAddr;
 use portolan_chips::smmuv3::SmmuIdentification;
 use portolan_chips::vtd::VtdIdentification;
-use portolan_hw::firmware::TableError;
 use portolan_hw::topology::{EnableError, Options, Topology, TopologyError};
+use portolan_tables::TableError;
 
 use super::machine::{
     IORT, OTHER_REGISTERS, REGISTERS, SECOND, described, dmar, dmar_of, drhd, ivrs, smmu, table,

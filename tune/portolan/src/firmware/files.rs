@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use portolan_hw::firmware::fdt::{self, DeviceTree};
-use portolan_hw::firmware::sdt::Tables;
+use portolan_tables::sdt::Tables;
 
 /// The tables that describe IOMMUs.
 const WANTED: [&str; 5] = ["DMAR", "IVRS", "IORT", "VIOT", "RIMT"];

@@ -13,9 +13,9 @@ pub use text::text;
 
 use anyhow::{Context, Result};
 use portolan::addr::PciFunction;
-use portolan_hw::firmware::sdt::Sdt;
 use portolan_hw::topology::pci::{PciNode, PciOverrides};
 use portolan_hw::topology::{Served, Survey, SurveyedUnit, Topology};
+use portolan_tables::sdt::Sdt;
 use serde::Serialize;
 
 /// Virtual functions that are listed.

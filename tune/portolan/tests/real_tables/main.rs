@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use portolan::addr::PciFunction;
-use portolan_hw::firmware::dmar::{Dmar, Structure};
-use portolan_hw::firmware::iort::{Body, Iort};
 use portolan_hw::smmuv2::{Implementation, WaitForSafe};
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{Claim, Place, Served, Survey, SurveyedUnit, Topology, UnitKind};
+use portolan_tables::dmar::{Dmar, Structure};
+use portolan_tables::iort::{Body, Iort};
 
 /// A table with the name of its file.
 struct Table {

@@ -12,11 +12,11 @@ use super::machine::{Amd, new_machine};
 use super::{STREAM, config};
 use crate::amd::{Config, StreamSettings};
 use crate::chassis::tests::suite::Driven;
-use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
-use crate::firmware::reservations::{Ignored, Reserved};
+use crate::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;
 use portolan_chips::inject::RegisterFaults;
 use portolan_spec::amd::reg::{self, control, status};
+use portolan_tables::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
 

@@ -12,9 +12,9 @@ use super::{STREAM, config};
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::{Config, InterruptTable, StreamSettings};
 use crate::chassis::tests::suite::{Driven, map, unmap};
-use crate::firmware::ivrs::{Devices, Passes, Settings, SystemManagement};
 use portolan::addr::RequesterId;
 use portolan_spec::amd::command::opcode;
+use portolan_tables::ivrs::{Devices, Passes, Settings, SystemManagement};
 
 /// A handler reads the log and pays a debt of another domain, at any step of a caller that moves
 /// streams, pays debts and has a command refused.

@@ -16,10 +16,10 @@ use portolan::table::Access;
 use super::machine::{Iommu, new_machine};
 use super::{STREAM, Tables, config};
 use crate::chassis::tests::suite::{Driven, PAGE};
-use crate::firmware::ivrs::{self, Ivrs};
-use crate::firmware::reservations::Ignored;
-use crate::firmware::tests::golden::table;
 use crate::promise;
+use crate::reservations::Ignored;
+use crate::table_bytes::table;
+use portolan_tables::ivrs::{self, Ivrs};
 
 /// Addresses that are given out, among them those of interrupt messages.
 const WINDOW: u64 = 0xfedf_0000;

@@ -15,7 +15,7 @@ use portolan_sim::decode::AccessKind;
 use super::machine::{self, new_machine};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::Driven;
-use crate::firmware::reservations::Reserved;
+use crate::reservations::Reserved;
 use crate::riscv::{Config, Signal};
 use portolan_spec::riscv::reg::{self, feature, queue};
 

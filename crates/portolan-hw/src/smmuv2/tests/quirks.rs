@@ -8,8 +8,8 @@ use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitForSafe};
 use super::kit::{FEW, Kit, Machine, bank, few, machine, map};
-use crate::firmware::sdt::Maker;
-use crate::overrides::CoherencyOverride;
+use portolan_tables::overrides::CoherencyOverride;
+use portolan_tables::sdt::Maker;
 
 /// ACR of an MMU-500 after reset: locked, with a bit that does not matter here.
 const ACR: u32 = 1 << 26 | 1 << 4;

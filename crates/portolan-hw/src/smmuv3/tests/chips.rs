@@ -1,9 +1,8 @@
 //! State that real chips, their boards and earlier kernels leave behind.
 
 use super::*;
-use crate::firmware::reservations::{Reservations, Reserved};
-use crate::overrides::CoherencyOverride;
 use crate::promise::tests::{all_memory, described, promised};
+use crate::reservations::{Reservations, Reserved};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
@@ -11,6 +10,7 @@ use portolan::platform::{OutOfTableMemory, TableMem};
 use portolan_chips::machine::Event;
 use portolan_chips::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
 use portolan_spec::smmuv3::ste;
+use portolan_tables::overrides::CoherencyOverride;
 use spin::Mutex;
 
 /// Registers by number: GERROR_IRQ_CFG0, EVENTQ_IRQ_CFG0, PRIQ_IRQ_CFG0.

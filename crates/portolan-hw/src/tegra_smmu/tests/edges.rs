@@ -9,7 +9,7 @@ use portolan::platform::{OutOfTableMemory, TableMem};
 
 use super::super::{TegraTables, tables};
 use super::*;
-use crate::firmware::reservations::Reserved;
+use crate::reservations::Reserved;
 
 #[test]
 fn each_chip_has_its_caches_set_up_by_its_own_words() {

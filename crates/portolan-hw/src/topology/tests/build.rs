@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use portolan::addr::PciFunction;
 
-use crate::firmware::tests::golden::table;
+use crate::table_bytes::table;
 use crate::topology::pci::PciOverrides;
 use crate::topology::pci::tests::Fake;
 use crate::topology::{Survey, Topology};

@@ -6,8 +6,8 @@ use portolan::addr::RequesterId;
 use portolan::iommu::InterruptSource;
 
 use super::build::{at, dmar, drhd, ivhd, ivrs, scope, words};
-use crate::firmware::tests::golden::table;
 use crate::interrupt::ApicMode;
+use crate::table_bytes::table;
 use crate::topology::pci::PciOverrides;
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::{Controller, Topology};

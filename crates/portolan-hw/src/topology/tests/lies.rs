@@ -10,9 +10,7 @@ use fastrand::Rng;
 use portolan::addr::PciFunction;
 
 use super::build::{at, bridge, dmar, drhd, endpoint, rmrr, scope, survey};
-use crate::firmware::tests::golden::{
-    dmar_bytes, iort_bytes, ivrs_bytes, reseal, rimt_bytes, viot_bytes,
-};
+use crate::table_bytes::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, rimt_bytes, viot_bytes};
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::pci::{PciOverrides, PciTree};
 use crate::topology::{EnableError, Place, Remark, Survey, Topology};

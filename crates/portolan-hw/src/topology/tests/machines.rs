@@ -12,7 +12,7 @@ use std::vec::Vec;
 use super::build::{
     at, atsr, bridge, dmar, drhd, endpoint, is, ivhd, ivrs, rhsa, rmrr, scope, survey, words,
 };
-use crate::firmware::tests::golden::table;
+use crate::table_bytes::table;
 use crate::topology::pci::tests::{Fake, Has, Is};
 
 /// Microsoft Surface Laptop Studio, Intel of the eleventh generation:

@@ -13,7 +13,7 @@ use portolan::table::Access;
 use super::STREAM;
 use super::kit::{CAP, ECAP, new_machine};
 use crate::chassis::tests::suite::Driven;
-use crate::firmware::reservations::{Ignored, Limits, Reservations, Reserved};
+use crate::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
 use crate::vtd::INTERRUPTS;
 

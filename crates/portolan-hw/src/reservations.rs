@@ -1,8 +1,8 @@
 //! Addresses that firmware reserves for streams, as a unit is told of them.
 //!
-//! Firmware's tables ([`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved),
-//! [`Ivrs::reserved`](crate::firmware::ivrs::Ivrs::reserved),
-//! [`Iort::reserved`](crate::firmware::iort::Iort::reserved)) yield [`Reserved`]; so may a reader
+//! Firmware's tables ([`Dmar::reserved`](portolan_tables::dmar::Dmar::reserved),
+//! [`Ivrs::reserved`](portolan_tables::ivrs::Ivrs::reserved),
+//! [`Iort::reserved`](portolan_tables::iort::Iort::reserved)) yield [`Reserved`]; so may a reader
 //! of a device tree (`reserved-memory` with `iommu-addresses`, message doorbells). [`Reservations`]
 //! takes those that make sense, and counts the others with the reason. It is a part of the
 //! configuration of each driver here, which reports it by
@@ -17,98 +17,18 @@
 //! *Context.* Interrupt for values; the methods of [`Reservations`] take memory: task.
 
 use alloc::vec::Vec;
-use core::fmt;
 
 use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::{ReservedRegion, disjoint};
 use thiserror::Error;
 
-use crate::firmware::TableError;
+pub use portolan_tables::reserved::{Reserved, Streams};
+
 use crate::promise::TrustedDescription;
+use portolan_tables::TableError;
 
 /// The page with which regions of firmware's are compared: no table has a smaller one.
 const PAGE: PageSize = PageSize::SIZE_4K;
-
-/// Streams from one to another, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Streams {
-    first: StreamId,
-    last: StreamId,
-}
-
-impl Streams {
-    /// All of a unit.
-    pub const ALL: Self = Self { first: StreamId::new(0), last: StreamId::new(u32::MAX) };
-
-    /// From `first` to `last`; `None` if `last` is below `first`.
-    pub const fn new(first: StreamId, last: StreamId) -> Option<Self> {
-        if last.get() < first.get() { None } else { Some(Self { first, last }) }
-    }
-
-    /// One.
-    pub const fn one(stream: StreamId) -> Self {
-        Self { first: stream, last: stream }
-    }
-
-    /// The first.
-    pub const fn first(self) -> StreamId {
-        self.first
-    }
-
-    /// The last.
-    pub const fn last(self) -> StreamId {
-        self.last
-    }
-
-    /// Tells if `stream` is one of them.
-    pub const fn contains(self, stream: StreamId) -> bool {
-        self.first.get() <= stream.get() && stream.get() <= self.last.get()
-    }
-
-    /// Tells if all of `other` are among them.
-    pub const fn covers(self, other: Self) -> bool {
-        self.contains(other.first) && self.contains(other.last)
-    }
-
-    /// Tells if some stream is in both.
-    pub const fn overlaps(self, other: Self) -> bool {
-        self.first.get() <= other.last.get() && other.first.get() <= self.last.get()
-    }
-}
-
-/// A region that is reserved for some streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Reserved {
-    /// The streams.
-    pub streams: Streams,
-    /// The region.
-    pub region: ReservedRegion,
-}
-
-impl Reserved {
-    /// The region for one stream.
-    pub const fn one(stream: StreamId, region: ReservedRegion) -> Self {
-        let streams = Streams::one(stream);
-        Self { streams, region }
-    }
-
-    /// The region for all streams.
-    pub const fn everywhere(region: ReservedRegion) -> Self {
-        let streams = Streams::ALL;
-        Self { streams, region }
-    }
-
-    fn contradicts(&self, other: &Self) -> bool {
-        self.streams.overlaps(other.streams) && self.region.contradicts(&other.region, PAGE)
-    }
-}
-
-impl fmt::Display for Reserved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (first, last) = (self.streams.first.get(), self.streams.last.get());
-        write!(f, "{} of streams {first:#x}..={last:#x}", self.region)
-    }
-}
 
 /// Reason for which a reservation of firmware is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -269,7 +189,7 @@ impl Reservations {
         for region in windows {
             let other = Reserved::everywhere(region);
             self.drop_some(|&reserved| {
-                let torn = reserved.contradicts(&other);
+                let torn = reserved.contradicts(&other, PAGE);
                 torn.then_some(Ignored::Contradiction { reserved, other })
             });
             self.list.push(other);
@@ -338,7 +258,7 @@ impl Reservations {
         if self.list.iter().any(has) {
             return Ok(Known::Yes);
         }
-        match self.list.iter().find(|one| reserved.contradicts(one)) {
+        match self.list.iter().find(|one| reserved.contradicts(one, PAGE)) {
             Some(&other) => Err(Ignored::Contradiction { reserved, other }),
             None => Ok(Known::No),
         }

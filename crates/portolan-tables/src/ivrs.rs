@@ -25,7 +25,7 @@ use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
 use super::walk::{End, Walk};
-use crate::firmware::reservations::Streams;
+use crate::reserved::Streams;
 use portolan::addr::{PciSegment, RequesterId};
 
 /// Signature of the table.

@@ -3,8 +3,9 @@
 use portolan::addr::PciFunction;
 use portolan::iommu::{Polarity, Trigger};
 
+use super::bytes::rimt_bytes;
 use super::*;
-use crate::firmware::rimt::{self, Body, Mapping, Place, Rimt, Unit, Wire};
+use crate::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
 
 /// Offsets of the nodes.
 const PLATFORM: usize = 48;
@@ -12,34 +13,6 @@ const FUNCTION: usize = 104;
 const COMPLEX: usize = 148;
 const UNKNOWN: usize = 208;
 const DEVICE: usize = 216;
-
-#[rustfmt::skip]
-pub(crate) fn rimt_bytes() -> Vec<u8> {
-    table(rimt::SIGNATURE, &[
-        // Five nodes from offset 48 on; reserved.
-        5, 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0,
-        // At 48: a platform device, 56 bytes, number 0, "RSCV0004", 0x301_0000.
-        0, 1, 56, 0, 0, 0, 0, 0, b'R', b'S', b'C', b'V', b'0', b'0', b'0', b'4',
-        0, 0, 1, 3, 0, 0, 0, 0,
-        // No flags, domain 0, no function; two wires from byte 40 on.
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 40, 0,
-        36, 0, 0, 0, 2, 0, 0, 0, 37, 0, 0, 0, 0, 0, 0, 0,
-        // At 104: the function 0002:00:01.2, 44 bytes (four behind), no wires.
-        0, 1, 44, 0, 0, 0, 1, 0, 0x36, 0x1b, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        // At 148: segment 2, 60 bytes, two mappings from byte 20 on.
-        1, 1, 60, 0, 0, 0, 2, 0, 3, 0, 0, 0, 0, 0, 2, 0, 20, 0, 2, 0,
-        // Requesters 0 to 9 are streams 0x100 and so on of the function.
-        0, 0, 0, 0, 10, 0, 0, 0, 0, 1, 0, 0, 104, 0, 0, 0, 0, 0, 0, 0,
-        // Requesters 0xb to 0xffff are as they are, of the platform device.
-        0x0b, 0, 0, 0, 0xf5, 0xff, 0, 0, 0x0b, 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0,
-        // At 208: of unknown type.
-        0x99, 1, 8, 0, 0, 0, 0, 0,
-        // At 216: the device \_SB.D, 40 bytes, one mapping from byte 20 on: stream 0x4_0000.
-        2, 1, 40, 0, 0, 0, 3, 0, 20, 0, 1, 0, b'\\', b'_', b'S', b'B', b'.', b'D', 0, 0,
-        0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 4, 0, 48, 0, 0, 0, 0, 0, 0, 0,
-    ])
-}
 
 #[test]
 fn every_node_is_read() {

@@ -4,9 +4,9 @@
 //!
 //! *Context.* Interrupt: nothing here waits or allocates.
 
-use super::super::TableError;
-use super::super::bytes::Bytes;
-use super::super::walk::{End, Walk};
+use crate::TableError;
+use crate::bytes::Bytes;
+use crate::walk::{End, Walk};
 use portolan::addr::RequesterId;
 
 /// Bytes of a scope before its path.

@@ -5,8 +5,8 @@
 //!
 //! *Context.* Interrupt: nothing here waits or allocates.
 
-use super::super::bytes::Bytes;
-use super::super::sdt::Maker;
+use crate::bytes::Bytes;
+use crate::sdt::Maker;
 
 /// Bytes of a mapping.
 pub(super) const BYTES: usize = 20;
@@ -82,7 +82,7 @@ impl Mapping {
     }
 
     /// Output of the last identifier.
-    pub(crate) fn last_output(&self) -> u32 {
+    pub fn last_output(&self) -> u32 {
         match self.single {
             Single::Single => self.output,
             Single::Range => self.output.saturating_add(self.count_minus_one),

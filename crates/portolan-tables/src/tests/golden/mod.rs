@@ -9,75 +9,20 @@ use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use crate::firmware::TableError;
-use crate::firmware::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
-use crate::firmware::reservations::Streams;
-use crate::firmware::sdt::{Sdt, Tables};
-use crate::firmware::viot::{self, Viot};
+use crate::TableError;
+use crate::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
+use crate::reserved::Streams;
+use crate::sdt::{Sdt, Tables};
+use crate::viot::{self, Viot};
 use portolan::addr::{PciSegment, RequesterId};
 
+pub(crate) mod bytes;
 mod edges;
 mod iort;
 mod ivrs;
 mod rimt;
 
-pub(crate) use iort::iort_bytes;
-pub(crate) use ivrs::ivrs_bytes;
-pub(crate) use rimt::rimt_bytes;
-
-/// A table with its length and checksum made.
-pub(crate) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 36];
-    bytes[..4].copy_from_slice(&signature);
-    bytes[8] = 1;
-    bytes[10..16].copy_from_slice(b"HANDMA");
-    bytes.extend_from_slice(body);
-    seal(&mut bytes);
-    bytes
-}
-
-/// Makes length and checksum right.
-pub(super) fn seal(bytes: &mut [u8]) {
-    let length = bytes.len() as u32;
-    bytes[4..8].copy_from_slice(&length.to_le_bytes());
-    reseal(bytes);
-}
-
-/// Makes the checksum right for any length in the header.
-pub(crate) fn reseal(bytes: &mut [u8]) {
-    bytes[9] = 0;
-    let said = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
-    let summed = &bytes[..said.min(bytes.len())];
-    let sum = summed.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
-    bytes[9] = sum.wrapping_neg();
-}
-
-#[rustfmt::skip]
-pub(crate) fn dmar_bytes() -> Vec<u8> {
-    table(dmar::SIGNATURE, &[
-        // 39 bits, interrupt remapping; reserved.
-        38, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        // DRHD, segment 1, 0xfed9_1000, two pages; a bridge path 1c.0 -> 2.3; an I/O APIC.
-        0, 0, 32, 0, 0, 1, 1, 0, 0, 0x10, 0xd9, 0xfe, 0, 0, 0, 0,
-        1, 10, 0, 0, 0, 5, 0x1c, 0, 2, 3,
-        3, 6, 0, 0, 8, 0xf0,
-        // Of unknown type.
-        0x99, 0, 6, 0, 0xff, 0xff,
-        // RMRR: 0x7c00_0000 to 0x7c0f_ffff, 0:14.0.
-        1, 0, 32, 0, 0, 0, 0, 0,
-        0, 0, 0, 0x7c, 0, 0, 0, 0, 0xff, 0xff, 0x0f, 0x7c, 0, 0, 0, 0,
-        1, 8, 0, 0, 0, 0, 0x14, 0,
-        // ATSR for all ports.
-        2, 0, 8, 0, 1, 0, 0, 0,
-        // RHSA: 0xfed9_0000 in domain 3.
-        3, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0xd9, 0xfe, 0, 0, 0, 0, 3, 0, 0, 0,
-        // ANDD 7.
-        4, 0, 13, 0, 0, 0, 0, 7, b'\\', b'_', b'S', b'B', 0,
-        // SATC with a scope of unknown type, SIDP.
-        5, 0, 14, 0, 1, 0, 0, 0, 0x77, 6, 0, 0, 0, 0,
-        6, 0, 16, 0, 0, 0, 0, 0, 1, 8, 0, 0, 0, 3, 1, 1,
-    ])
-}
+use bytes::{dmar_bytes, ivrs_bytes, reseal, seal, table, viot_bytes};
 
 #[test]
 fn dmar_by_hand() {
@@ -207,9 +152,9 @@ fn a_flipped_bit_or_padding_does_not_take_the_table_away() {
     let sum = Sdt::parse(&bytes).map(drop);
     assert!([4, 252].map(|sum| Err(TableError::Checksum { sum })).contains(&sum));
     assert!(Dmar::parse(&bytes).is_ok());
-    let mut bytes = ivrs::ivrs_bytes();
+    let mut bytes = ivrs_bytes();
     bytes[9] ^= 1;
-    assert!(matches!(crate::firmware::ivrs::Ivrs::parse(&bytes), Err(TableError::Checksum { .. })));
+    assert!(matches!(crate::ivrs::Ivrs::parse(&bytes), Err(TableError::Checksum { .. })));
     // Zeros behind the last structure are none; anything else is.
     let mut bytes = good.clone();
     bytes.extend([0; 8]);
@@ -220,23 +165,6 @@ fn a_flipped_bit_or_padding_does_not_take_the_table_away() {
     seal(&mut bytes);
     let (offset, length) = (good.len(), 0);
     assert_eq!(errors(&bytes), [TableError::Length { offset, length }]);
-}
-
-#[rustfmt::skip]
-pub(crate) fn viot_bytes() -> Vec<u8> {
-    table(viot::SIGNATURE, &[
-        5, 0, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        // At 48: the unit 0:1.0.
-        3, 0, 16, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        // At 64: another, by registers.
-        4, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0, 0, 0,
-        // Unknown.
-        9, 0, 4, 0,
-        // Segments 2 and 3, 0x100 to 0x1ff, from endpoint 0x1000 on, of the first.
-        1, 0, 24, 0, 0, 0x10, 0, 0, 2, 0, 3, 0, 0, 1, 0xff, 1, 48, 0, 0, 0, 0, 0, 0, 0,
-        // Endpoint 9 at 0x0b00_0000, of the second.
-        2, 0, 24, 0, 9, 0, 0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0,
-    ])
 }
 
 #[test]

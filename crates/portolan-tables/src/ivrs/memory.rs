@@ -9,12 +9,12 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::super::TableError;
-use super::super::bytes::Bytes;
-use super::super::reserved::{region, within};
 use super::entry::Devices;
 use super::{Block, Blocks};
-use crate::firmware::reservations::{Reserved, Streams};
+use crate::TableError;
+use crate::bytes::Bytes;
+use crate::reserved::{Reserved, Streams};
+use crate::reserved::{region, within};
 use portolan::addr::{PciSegment, RequesterId};
 
 /// Bytes of a block.

@@ -6,10 +6,10 @@
 //!
 //! *Context.* Interrupt: nothing here waits or allocates.
 
-use super::super::TableError;
-use super::super::bytes::{Bytes, number};
 use super::Level;
-use crate::firmware::reservations::Streams;
+use crate::TableError;
+use crate::bytes::{Bytes, number};
+use crate::reserved::Streams;
 use portolan::addr::RequesterId;
 
 mod kind {

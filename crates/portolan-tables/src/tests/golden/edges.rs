@@ -8,14 +8,14 @@ use std::vec::Vec;
 
 use portolan::addr::{PciSegment, PhysAddr, RequesterId, StreamId};
 
-use super::iort::{ITS, SMMU, node, root_with, stream_of, words};
-use super::{reseal, table, viot_bytes};
-use crate::firmware::TableError;
-use crate::firmware::dmar::{self, Dmar, Ports, Scope, ScopeKind, Structure};
-use crate::firmware::iort::{self, Body, Iort, SmmuV3};
-use crate::firmware::ivrs::{self, Ivrs};
-use crate::firmware::sdt::{Sdt, Tables};
-use crate::firmware::viot::{self, Viot};
+use super::bytes::{ITS, SMMU, node, reseal, table, viot_bytes, words};
+use super::iort::{root_with, stream_of};
+use crate::TableError;
+use crate::dmar::{self, Dmar, Ports, Scope, ScopeKind, Structure};
+use crate::iort::{self, Body, Iort, SmmuV3};
+use crate::ivrs::{self, Ivrs};
+use crate::sdt::{Sdt, Tables};
+use crate::viot::{self, Viot};
 
 fn dmar(flags: u8, structures: &[u8]) -> Vec<u8> {
     let mut body = vec![38, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -8,11 +8,11 @@ use portolan::addr::StreamId;
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::super::TableError;
-use super::super::reserved::region;
 use super::node::{Body, MemoryRanges, Node, ReservedMemory};
 use super::{Iort, Mapping, Mappings, Nodes, Single};
-use crate::firmware::reservations::{Reserved, Streams};
+use crate::TableError;
+use crate::reserved::region;
+use crate::reserved::{Reserved, Streams};
 
 /// Bit of a node's flags: the memory may be mapped elsewhere.
 const MAY_MOVE: u32 = 1;

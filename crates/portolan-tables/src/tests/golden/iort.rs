@@ -9,58 +9,13 @@ use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::{reseal, table};
-use crate::firmware::TableError;
-use crate::firmware::iort::{Body, Iort};
-use crate::firmware::reservations::Streams;
+use super::bytes::{
+    ITS, LOOPED, NAMED, PARENT, ROOT, SMMU, iort_bytes, node, reseal, table, words,
+};
+use crate::TableError;
+use crate::iort::{Body, Iort};
+use crate::reserved::Streams;
 use portolan::addr::{PciSegment, RequesterId};
-
-/// Words of 32 bits as bytes.
-pub(super) fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-/// A node: type and revision, the words after the common part, and its mappings.
-pub(super) fn node(kind: u8, revision: u8, body: &[u32], mappings: &[[u32; 5]]) -> Vec<u8> {
-    let body = words(body);
-    let length = 16 + body.len() + 20 * mappings.len();
-    let mut bytes = vec![kind, length as u8, 0, revision, 0, 0, 0, 0];
-    bytes.extend(words(&[mappings.len() as u32, 16 + body.len() as u32]));
-    bytes.extend(body);
-    bytes.extend(mappings.iter().flat_map(|mapping| words(mapping)));
-    bytes
-}
-
-pub(super) const ITS: u32 = 48;
-pub(super) const SMMU: u32 = ITS + 24;
-const PARENT: u32 = SMMU + 16 + 52 + 20;
-const ROOT: u32 = PARENT + 16 + 13 * 4 + 20;
-const NAMED: u32 = ROOT + 16 + 24 + 60;
-const LOOPED: u32 = NAMED + 16 + 20 + 20;
-
-/// An ITS, two SMMUs, a root complex, a named component, a loop, RMR, PMCG.
-pub(crate) fn iort_bytes() -> Vec<u8> {
-    let mut body = words(&[9, 48, 0]);
-    body.extend(node(0, 1, &[1, 4], &[]));
-    let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
-    body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
-    let second = [0x906_0000, 0, 0x1_0000, 0, 3, 2, 60, 0, 0, 0, 0, 0, 0];
-    body.extend(node(3, 0, &second, &[[0, 0xffff, 0, ITS, 0]]));
-    let root = [3, 0, 0, 2, 48, 0];
-    let mappings =
-        [[0, 0xff, 0x1000, SMMU, 0], [0x100, 0xff, 0, PARENT, 0], [0x200, 0xff, 0x200, ITS, 0]];
-    body.extend(node(2, 3, &root, &mappings));
-    // Flags, memory, 40 bits, "\_SB.X".
-    let named = [0x15, 0, 0, 40 | 0x5c << 8 | 0x5f << 16 | 0x53 << 24, 0x582e42];
-    body.extend(node(1, 4, &named, &[[0, 0, 77, SMMU, 1]]));
-    // A root complex that leads to itself.
-    body.extend(node(2, 0, &[0, 0, 0, 9], &[[0, 0xffff, 0, LOOPED, 0]]));
-    let reserved = [1, 1, 28, 0x8000_0000, 0, 0x20_0000, 0, 0];
-    body.extend(node(6, 3, &reserved, &[]));
-    body.extend(node(5, 2, &[0x907_0000, 0, 33, SMMU, 0x908_0000, 0], &[]));
-    body.extend(node(200, 0, &[1, 2], &[]));
-    table(crate::firmware::iort::SIGNATURE, &body)
-}
 
 #[test]
 fn iort_by_hand() {
@@ -150,7 +105,7 @@ pub(super) fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
     let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
     body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
     body.extend(node(2, 3, &[3, 0, 0, 2, 48, 0], mappings));
-    table(crate::firmware::iort::SIGNATURE, &body)
+    table(crate::iort::SIGNATURE, &body)
 }
 
 /// The stream of a requester of segment 2.
@@ -180,7 +135,7 @@ fn ranges_of_firmware_that_counts_whole_do_not_reach_one_too_far() {
         bytes[16..24].copy_from_slice(table);
         reseal(&mut bytes);
         let count = Iort::parse(&bytes).unwrap().id_count();
-        assert_eq!(count, crate::firmware::iort::IdCount::Whole);
+        assert_eq!(count, crate::iort::IdCount::Whole);
         assert_eq!(stream_of(&bytes, 0x1ff), Some(0x51ff));
         assert_eq!(stream_of(&bytes, 0x200), None);
         assert_eq!(stream_of(&bytes, 0x300), Some(9));
@@ -219,7 +174,7 @@ fn memory_of(revision: u8, flags: u32) -> Vec<u8> {
     memory[1] = length;
     memory[8..16].copy_from_slice(&words(&[1, 68]).try_into().unwrap() as &[u8; 8]);
     body.extend(memory);
-    table(crate::firmware::iort::SIGNATURE, &body)
+    table(crate::iort::SIGNATURE, &body)
 }
 
 #[test]
@@ -267,7 +222,7 @@ fn firmware_overrides_coherency_of_an_smmu() {
         smmu[if kind == 3 { 5 } else { 2 }] = flags;
         let mut body = words(&[1, 48, 0]);
         body.extend(node(kind, 4, &smmu, &[]));
-        let bytes = table(crate::firmware::iort::SIGNATURE, &body);
+        let bytes = table(crate::iort::SIGNATURE, &body);
         let iort = Iort::parse(&bytes).unwrap();
         match iort.nodes().next().unwrap().unwrap().body {
             Body::Smmu(unit) => unit.coherency(),

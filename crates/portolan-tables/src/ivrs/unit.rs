@@ -6,10 +6,10 @@
 
 use portolan::addr::PhysAddr;
 
-use super::super::TableError;
-use super::super::bytes::Bytes;
 use super::entry::{Entries, EntryKind, Settings};
 use super::{Info, Level};
+use crate::TableError;
+use crate::bytes::Bytes;
 use portolan::addr::{PciSegment, RequesterId};
 
 /// Bytes of a block of type 10h before its device entries.

@@ -6,10 +6,10 @@
 
 use portolan::addr::{PciSegment, RequesterId, StreamId};
 
-use super::super::TableError;
 use super::Iort;
 use super::mapping::Single;
 use super::node::{Body, Node};
+use crate::TableError;
 
 /// Nodes on a path: a component, translators and an interrupt service are fewer.
 const MOST_STEPS: u32 = 16;

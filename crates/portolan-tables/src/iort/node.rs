@@ -6,9 +6,9 @@
 
 use portolan::addr::{PhysAddr, PhysRange};
 
-use super::super::TableError;
-use super::super::bytes::{Bytes, number};
 use super::mapping::{IdCount, Mappings};
+use crate::TableError;
+use crate::bytes::{Bytes, number};
 use crate::overrides::CoherencyOverride;
 use portolan::addr::PciSegment;
 

@@ -7,10 +7,10 @@
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::super::TableError;
-use super::super::reserved::{region, within};
 use super::{Dmar, Reserved as Block, Scope, ScopeKind, Structure, Structures};
-use crate::firmware::reservations::{Reserved, Streams};
+use crate::TableError;
+use crate::reserved::{Reserved, Streams};
+use crate::reserved::{region, within};
 use portolan::addr::{PciSegment, RequesterId};
 
 impl<'a> Dmar<'a> {

@@ -9,107 +9,16 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::{reseal, table};
-use crate::firmware::TableError;
-use crate::firmware::ivrs::{
+use super::bytes::{INFO, acpi, ivrs, ivrs_bytes, memory, reseal, unit};
+use crate::TableError;
+use crate::ivrs::{
     AcpiDevice, Ats, Block, Device, Devices, EntryKind, Info, Ivrs, Level, Passes, Settings,
     SpecialKind, SystemManagement, Uid, UnitFlags,
 };
-use crate::firmware::reservations::Streams;
+use crate::reserved::Streams;
 use portolan::addr::{PciSegment, RequesterId};
 
 const READ_WRITE: Access = Access::READ.union(Access::WRITE);
-
-/// IVinfo: feature images, 48 bits of physical and 57 of virtual addresses.
-const INFO: u32 = 1 | 48 << 8 | 57 << 15;
-
-fn ivrs(info: u32, blocks: &[Vec<u8>]) -> Vec<u8> {
-    let mut body = info.to_le_bytes().to_vec();
-    body.extend([0; 8]);
-    body.extend(blocks.iter().flatten());
-    table(crate::firmware::ivrs::SIGNATURE, &body)
-}
-
-/// A hardware block of a unit at 0:0.2 with its capability at 0x40.
-fn unit(kind: u8, flags: u8, base: u64, segment: u16, entries: &[u8]) -> Vec<u8> {
-    let fixed = if kind == 0x10 { 24 } else { 40 };
-    let length = (fixed + entries.len()) as u16;
-    let mut block = vec![kind, flags];
-    block.extend(length.to_le_bytes());
-    block.extend([2, 0, 0x40, 0]);
-    block.extend(base.to_le_bytes());
-    block.extend(segment.to_le_bytes());
-    // Message 3 of HyperTransport unit 7; attributes.
-    block.extend([3, 7, 0x6e, 0x8f, 0x04, 0x80]);
-    if kind != 0x10 {
-        block.extend(0x22_6729_4afa_u64.to_le_bytes());
-        block.extend(0x1_0002_u64.to_le_bytes());
-    }
-    block.extend(entries);
-    block
-}
-
-/// A memory block.
-fn memory(kind: u8, flags: u8, devices: [u16; 2], start: u64, length: u64) -> Vec<u8> {
-    let mut block = vec![kind, flags, 32, 0];
-    block.extend(devices.iter().flat_map(|device| device.to_le_bytes()));
-    block.extend([0; 8]);
-    block.extend(start.to_le_bytes());
-    block.extend(length.to_le_bytes());
-    block
-}
-
-#[rustfmt::skip]
-fn entries() -> Vec<u8> {
-    vec![
-        // 0:0.3 to ff:1f.6.
-        3, 3, 0, 0, 4, 0xfe, 0xff, 0,
-        // Padding of both lengths; 2:0.0 lets NMI and system management 01b through.
-        0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0,
-        2, 0, 2, 0x14,
-        // 3:0.0 to 3:1f.7 carry 2:0.1.
-        0x43, 0, 3, 0, 0, 1, 2, 0, 4, 0xff, 3, 0,
-        // 4:0.0 carries 4:0.1.
-        0x42, 0, 4, 2, 0, 1, 4, 0,
-        // 5:0.0 must not use ATS, nor 6:0.0 to 6:0.7.
-        0x46, 0, 5, 1, 0, 0, 0, 0x80,
-        0x47, 0, 6, 0x40, 0, 0, 0, 0x80, 4, 7, 6, 0,
-        // A timer and I/O APIC 8 at 0:14.0, and one of unknown kind.
-        0x48, 0, 0, 0xd7, 8, 0xa0, 0, 1,
-        0x48, 0, 0, 0, 0, 0xa0, 0, 2,
-        0x48, 0, 0, 0, 0, 0xa1, 0, 9,
-        // Of unknown types of 4, 8 and 16 bytes.
-        0x3f, 0, 0, 0, 0x41, 0, 0, 0, 0, 0, 0, 0,
-        0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    ]
-}
-
-/// "AMDI0020" at 0:14.5, told apart by the text "\_SB.FUR0".
-fn acpi() -> Vec<u8> {
-    let mut entry = vec![0xf0, 0xa5, 0, 0x40];
-    entry.extend(b"AMDI0020");
-    entry.extend([0; 8]);
-    entry.extend([2, 9]);
-    entry.extend(b"\\_SB.FUR0");
-    entry
-}
-
-pub(crate) fn ivrs_bytes() -> Vec<u8> {
-    let mut named = entries();
-    named.extend(acpi());
-    let blocks = [
-        unit(0x10, 0xb0, 0xfeb8_0000, 0, &entries()),
-        unit(0x11, 0xff, 0xfeb8_0000, 0, &entries()),
-        // A unit of another segment, for everything.
-        unit(0x10, 0x0f, 0xfec0_0000, 1, &[1, 0, 0, 0]),
-        vec![0x99, 0, 6, 0, 0xff, 0xff],
-        unit(0x40, 0x35, 0xfeb8_0000, 0, &named),
-        memory(0x20, 0b0011, [0, 0], 0x7000_0000, 0x1000),
-        memory(0x21, 0b0111, [0x200, 0], 0x7100_0000, 0x2000),
-        memory(0x22, 0b1000, [0x200, 0x2ff], 0x7200_0000, 0x3000),
-    ];
-    ivrs(INFO, &blocks)
-}
 
 fn settings(passes: Passes) -> Settings {
     Settings { passes, ..Settings::default() }

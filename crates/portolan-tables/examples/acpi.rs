@@ -1,16 +1,16 @@
 //! Prints firmware's description of a machine's IOMMUs.
 //!
-//! `cargo run -p portolan-hw --example acpi [FILE…]` prints the tables DMAR, IVRS, IORT and VIOT of the
+//! `cargo run -p portolan-tables --example acpi [FILE…]` prints the tables DMAR, IVRS, IORT and VIOT of the
 //! files, or of the Linux machine that it runs on (as root).
 #![allow(missing_docs)]
 
 use std::error::Error;
 use std::fmt::Debug;
 
-use portolan_hw::firmware::dmar::Dmar;
-use portolan_hw::firmware::iort::Iort;
-use portolan_hw::firmware::ivrs::Ivrs;
-use portolan_hw::firmware::viot::Viot;
+use portolan_tables::dmar::Dmar;
+use portolan_tables::iort::Iort;
+use portolan_tables::ivrs::Ivrs;
+use portolan_tables::viot::Viot;
 
 /// Directory in which Linux shows its firmware's tables.
 const HERE: &str = "/sys/firmware/acpi/tables";

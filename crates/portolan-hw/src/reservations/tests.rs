@@ -10,11 +10,11 @@ use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
 use super::*;
-use crate::firmware::dmar::{self, Dmar};
-use crate::firmware::iort::{self, Iort};
-use crate::firmware::ivrs::{self, Ivrs};
-use crate::firmware::tests::golden::table;
+use crate::table_bytes::{self, table};
 use portolan::addr::{PciSegment, RequesterId};
+use portolan_tables::dmar::{self, Dmar};
+use portolan_tables::iort::{self, Iort};
+use portolan_tables::ivrs::{self, Ivrs};
 
 const RW: Access = Access::READ.union(Access::WRITE);
 /// The function 0:14.0, by its stream.
@@ -285,4 +285,40 @@ fn a_driver_takes_no_region_for_devices_without_a_promise() {
     believed.believe(crate::promise::tests::described());
     believed.within(52);
     assert_eq!(believed.iter().collect::<Vec<_>>(), [&used, &closed]);
+}
+
+/// Takes over the memory that mutated tables reserve: that of one stream is in order and apart.
+#[test]
+fn mutated_tables_reserve_regions_that_are_apart() {
+    let mut rng = fastrand::Rng::with_seed(portolan_chips::fixture::seed());
+    let tables = [table_bytes::dmar_bytes(), table_bytes::ivrs_bytes(), table_bytes::iort_bytes()];
+    for _ in 0..20_000 {
+        let mut bytes = tables[rng.usize(..tables.len())].clone();
+        for _ in 0..rng.usize(1..5) {
+            let at = rng.usize(10..bytes.len());
+            bytes[at] = rng.u8(..);
+        }
+        table_bytes::reseal(&mut bytes);
+        let mut found = Vec::new();
+        if let Ok(dmar) = Dmar::parse(&bytes) {
+            found.extend(dmar.reserved(PciSegment::new(0), Streams::ALL, |_| Some(1)));
+        }
+        if let Ok(ivrs) = Ivrs::parse(&bytes) {
+            found.extend(ivrs.reserved(PciSegment::new(0), Streams::ALL));
+        }
+        if let Ok(iort) = Iort::parse(&bytes) {
+            let nodes = iort.nodes().flatten();
+            found.extend(nodes.flat_map(|node| iort.reserved(&node, Streams::ALL)));
+        }
+        let mut reservations = Reservations::default();
+        let read = reservations.read(found);
+        assert_eq!(read.is_err(), reservations.left_out().count > 0);
+        for one in reservations.iter() {
+            let mut before = None;
+            reservations.of(one.streams.first(), &mut |region| {
+                assert!(before < Some(region.range.start()), "{region}");
+                before = Some(region.range.last());
+            });
+        }
+    }
 }
