@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
-use portolan::inval::{Gather, SyncError, WrongTable};
+use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
 use portolan::iommu::{AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim};
 use portolan::table::format::DirtyTracking;
 use portolan::table::{
@@ -465,7 +465,7 @@ impl Domain for UserDomain {
         Ok(())
     }
 
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
         owed.check(self.table)?;
         let place = self.place();
         // Ascending, so that a call that reaches into the next span leaves nothing to do there.
@@ -475,8 +475,7 @@ impl Domain for UserDomain {
             let settled = self.settle(range, &place);
             drop(settled.map_err(SyncError::Queue)?);
         }
-        owed.paid(self.table)?;
-        Ok(())
+        Ok(owed.paid(self.table)?)
     }
 
     /// A map is complete when it returns.

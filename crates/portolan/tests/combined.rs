@@ -101,7 +101,8 @@ fn invalidate<C: Cpus>(queue: &Queue<C>, page: u64) -> Result<(), Refused> {
         depth: Depth::LeafOnly,
     };
     let before = queue.queue().completed(page);
-    let outcome = queue.execute(&mut [Step::Invalidate(command), Step::Sync].into_iter());
+    let outcome =
+        queue.pay(&mut [Step::Invalidate(command), Step::Sync].into_iter(), TablesLeft::ByDepth);
     if outcome.is_ok() {
         assert!(queue.queue().completed(page) > before, "page {page} is stale");
         let noted = queue.queue().noted[page as usize].load(Ordering::Relaxed);

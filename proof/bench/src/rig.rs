@@ -146,7 +146,7 @@ pub(crate) fn paged(pages: u32, quirks: Quirks) -> Result<Paged, Failure> {
 pub(crate) fn unmap_and_pay(domain: &Paged, range: IovaRange) -> Result<(), Failure> {
     let mut owed = Gather::new();
     domain.unmap(range, &mut owed)?;
-    domain.sync(&mut owed).map_err(|_| Failure::Queue)
+    domain.sync(&mut owed).map(drop).map_err(|_| Failure::Queue)
 }
 
 #[inline]

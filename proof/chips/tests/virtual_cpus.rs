@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
-use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Ranges, Step};
+use portolan::inval::{
+    CombineOptions, Combined, Gather, InvalidationQueue, Ranges, Step, TablesLeft,
+};
 use portolan::iommu::{Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
@@ -271,6 +273,6 @@ fn a_queue_outside_a_run_works_and_costs_nothing() {
     let rig = rig(2, Submission::LockFree, 1000, tables, combined(CombineOptions::default()));
     let context = InvalTag::new(1);
     let steps = [Step::Invalidate(portolan::inval::Command::Context { context }), Step::Sync];
-    rig.domain.queue().execute(&mut steps.into_iter()).unwrap();
+    rig.domain.queue().pay(&mut steps.into_iter(), TablesLeft::ByDepth).unwrap();
     assert_eq!(rig.model.counters().syncs, 1);
 }

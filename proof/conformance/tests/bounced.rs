@@ -45,7 +45,7 @@ impl InvalidationQueue for Queue {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
-        self.0.execute(steps).map_err(|_| IommuError::Stopped)
+        self.0.pay(steps, TablesLeft::ByDepth).map_err(|_| IommuError::Stopped)
     }
 }
 

@@ -166,8 +166,8 @@ impl InvalidationQueue for ModelQueue {
         let cpu = self.cpu();
         let begin = self.model.clock().now_exact_ns();
         let done = match self.mapping[cpu].load(Ordering::Relaxed) {
-            true => self.model.map_side().execute(steps),
-            false => self.model.execute(steps),
+            true => self.model.map_side().pay(steps, TablesLeft::ByDepth),
+            false => self.model.pay(steps, TablesLeft::ByDepth),
         };
         let took = self.model.clock().now_exact_ns() - begin;
         self.submitted[cpu].fetch_add(1, Ordering::Relaxed);

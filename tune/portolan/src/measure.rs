@@ -343,7 +343,7 @@ impl<'a> Meter<'a> {
 
     fn pay(&mut self, owed: &mut Gather) -> Result<()> {
         self.events.tables += owed.table_pages() as u64;
-        let paid = self.space.domain().sync(owed);
+        let paid = self.space.domain().sync(owed).map(drop);
         paid.map_err(|error| anyhow!("the driver did not complete: {error}"))
     }
 

@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use kit::{Driver, FULL, Kit, MSI, SLOWLY, machine};
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::inval::{Command, Depth, Gather, InvalidationQueue as _, Step};
+use portolan::inval::{Command, Depth, Gather, InvalidationQueue as _, Step, TablesLeft};
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu, IommuError,
 };
@@ -294,7 +294,7 @@ fn every_context_of_one_batch_has_its_devices_told() {
     };
     let steps = domains.iter().chain(&domains).map(page);
     let mut steps = steps.chain([Step::Sync]);
-    driver.queue().execute(&mut steps).unwrap();
+    driver.queue().pay(&mut steps, TablesLeft::ByDepth).unwrap();
     let log = unit.take_log();
     let told = |stream: u64| log.contains(&[stream << 32 | 0x40, 0x7000]);
     assert!((0..12).all(told), "{log:x?}");

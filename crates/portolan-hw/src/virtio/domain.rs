@@ -9,7 +9,7 @@ use core::fmt;
 use core::iter::Peekable;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
-use portolan::inval::{Gather, SyncError, WrongTable};
+use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
 use portolan::iommu::{
     Awaited, Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing,
     SpaceClaim,
@@ -467,13 +467,12 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         Ok(())
     }
 
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
         owed.check(self.table)?;
         for span in owed.unmapped().iter().chain(owed.mapped()) {
             self.settle(span.range, Which::All).map_err(SyncError::Queue)?;
         }
-        owed.paid(self.table)?;
-        Ok(())
+        Ok(owed.paid(self.table)?)
     }
 
     /// The size is the device's smallest page: the device does not say which it uses.

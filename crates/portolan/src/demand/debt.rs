@@ -8,7 +8,7 @@
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::inval::Gather;
+use crate::inval::{Flushed, Gather};
 use crate::iommu::{Domain, IommuError};
 use crate::platform::{Cpus, Guarded, Nanos, poll};
 
@@ -121,8 +121,8 @@ impl<P: Cpus> Debts<P> {
             }
         }
         match domain.sync(&mut payment.owed) {
-            Ok(()) => {
-                payment.quiet();
+            Ok(flushed) => {
+                payment.quiet(flushed);
                 Ok(())
             }
             Err(error) => {
@@ -163,7 +163,7 @@ impl<P: Cpus, D: Domain> Payment<'_, P, D> {
     }
 
     /// All of it was paid.
-    fn quiet(&mut self) {
+    fn quiet(&mut self, _: Flushed) {
         if let Some(closed) = self.closes.take() {
             self.debts.book.with(|book| {
                 book.quiet = Some(closed);

@@ -8,7 +8,7 @@ use super::device::{Device, Translation};
 use super::error::MapError;
 use super::settings::Settings;
 use super::trace::coherent;
-use super::waiting::Left;
+use super::waiting::Outcome;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::platform::TraceKind;
 use crate::platform::contract::{HostVisibility, OwnedMemory, Platform, Wanted};
@@ -141,7 +141,7 @@ impl<P: Platform> Drop for Coherent<P> {
         self.trace(TraceKind::Free);
         if let (Some(range), Some(space)) = (self.range.take(), &self.settings.space) {
             if let Err((_, left)) = space.take_down(range) {
-                if let Left::Held(wait) = left {
+                if let Outcome::Waits(wait) = left {
                     space.keep(&wait);
                 }
                 space.count_dropped(self.bytes());

@@ -11,7 +11,7 @@ use core::ops::{Deref, DerefMut};
 use arrayvec::ArrayVec;
 
 use super::error::MapError;
-use super::waiting::Waiting;
+use super::policy::MayBlock;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::bounce::{BouncePool, Copied, Need, Original, Padding};
@@ -227,16 +227,16 @@ impl<P: Cpus> Spares<P> {
     }
 
     /// A record without copies.
-    fn take(&self, waiting: Waiting) -> Result<Record, MapError> {
+    fn take(&self, may_block: MayBlock) -> Result<Record, MapError> {
         let spare = self.list.with(|list| {
             let mut first = list.take()?;
             *list = first.next.take();
             Some(first)
         });
-        match (spare, waiting) {
+        match (spare, may_block) {
             (Some(spare), _) => Ok(spare),
-            (None, Waiting::Refused) => Err(MapError::WouldWait),
-            (None, Waiting::Allowed) => Copies::record(),
+            (None, MayBlock::No) => Err(MapError::WouldWait),
+            (None, MayBlock::Yes) => Copies::record(),
         }
     }
 
@@ -286,17 +286,17 @@ impl Copies {
         pieces: Pieces<'_>,
         cut: Cut,
         wanted: &Wanted<'_>,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<Option<Record>, MapError> {
         let mut made: Option<Record> = None;
         let parts = pieces.into_iter().flat_map(|piece| cut.parts(piece));
         for part in parts.filter(|part| part.how == How::Copied) {
             let mut copies = match made.take() {
                 Some(copies) => copies,
-                None => spares.take(waiting)?,
+                None => spares.take(may_block)?,
             };
             copies.cut = cut;
-            if let Err(error) = copies.add(copying, part.range, wanted, waiting) {
+            if let Err(error) = copies.add(copying, part.range, wanted, may_block) {
                 spares.give_back(copies, &*copying.pool);
                 return Err(error);
             }
@@ -311,9 +311,9 @@ impl Copies {
         copying: &Copying,
         part: PhysRange,
         wanted: &Wanted<'_>,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<(), MapError> {
-        self.room(waiting)?;
+        self.room(may_block)?;
         let need = need(part, wanted.constraints, wanted.through)?;
         let padding = match wanted.through {
             Through::Pages(_) => Padding::Clear,
@@ -325,9 +325,9 @@ impl Copies {
         Ok(())
     }
 
-    fn room(&mut self, waiting: Waiting) -> Result<(), MapError> {
+    fn room(&mut self, may_block: MayBlock) -> Result<(), MapError> {
         if self.few.is_full() && self.more.len() == self.more.capacity() {
-            if waiting == Waiting::Refused {
+            if may_block == MayBlock::No {
                 return Err(MapError::WouldWait);
             }
             self.more.try_reserve(1).map_err(|_| MapError::Records)?;

@@ -9,10 +9,9 @@ use core::task::{Context, Poll};
 use super::copies::Record;
 use super::error::UnmapError;
 use super::failed::Failed;
-use super::flush_queue::Tried;
 use super::settings::Settings;
 use super::space::DmaSpace;
-use super::waiting::Wait;
+use super::waiting::{Clearance, Wait};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, bytes_of};
 
@@ -61,20 +60,24 @@ impl<P: Cpus + Clone, B> Waiting<P, B> {
         self.settings.space.as_deref().zip(self.held.as_ref())
     }
 
-    /// The buffer, which no device reaches any more; its copies and its addresses go back.
+    /// The buffer; its copies and its addresses go back.
     #[inline]
-    fn into_buffer(self) -> B {
-        if let Some((space, wait)) = self.held() {
-            space.release(wait);
+    fn into_buffer(self, clearance: Clearance) -> B {
+        if let (Some((space, wait)), Clearance::Flushed(flushed)) = (self.held(), &clearance) {
+            space.release(wait, flushed);
         }
-        self.settings.give_back(self.copies);
+        self.settings.give_back(self.copies, clearance);
         Settings::let_go(self.settings);
         ManuallyDrop::into_inner(self.buffer)
     }
 
+    /// Reason for which the buffer may come back by now, if it may.
     #[inline]
-    fn is_quiet(&self) -> bool {
-        self.held().is_none_or(|(space, wait)| space.is_quiet(wait))
+    fn clearance(&self) -> Option<Clearance> {
+        match self.held() {
+            Some((space, wait)) => space.proof(wait).map(Clearance::Flushed),
+            None => Some(Clearance::Untranslated),
+        }
     }
 }
 
@@ -112,13 +115,14 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// flush did not in time.
     #[inline]
     pub fn reclaim(self) -> Result<B, Failed<Self, UnmapError>> {
-        if let Some((space, wait)) = self.waiting.as_ref().and_then(Waiting::held) {
-            if let Err(error) = space.settle(wait) {
-                let value = self;
-                return Err(Failed { error, value });
-            }
-        }
-        Ok(self.into_waiting().into_buffer())
+        let clearance = match self.waiting.as_ref().and_then(Waiting::held) {
+            Some((space, wait)) => match space.settle(wait) {
+                Ok(flushed) => Clearance::Flushed(flushed),
+                Err(error) => return Err(Failed { error, value: self }),
+            },
+            None => Clearance::Untranslated,
+        };
+        Ok(self.into_waiting().into_buffer(clearance))
     }
 
     /// Gives the buffer back if no device can reach it any more, and itself if some may. Never
@@ -130,14 +134,17 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// With the buffer, which stays deferred.
     #[inline]
     pub fn try_reclaim(self) -> Result<B, Self> {
-        if self.is_quiet() { Ok(self.into_waiting().into_buffer()) } else { Err(self) }
+        match self.waiting.as_ref().and_then(Waiting::clearance) {
+            Some(clearance) => Ok(self.into_waiting().into_buffer(clearance)),
+            None => Err(self),
+        }
     }
 
     /// Tells if no device can reach the buffer any more.
     ///
     /// *Context.* Interrupt.
     pub fn is_quiet(&self) -> bool {
-        self.waiting.as_ref().is_none_or(Waiting::is_quiet)
+        self.waiting.as_ref().is_none_or(|waiting| waiting.clearance().is_some())
     }
 
     /// A future that is ready once no device can reach the buffer; then [`Deferred::try_reclaim`]
@@ -155,8 +162,8 @@ impl<P: Cpus + Clone, B: Buffer> Drop for Deferred<P, B> {
         let Some(waiting) = self.waiting.take() else {
             return;
         };
-        if waiting.is_quiet() {
-            drop(waiting.into_buffer());
+        if let Some(clearance) = waiting.clearance() {
+            drop(waiting.into_buffer(clearance));
             return;
         }
         if let Some((space, wait)) = waiting.held() {
@@ -190,13 +197,13 @@ impl<P: Cpus + Clone, B: Buffer> Future for Quiet<'_, P, B> {
         let Some((space, wait)) = waiting.and_then(Waiting::held) else {
             return Poll::Ready(Ok(()));
         };
-        if space.is_quiet(wait) {
+        if space.proof(wait).is_some() {
             return Poll::Ready(Ok(()));
         }
         if self.turn == Turn::Second {
             match space.try_settle(wait) {
-                Ok(Tried::Quiet) => return Poll::Ready(Ok(())),
-                Ok(Tried::Busy) => {}
+                Ok(Some(_)) => return Poll::Ready(Ok(())),
+                Ok(None) => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }

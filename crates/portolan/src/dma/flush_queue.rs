@@ -12,11 +12,12 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::error::UnmapError;
+use super::policy::MayBlock;
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::inval::Gather;
+use crate::inval::{Flushed, FlushedUpTo, Gather};
 use crate::iommu::{Domain, DomainUnmapError, IommuError};
 use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
 
@@ -60,13 +61,6 @@ pub(super) enum Fill {
     Due,
 }
 
-/// Keeper of addresses that find no room in a queue: the caller that unmaps them, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keeper {
-    Caller,
-    Queue,
-}
-
 /// Result of an unmap.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Joined {
@@ -78,23 +72,6 @@ pub(super) enum Joined {
     NoRoom,
     /// They are unmapped, the queue has no room for them, and the caller was handed their debt.
     Unpaid,
-}
-
-/// End of an attempt to make a range quiet that waits for no other caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tried {
-    Quiet,
-    /// A flush is under way.
-    Busy,
-}
-
-/// Part of a queue that a caller asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    /// All that waits.
-    All,
-    /// Entries that have reached a bound.
-    Due,
 }
 
 /// The open generation of a queue.
@@ -124,7 +101,7 @@ enum Flush {
 struct Queue<P: Cpus> {
     open: P::Lock<Open>,
     /// The last generation that is quiet.
-    quiet: P::Word,
+    quiet: FlushedUpTo<P::Word>,
     /// 1 while a flush is under way.
     busy: P::Word,
 }
@@ -229,7 +206,7 @@ impl<P: Cpus> FlushQueue<P> {
             };
             queues.push(CachePadded(Queue {
                 open: Lock::new(open),
-                quiet: SharedWord::new(0),
+                quiet: FlushedUpTo::none(),
                 busy: SharedWord::new(0),
             }));
         }
@@ -258,7 +235,7 @@ impl<P: Cpus> FlushQueue<P> {
     }
 
     /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `unpaid` takes
-    /// the debt if there is no room.
+    /// the debt if there is no room. A caller that may not block keeps the addresses itself then.
     #[inline]
     pub(super) fn join(
         &self,
@@ -266,15 +243,15 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         mapped: IovaRange,
         range: IovaRange,
-        keeper: Keeper,
+        may_block: MayBlock,
         unpaid: &mut Option<Gather>,
     ) -> Result<Joined, DomainUnmapError> {
         let queue = self.own(cpus);
         if mapped.len_minus_one() > self.short {
-            return self.join_long(cpus, domain, mapped, range, keeper, unpaid);
+            return self.join_long(cpus, domain, mapped, range, may_block, unpaid);
         }
         self.queues[queue].0.open.with(|open| {
-            if keeper == Keeper::Queue && !open.takes(range, &self.bounds) {
+            if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return Ok(Joined::NoRoom);
             }
             domain.unmap(mapped, &mut open.debt)?;
@@ -301,14 +278,14 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         mapped: IovaRange,
         range: IovaRange,
-        keeper: Keeper,
+        may_block: MayBlock,
         unpaid: &mut Option<Gather>,
     ) -> Result<Joined, DomainUnmapError> {
         let mut owed = Gather::new();
         domain.unmap(mapped, &mut owed)?;
         let queue = self.own(cpus);
         let joined = self.queues[queue].0.open.with(|open| {
-            if keeper == Keeper::Queue && !open.takes(range, &self.bounds) {
+            if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return None;
             }
             // Both are of this domain.
@@ -351,10 +328,10 @@ impl<P: Cpus> FlushQueue<P> {
         })
     }
 
-    /// Tells if the ticket's generation is quiet.
+    /// The proof that the ticket's generation was flushed, if it was.
     #[inline]
-    pub(super) fn is_quiet(&self, ticket: Ticket) -> bool {
-        self.queues[ticket.queue].0.quiet.load(Acquire) >= ticket.generation
+    pub(super) fn proof(&self, ticket: Ticket) -> Option<Flushed> {
+        self.queues[ticket.queue].0.quiet.proof(ticket.generation)
     }
 
     /// Tells if the calling CPU's queue is being flushed.
@@ -363,8 +340,8 @@ impl<P: Cpus> FlushQueue<P> {
         self.queues[self.own(cpus)].0.busy.load(Relaxed) != 0
     }
 
-    /// Makes the ticket's generation quiet, unless a flush of its queue is under way; `give_back`
-    /// takes the addresses that have become free.
+    /// Makes the ticket's generation quiet, unless a flush of its queue is under way: then there is no
+    /// proof. `give_back` takes the addresses that have become free.
     ///
     /// # Errors
     /// The failure of the hardware; nothing has become free then.
@@ -372,22 +349,21 @@ impl<P: Cpus> FlushQueue<P> {
         &self,
         domain: &dyn Domain,
         ticket: Ticket,
-        give_back: &mut impl FnMut(&[IovaRange]),
-    ) -> Result<Tried, IommuError> {
+        give_back: &mut impl FnMut(&[IovaRange], &Flushed),
+    ) -> Result<Option<Flushed>, IommuError> {
         let queue = &self.queues[ticket.queue].0;
-        let is_quiet = || self.is_quiet(ticket);
-        if is_quiet() {
-            return Ok(Tried::Quiet);
+        if let Some(flushed) = self.proof(ticket) {
+            return Ok(Some(flushed));
         }
         if queue.busy.load(Relaxed) != 0 || !queue.begin() {
-            return Ok(Tried::Busy);
+            return Ok(None);
         }
-        let done = match is_quiet() {
-            true => Ok(()),
-            false => queue.flush(domain, give_back),
+        let done = match self.proof(ticket) {
+            Some(_) => Ok(()),
+            None => queue.flush(domain, give_back),
         };
         queue.busy.store(0, Relaxed);
-        done.map(|()| Tried::Quiet)
+        done.map(|()| self.proof(ticket))
     }
 
     /// Makes the ticket's generation quiet, by waiting for a flush that is under way or by a flush of
@@ -401,13 +377,13 @@ impl<P: Cpus> FlushQueue<P> {
         cpus: &P,
         domain: &dyn Domain,
         ticket: Ticket,
-        mut give_back: impl FnMut(&[IovaRange]),
-    ) -> Result<(), UnmapError> {
+        mut give_back: impl FnMut(&[IovaRange], &Flushed),
+    ) -> Result<Flushed, UnmapError> {
         let mut begin = None;
         loop {
             let tried = self.try_settle(domain, ticket, &mut give_back);
-            if tried.map_err(UnmapError::of)? == Tried::Quiet {
-                return Ok(());
+            if let Some(flushed) = tried.map_err(UnmapError::of)? {
+                return Ok(flushed);
             }
             let now = cpus.now();
             let waited = now.since(*begin.get_or_insert(now));
@@ -418,22 +394,22 @@ impl<P: Cpus> FlushQueue<P> {
         }
     }
 
-    /// Ticket of the part of `queue` that `which` asks for, if there is something; for all of it
-    /// that may be a generation that is being flushed.
-    pub(super) fn waiting(&self, cpus: &P, queue: usize, which: Which) -> Option<Ticket> {
+    /// Ticket of all that waits in `queue`, if there is something, which may be a generation that is
+    /// being flushed; with `only_due`, of entries that have reached a bound.
+    pub(super) fn waiting(&self, cpus: &P, queue: usize, only_due: bool) -> Option<Ticket> {
         let now = cpus.now();
         self.queues.get(queue)?.0.open.with(|open| {
             let generation = open.generation;
-            let wanted = match which {
-                Which::All => open.holds_something(),
-                Which::Due => open.fill(now, &self.bounds) == Fill::Due,
+            let wanted = match only_due {
+                true => open.fill(now, &self.bounds) == Fill::Due,
+                false => open.holds_something(),
             };
             if wanted {
                 return Some(Ticket { queue, generation });
             }
             let before = generation - 1;
             let ticket = Ticket { queue, generation: before };
-            (which == Which::All && !self.is_quiet(ticket)).then_some(ticket)
+            (!only_due && self.proof(ticket).is_none()).then_some(ticket)
         })
     }
 
@@ -475,7 +451,7 @@ impl<P: Cpus> Queue<P> {
     fn flush(
         &self,
         domain: &dyn Domain,
-        give_back: &mut impl FnMut(&[IovaRange]),
+        give_back: &mut impl FnMut(&[IovaRange], &Flushed),
     ) -> Result<(), IommuError> {
         let mut taken = self.open.with(|open| {
             let spare = core::mem::take(&mut open.spare);
@@ -494,10 +470,10 @@ impl<P: Cpus> Queue<P> {
         });
         let mut ranges = taken.ranges;
         match domain.sync(&mut taken.debt) {
-            Ok(()) => {
+            Ok(flushed) => {
                 // First the addresses: a CPU that finds the generation quiet finds them free.
-                give_back(&ranges);
-                self.quiet.store(taken.generation, Release);
+                give_back(&ranges, &flushed);
+                self.quiet.note(taken.generation, flushed);
                 ranges.clear();
                 self.open.with(|open| {
                     open.spare = ranges;

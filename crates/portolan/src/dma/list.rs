@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use super::error::MapError;
-use super::waiting::Waiting;
+use super::policy::MayBlock;
 use crate::addr::PhysRange;
 
 /// Pieces that are gathered on the stack: those of a contiguous buffer with its ends copied.
@@ -26,12 +26,12 @@ impl List<'_> {
     pub fn gather(
         pieces: impl Iterator<Item = PhysRange>,
         count: usize,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<Self, MapError> {
         if count <= FEW {
             return Ok(Self::Few(pieces.collect()));
         }
-        if waiting == Waiting::Refused {
+        if may_block == MayBlock::No {
             return Err(MapError::WouldWait);
         }
         let mut list = Vec::new();

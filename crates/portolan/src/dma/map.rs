@@ -13,8 +13,9 @@ use super::error::MapError;
 use super::failed::Failed;
 use super::list::List;
 use super::mapping::{Mapping, Place};
+use super::policy::MayBlock;
 use super::space::DmaSpace;
-use super::waiting::{Wait, Waiting};
+use super::waiting::{Clearance, Wait};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, MemoryKind, bytes_of, hidden_from};
@@ -71,15 +72,15 @@ impl From<MapError> for NotPlaced {
 /// A map's own terms; two bytes, so that calls take them in registers.
 #[derive(Clone, Copy)]
 struct Terms {
-    waiting: Waiting,
+    may_block: MayBlock,
     /// Nothing of the buffer is copied: a buffer that would have to be is refused.
     in_place: bool,
 }
 
 impl Terms {
-    const fn of(waiting: Waiting) -> Self {
+    const fn of(may_block: MayBlock) -> Self {
         let in_place = false;
-        Self { waiting, in_place }
+        Self { may_block, in_place }
     }
 }
 
@@ -97,7 +98,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Terms::of(Waiting::Allowed), None)
+        self.map_by(buffer, direction, Terms::of(MayBlock::Yes), None)
     }
 
     /// As [`Device::map`], and copies nothing: for memory that the CPU or another device reads while it
@@ -125,7 +126,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = Terms { in_place: true, ..Terms::of(Waiting::Allowed) };
+        let terms = Terms { in_place: true, ..Terms::of(MayBlock::Yes) };
         self.map_by(buffer, direction, terms, None)
     }
 
@@ -157,7 +158,7 @@ impl<P: Cpus + Clone> Device<P> {
         direction: D,
         page: Iova,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = Terms::of(Waiting::Allowed);
+        let terms = Terms::of(MayBlock::Yes);
         self.map_by(buffer, direction, terms, Some(page))
     }
 
@@ -177,7 +178,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_by(buffer, direction, Terms::of(Waiting::Refused), None)
+        self.map_by(buffer, direction, Terms::of(MayBlock::No), None)
     }
 
     /// Maps `buffer`, with the page in which it begins at the address `page` if there is one.
@@ -248,10 +249,10 @@ impl<P: Cpus + Clone> Device<P> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error).into());
         }
-        let Terms { waiting, in_place } = terms;
+        let Terms { may_block, in_place } = terms;
         let access = direction.access_to(buffer.memory_kind());
         if let (Some(_), None, false) = (&self.settings.premapped, page, in_place) {
-            if let Some(copies) = self.premapped_copies(buffer, waiting) {
+            if let Some(copies) = self.premapped_copies(buffer, may_block) {
                 return Ok((Place::Premapped, Some(copies)));
             }
         }
@@ -271,12 +272,12 @@ impl<P: Cpus + Clone> Device<P> {
             None => Ok(List::There(pieces.as_slice())),
             copies => {
                 let reached = Reached::new(pieces, copies);
-                List::gather(reached.clone(), reached.count(), waiting)
+                List::gather(reached.clone(), reached.count(), may_block)
             }
         };
         let placed = match &list {
             Ok(list) => match page {
-                None => space.place(list.as_slice(), access, constraints, waiting),
+                None => space.place(list.as_slice(), access, constraints, may_block),
                 Some(page) => space.place_at(page, list.as_slice(), access, constraints),
             },
             Err(error) => Err((*error).into()),
@@ -288,7 +289,7 @@ impl<P: Cpus + Clone> Device<P> {
                 let held = match failed.held {
                     Some(wait) => Some((copies, wait)),
                     None => {
-                        self.settings.give_back(copies);
+                        self.settings.give_back(copies, Clearance::Untranslated);
                         None
                     }
                 };
@@ -315,14 +316,14 @@ impl<P: Cpus + Clone> Device<P> {
         match error {
             None => Ok((Place::Identity, copies)),
             Some(error) => {
-                self.settings.give_back(copies);
+                self.settings.give_back(copies, Clearance::Untranslated);
                 Err(error.into())
             }
         }
     }
 
     /// Copies of all of `buffer` in the pool that stays mapped, if they are wanted and fit.
-    fn premapped_copies<B: Buffer>(&self, buffer: &B, waiting: Waiting) -> Option<Record> {
+    fn premapped_copies<B: Buffer>(&self, buffer: &B, may_block: MayBlock) -> Option<Record> {
         let settings = &*self.settings;
         let copying = settings.copying.as_ref()?;
         let bytes = bytes_of(buffer);
@@ -341,7 +342,7 @@ impl<P: Cpus + Clone> Device<P> {
             sharing: buffer.sharing(),
         };
         let pieces = buffer.pieces();
-        let made = Copies::make(&settings.spares, copying, pieces, Cut::Whole, &wanted, waiting);
+        let made = Copies::make(&settings.spares, copying, pieces, Cut::Whole, &wanted, may_block);
         made.ok()?
     }
 
@@ -359,7 +360,7 @@ impl<P: Cpus + Clone> Device<P> {
                 Err(MapError::AlwaysCopied)
             }
             Some(copying) if !terms.in_place && buffer.memory_kind() != MemoryKind::Registers => {
-                self.copies_by(copying, buffer, through, line, terms.waiting)
+                self.copies_by(copying, buffer, through, line, terms.may_block)
             }
             _ => match hidden_from(self.settings.constraints.reach, buffer) {
                 Some(piece) => Err(MapError::Private { piece }),
@@ -389,7 +390,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: &B,
         through: Through,
         line: PageSize,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<Option<Record>, MapError> {
         let settings = &*self.settings;
         let constraints = &settings.constraints;
@@ -413,7 +414,7 @@ impl<P: Cpus + Clone> Device<P> {
         }
         let wanted = Wanted { constraints, through, sharing: buffer.sharing() };
         let pieces = buffer.pieces();
-        Copies::make(&settings.spares, copying, pieces, cut, &wanted, waiting)
+        Copies::make(&settings.spares, copying, pieces, cut, &wanted, may_block)
     }
 }
 

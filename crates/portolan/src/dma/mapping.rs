@@ -13,7 +13,7 @@ use super::segments::{DmaSegments, Placing};
 use super::settings::Settings;
 use super::space::DmaSpace;
 use super::trace::Traced;
-use super::waiting::{Left, Until};
+use super::waiting::{Clearance, Outcome};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, Sharing, bytes_of, read, write};
@@ -339,26 +339,26 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     #[inline]
     pub fn unmap(self) -> Result<B, UnmapFailed<P, B, D>> {
         let parts = self.into_parts();
-        if let (Place::Space(range), Some(space)) = (parts.place(), &parts.settings.space) {
-            let until = match parts.copies {
-                None => Until::Policy,
-                Some(_) => Until::Quiet,
-            };
-            if let Err((error, left)) = space.unmap(range, until) {
-                let value = match left {
-                    Left::Mapped => NotUnmapped::Mapped(Self::of(parts)),
-                    Left::Held(wait) => {
+        let clearance = match (parts.place(), &parts.settings.space) {
+            (Place::Space(range), Some(space)) => {
+                match space.unmap(range, parts.copies.is_some()) {
+                    Ok(Outcome::Flushed(flushed)) => Clearance::Flushed(flushed),
+                    Ok(_) => Clearance::Lazy,
+                    Err((error, Outcome::Waits(wait))) => {
                         parts.end();
                         let Parts { settings, copies, buffer, .. } = parts;
                         let deferred = Deferred::new(settings, copies, buffer, Some(wait));
-                        NotUnmapped::Deferred(deferred)
+                        return Err(Failed { error, value: NotUnmapped::Deferred(deferred) });
                     }
-                };
-                return Err(Failed { error, value });
+                    Err((error, _)) => {
+                        return Err(Failed { error, value: NotUnmapped::Mapped(Self::of(parts)) });
+                    }
+                }
             }
-        }
+            _ => Clearance::Untranslated,
+        };
         parts.end();
-        parts.settings.give_back(parts.copies);
+        parts.settings.give_back(parts.copies, clearance);
         Settings::let_go(parts.settings);
         Ok(ManuallyDrop::into_inner(parts.buffer))
     }

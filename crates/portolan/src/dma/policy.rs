@@ -30,3 +30,12 @@ pub enum Policy {
     /// are trusted: others are refused.
     Lazy,
 }
+
+/// Permission of a caller's operation to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MayBlock {
+    /// For hardware, other CPUs and the heap.
+    Yes,
+    /// A handler's: for nothing.
+    No,
+}

@@ -2,13 +2,14 @@
 
 use super::Policy;
 use super::error::UnmapError;
-use super::flush_queue::{Fill, Joined, Keeper, Ticket, Tried, Which};
+use super::flush_queue::{Fill, Joined, Ticket};
+use super::policy::MayBlock;
 use super::range::DmaRange;
 use super::space::DmaSpace;
 use super::streams::Streams;
-use super::waiting::{Chosen, Held, Left, Until, Wait};
+use super::waiting::{Chosen, Held, Outcome, Wait};
 use crate::addr::IovaRange;
-use crate::inval::Gather;
+use crate::inval::{Flushed, Gather};
 use crate::iommu::IommuError;
 use crate::platform::{Cpus, Lock, SharedWord};
 use core::sync::atomic::Ordering;
@@ -28,13 +29,14 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Err(error) = self.check(&range) {
             return Err((error, Some(range)));
         }
-        self.unmap(range.addresses(), Until::Policy).map_err(|(error, left)| match left {
-            Left::Mapped => (error, Some(range)),
-            Left::Held(wait) => {
+        match self.unmap(range.addresses(), false) {
+            Ok(_) => Ok(()),
+            Err((error, Outcome::Waits(wait))) => {
                 self.keep(&wait);
-                (error, None)
+                Err((error, None))
             }
-        })
+            Err((error, _)) => Err((error, Some(range))),
+        }
     }
 
     /// Pays for all entries that have reached a bound in any CPU's queue, and fills the reserve
@@ -52,7 +54,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if self.failure().is_some() {
             self.block_streams();
         }
-        self.flush_queues(Which::Due)
+        self.flush_queues(true)
     }
 
     /// Pays for everything that waits, and waits for entries for which others are paying. It fills
@@ -64,7 +66,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// As [`DmaSpace::tick`].
     pub fn flush(&self) -> Result<(), UnmapError> {
         self.replenish();
-        self.flush_queues(Which::All)
+        self.flush_queues(false)
     }
 
     /// Tells if [`DmaSpace::tick`] should be called: the calling CPU's queue has reached one of its
@@ -86,7 +88,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// If the hardware still does not complete.
     pub fn recover(&self) -> Result<(), UnmapError> {
         for queue in 0..self.pending.len() {
-            if let Some(ticket) = self.pending.waiting(&self.cpus, queue, Which::All) {
+            if let Some(ticket) = self.pending.waiting(&self.cpus, queue, false) {
                 self.pay_for(ticket)?;
             }
         }
@@ -96,91 +98,101 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok(())
     }
 
-    fn flush_queues(&self, which: Which) -> Result<(), UnmapError> {
+    fn flush_queues(&self, only_due: bool) -> Result<(), UnmapError> {
         let mut first = Ok(());
         for queue in 0..self.pending.len() {
-            if let Some(ticket) = self.pending.waiting(&self.cpus, queue, which) {
-                first = first.and(self.settle_ticket(ticket));
+            if let Some(ticket) = self.pending.waiting(&self.cpus, queue, only_due) {
+                first = first.and(self.settle_ticket(ticket).map(drop));
             }
         }
         self.release_held();
         first
     }
 
-    /// Unmaps, and makes quiet as much as `until` asks for.
+    /// Unmaps, and flushes the range, unless the policy is lazy and `must_flush` does not say so.
+    ///
+    /// # Errors
+    /// With [`Outcome::Waits`] or [`Outcome::Mapped`].
     #[inline]
-    pub(super) fn unmap(&self, range: IovaRange, until: Until) -> Result<(), (UnmapError, Left)> {
-        let lazy = match (self.policy, until) {
-            (Policy::Strict, _) => return self.take_down(range),
-            (Policy::Lazy, Until::Policy) => true,
-            (Policy::Lazy | Policy::Deferred, _) => false,
-        };
+    pub(super) fn unmap(
+        &self,
+        range: IovaRange,
+        must_flush: bool,
+    ) -> Result<Outcome, (UnmapError, Outcome)> {
+        if self.policy == Policy::Strict {
+            return self.take_down(range);
+        }
+        let lazy = self.policy == Policy::Lazy && !must_flush;
         // That flush may be underneath us: it is not waited for.
         if !lazy && self.pending.is_flushing(&self.cpus) {
             return self.take_down(range);
         }
-        let (keeper, mut unpaid) = (Keeper::Queue, None);
+        let (may_block, mut unpaid) = (MayBlock::Yes, None);
         let joined =
-            self.pending.join(&self.cpus, &*self.domain, range, range, keeper, &mut unpaid);
+            self.pending.join(&self.cpus, &*self.domain, range, range, may_block, &mut unpaid);
         if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
             self.trace_unmap(range);
         }
         match joined {
-            Ok(Joined::Queued(_, Fill::Room)) if lazy => Ok(()),
+            Ok(Joined::Queued(ticket, Fill::Room)) if lazy => Ok(Outcome::Waits(Wait::on(ticket))),
             // While another flush is under way there is room for as much again.
-            Ok(Joined::Queued(ticket, _)) if lazy => match self.try_settle_ticket(ticket) {
-                Ok(Tried::Quiet | Tried::Busy) => Ok(()),
-                Err(error) => Err((error, Left::Held(Wait::on(ticket)))),
-            },
+            Ok(Joined::Queued(ticket, Fill::Due)) if lazy => {
+                let waits = || Outcome::Waits(Wait::on(ticket));
+                let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()))?;
+                Ok(tried.map_or_else(waits, Outcome::Flushed))
+            }
             Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => {
-                self.settle_ticket(ticket).map_err(|error| (error, Left::Held(Wait::on(ticket))))
+                let settled = self.settle_ticket(ticket).map(Outcome::Flushed);
+                settled.map_err(|error| (error, Outcome::Waits(Wait::on(ticket))))
             }
             Ok(Joined::NoRoom) => self.take_down(range),
             Ok(Joined::Unpaid) => self.pay(range, &mut unpaid.unwrap_or_default()),
-            Err(error) => Err((error.into(), Left::Mapped)),
+            Err(error) => Err((error.into(), Outcome::Mapped)),
         }
     }
 
     /// Unmaps and pays at once.
     #[inline]
-    pub(super) fn take_down(&self, range: IovaRange) -> Result<(), (UnmapError, Left)> {
+    pub(super) fn take_down(&self, range: IovaRange) -> Result<Outcome, (UnmapError, Outcome)> {
         let mut owed = Gather::new();
         match self.domain.unmap(range, &mut owed) {
             Ok(()) => {
                 self.trace_unmap(range);
                 self.pay(range, &mut owed)
             }
-            Err(error) => Err((error.into(), Left::Mapped)),
+            Err(error) => Err((error.into(), Outcome::Mapped)),
         }
     }
 
     /// Pays for `range`, which is unmapped.
     #[inline(always)]
-    fn pay(&self, range: IovaRange, owed: &mut Gather) -> Result<(), (UnmapError, Left)> {
-        if let Err(error) = self.pay_now(owed) {
-            return Err((error, self.hold_after(error, range, owed)));
+    fn pay(&self, range: IovaRange, owed: &mut Gather) -> Result<Outcome, (UnmapError, Outcome)> {
+        match self.pay_now(owed) {
+            Ok(flushed) => {
+                self.give_back(range, &flushed);
+                Ok(Outcome::Flushed(flushed))
+            }
+            Err(error) => Err((error, self.hold_after(error, range, owed))),
         }
-        self.give_back(range);
-        Ok(())
     }
 
     #[cold]
-    fn hold_after(&self, error: UnmapError, range: IovaRange, owed: &mut Gather) -> Left {
-        let left = Left::Held(self.hold(range, core::mem::take(owed)));
+    fn hold_after(&self, error: UnmapError, range: IovaRange, owed: &mut Gather) -> Outcome {
+        let waits = Outcome::Waits(self.hold(range, core::mem::take(owed)));
         self.fail_by(error);
-        left
+        waits
     }
 
     /// Pays `owed`, unless the space is broken.
     #[inline]
-    pub(super) fn pay_now(&self, owed: &mut Gather) -> Result<(), UnmapError> {
+    pub(super) fn pay_now(&self, owed: &mut Gather) -> Result<Flushed, UnmapError> {
         let synced = match self.failure() {
             Some(error) => Err(error),
             None => self.domain.sync(owed).map_err(IommuError::from),
         };
-        synced.map_err(UnmapError::of)?;
+        let flushed = synced.map_err(UnmapError::of)?;
         self.trace_flush(1);
-        Ok(())
+        Ok(flushed)
     }
 
     /// Keeps `range`, which is unmapped, until `owed` is paid.
@@ -215,9 +227,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         mapped: IovaRange,
         range: IovaRange,
     ) -> Result<Wait, UnmapError> {
-        let (keeper, mut unpaid) = (Keeper::Caller, None);
+        let (may_block, mut unpaid) = (MayBlock::No, None);
         let joined =
-            self.pending.join(&self.cpus, &*self.domain, mapped, range, keeper, &mut unpaid)?;
+            self.pending.join(&self.cpus, &*self.domain, mapped, range, may_block, &mut unpaid)?;
         if !matches!(joined, Joined::NoRoom) {
             self.trace_unmap(mapped);
         }
@@ -243,34 +255,38 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if self.policy == Policy::Lazy && wait.range.is_none() {
             return Ok(());
         }
-        let settled = self.settle(wait);
-        match settled {
-            Ok(()) => self.release(wait),
-            Err(_) => self.keep(wait),
+        match self.settle(wait) {
+            Ok(flushed) => {
+                self.release(wait, &flushed);
+                Ok(())
+            }
+            Err(error) => {
+                self.keep(wait);
+                Err(error)
+            }
         }
-        settled
     }
 
-    /// Makes `wait` quiet.
-    pub(super) fn settle(&self, wait: &Wait) -> Result<(), UnmapError> {
+    /// Flushes `wait`.
+    pub(super) fn settle(&self, wait: &Wait) -> Result<Flushed, UnmapError> {
         self.settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
-    /// Makes `wait` quiet, unless another caller is at it.
-    pub(super) fn try_settle(&self, wait: &Wait) -> Result<Tried, UnmapError> {
+    /// Flushes `wait`, unless another caller is at it: then there is no proof.
+    pub(super) fn try_settle(&self, wait: &Wait) -> Result<Option<Flushed>, UnmapError> {
         self.try_settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
-    /// Tells if `wait` is quiet.
+    /// The proof that `wait` was flushed, if it was.
     #[inline]
-    pub(super) fn is_quiet(&self, wait: &Wait) -> bool {
-        wait.ticket.is_some_and(|ticket| self.pending.is_quiet(ticket))
+    pub(super) fn proof(&self, wait: &Wait) -> Option<Flushed> {
+        self.pending.proof(wait.ticket?)
     }
 
-    /// Gives addresses back that `wait`, which is quiet, kept.
-    pub(super) fn release(&self, wait: &Wait) {
+    /// Gives addresses back that `wait`, which is flushed, kept.
+    pub(super) fn release(&self, wait: &Wait, flushed: &Flushed) {
         if let Some(range) = wait.range {
-            self.give_back(range);
+            self.give_back(range, flushed);
         }
     }
 
@@ -302,15 +318,18 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     fn release_held(&self) {
         let next = || {
             self.regions.with(|known| {
-                let mut held = known.held.iter();
-                let at = held.position(|held| self.pending.is_quiet(held.ticket))?;
-                Some(known.held.swap_remove(at))
+                let held = known.held.iter();
+                let proofs = held.enumerate().filter_map(|(at, held)| {
+                    self.pending.proof(held.ticket).map(|flushed| (at, flushed))
+                });
+                let (at, flushed) = { proofs }.next()?;
+                Some((known.held.swap_remove(at), flushed))
             })
         };
-        while let Some(held) = next() {
+        while let Some((held, flushed)) = next() {
             match held.chosen {
-                Chosen::Allocator => self.give_back(held.range),
-                Chosen::Caller => self.give_back_chosen(held.range),
+                Chosen::Allocator => self.give_back(held.range, &flushed),
+                Chosen::Caller => self.give_back_chosen(held.range, &flushed),
             }
         }
     }
@@ -322,18 +341,25 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.lost.count_addresses(u64::from(wait.range.is_some()));
     }
 
-    /// Takes addresses back that are quiet.
+    /// Takes addresses back that were flushed.
     #[inline]
-    pub(super) fn give_back(&self, range: IovaRange) {
+    pub(super) fn give_back(&self, range: IovaRange, _: &Flushed) {
+        self.give_back_unused(range);
+    }
+
+    /// Takes addresses back at which nothing was mapped.
+    #[inline]
+    pub(super) fn give_back_unused(&self, range: IovaRange) {
         if self.iova.free(range).is_err() {
             self.lost.count_addresses(1);
         }
     }
 
-    /// The same of many.
-    pub(super) fn give_back_all(&self, ranges: &[IovaRange]) {
+    /// Takes back the addresses of a queue that was flushed.
+    pub(super) fn give_back_all(&self, ranges: &[IovaRange], flushed: &Flushed) {
+        self.trace_flush(ranges.len());
         match ranges {
-            [range] => self.give_back(*range),
+            [range] => self.give_back(*range, flushed),
             _ => match self.iova.free_all(ranges) {
                 0 => {}
                 lost => self.lost.count_addresses(lost),
@@ -341,22 +367,21 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Takes addresses back that a caller chose, and that are quiet.
-    pub(super) fn give_back_chosen(&self, range: IovaRange) {
+    /// Takes addresses back that a caller chose, and that were flushed.
+    pub(super) fn give_back_chosen(&self, range: IovaRange, _: &Flushed) {
+        self.give_back_chosen_unused(range);
+    }
+
+    /// Takes addresses back that a caller chose, and at which nothing was mapped.
+    pub(super) fn give_back_chosen_unused(&self, range: IovaRange) {
         if self.iova.release(range).is_err() {
             self.lost.count_addresses(1);
         }
     }
 
-    /// Takes back the addresses of a queue that was flushed.
-    fn flushed(&self, ranges: &[IovaRange]) {
-        self.trace_flush(ranges.len());
-        self.give_back_all(ranges);
-    }
-
-    fn settle_ticket(&self, ticket: Ticket) -> Result<(), UnmapError> {
-        if self.pending.is_quiet(ticket) {
-            return Ok(());
+    fn settle_ticket(&self, ticket: Ticket) -> Result<Flushed, UnmapError> {
+        if let Some(flushed) = self.pending.proof(ticket) {
+            return Ok(flushed);
         }
         match self.failure() {
             Some(error) => Err(UnmapError::Iommu(error)),
@@ -364,17 +389,17 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    fn pay_for(&self, ticket: Ticket) -> Result<(), UnmapError> {
-        let give_back = |ranges: &[IovaRange]| self.flushed(ranges);
+    fn pay_for(&self, ticket: Ticket) -> Result<Flushed, UnmapError> {
+        let give_back = |ranges: &[IovaRange], by: &Flushed| self.give_back_all(ranges, by);
         let settled = self.pending.settle(&self.cpus, &*self.domain, ticket, give_back);
         settled.inspect_err(|&error| self.fail_by(error))
     }
 
-    fn try_settle_ticket(&self, ticket: Ticket) -> Result<Tried, UnmapError> {
+    fn try_settle_ticket(&self, ticket: Ticket) -> Result<Option<Flushed>, UnmapError> {
         if let Some(error) = self.failure() {
             return Err(UnmapError::Iommu(error));
         }
-        let mut give_back = |ranges: &[IovaRange]| self.flushed(ranges);
+        let mut give_back = |ranges: &[IovaRange], by: &Flushed| self.give_back_all(ranges, by);
         let tried = self.pending.try_settle(&*self.domain, ticket, &mut give_back);
         tried.map_err(UnmapError::of).inspect_err(|&error| self.fail_by(error))
     }

@@ -243,7 +243,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if !self.domain.is_due(&owed) {
             return Ok(());
         }
-        self.domain.sync(&mut owed).map_err(|error| {
+        self.domain.sync(&mut owed).map(drop).map_err(|error| {
             let error = MapError::of(error.into());
             // It stays mapped: the next sync pays for it.
             self.owe(owed);

@@ -5,8 +5,9 @@ use alloc::sync::Arc;
 use thiserror::Error;
 
 use super::error::{MapError, UnmapError};
+use super::policy::MayBlock;
 use super::space::DmaSpace;
-use super::waiting::{Chosen, Waiting};
+use super::waiting::Chosen;
 use super::{Constraints, DataDirection, HostVisibility, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
@@ -99,7 +100,7 @@ impl<P: Cpus + Clone> Reservation<P> {
         }
         let granule = space.granule().bytes();
         let bytes = bytes.checked_next_multiple_of(granule).ok_or(MapError::TooLong)?;
-        let range = space.allocate(bytes, constraints, Waiting::Allowed)?;
+        let range = space.allocate(bytes, constraints, MayBlock::Yes)?;
         Ok(Self::of(space, range, Chosen::Allocator, constraints))
     }
 
@@ -214,7 +215,7 @@ impl<P: Cpus + Clone> Reservation<P> {
     /// # Errors
     /// If the hardware did not complete, or its queue was busy; the debt stays.
     pub fn sync(&mut self) -> Result<(), UnmapError> {
-        let synced = self.space.domain.sync(&mut self.owed);
+        let synced = self.space.domain.sync(&mut self.owed).map(drop);
         let synced = synced.map_err(|error| UnmapError::of(error.into()));
         synced.inspect_err(|&error| self.space.fail_by(error))
     }
@@ -238,15 +239,18 @@ impl<P: Cpus + Clone> Reservation<P> {
                 return Err((error.into(), Some(self)));
             }
             self.space.trace_unmap(mapped);
-            self.linked = 0;
-            if let Err(error) = self.space.pay_now(&mut self.owed) {
-                self.range = None;
-                let owed = core::mem::take(&mut self.owed);
-                self.space.keep_chosen(range, owed);
-                self.space.fail_by(error);
-                return Err((error, None));
-            }
-            return Ok(());
+            self.range = None;
+            return match self.space.pay_now(&mut self.owed) {
+                Ok(flushed) => {
+                    self.space.give_back_chosen(range, &flushed);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.space.keep_chosen(range, core::mem::take(&mut self.owed));
+                    self.space.fail_by(error);
+                    Err((error, None))
+                }
+            };
         }
         let owed = core::mem::take(&mut self.owed);
         if !owed.is_empty() {
@@ -269,8 +273,8 @@ impl<P: Cpus + Clone> Drop for Reservation<P> {
         };
         if self.linked == 0 {
             match self.chosen {
-                Chosen::Allocator => self.space.give_back(range),
-                Chosen::Caller => self.space.give_back_chosen(range),
+                Chosen::Allocator => self.space.give_back_unused(range),
+                Chosen::Caller => self.space.give_back_chosen_unused(range),
             }
             return;
         }

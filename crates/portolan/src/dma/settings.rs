@@ -13,6 +13,7 @@ use super::premapped::Premapped;
 use super::quarantine::Lost;
 use super::space::DmaSpace;
 use super::streams::Requester;
+use super::waiting::Clearance;
 use crate::bounce::BouncePool;
 use crate::platform::contract::{Buffer, MemoryKind};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind, Transfer};
@@ -175,8 +176,9 @@ impl<P: Cpus + Clone> Settings<P> {
         }
     }
 
-    /// Gives copies back that no device reaches any more.
-    pub fn give_back(&self, copies: Option<Record>) {
+    /// Gives copies back.
+    #[inline]
+    pub fn give_back(&self, copies: Option<Record>, _: Clearance) {
         if let (Some(copying), Some(copies)) = (&self.copying, copies) {
             self.spares.give_back(copies, &*copying.pool);
         }

@@ -8,11 +8,12 @@ use super::error::{MapError, SpaceError, UnmapError};
 use super::flush_queue::{FlushQueue, LazyBounds};
 use super::layout::Layout;
 use super::list::List;
+use super::policy::MayBlock;
 use super::quarantine::{Lost, Quarantine};
 use super::range::DmaRange;
 use super::streams::{Regions, Streams};
 use super::trust::MembersTrust;
-use super::waiting::{Wait, Waiting};
+use super::waiting::Wait;
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
@@ -323,7 +324,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     ) -> Result<(IovaRange, Iova), NotPlaced> {
         let pieces = core::slice::from_ref(&memory);
         let layout = Layout::new(Iova::new(0), self.granule, constraints);
-        let range = self.place_by(layout, pieces, access, constraints, Waiting::Allowed)?;
+        let range = self.place_by(layout, pieces, access, constraints, MayBlock::Yes)?;
         let placed = layout.from(range.start()).place(memory);
         Ok((range, Iova::new(placed.first)))
     }
@@ -355,10 +356,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         pieces: &[PhysRange],
         access: Access,
         constraints: &Constraints,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<IovaRange, NotPlaced> {
         let layout = Layout::new(Iova::new(0), self.granule, constraints);
-        self.place_by(layout, pieces, access, constraints, waiting)
+        self.place_by(layout, pieces, access, constraints, may_block)
     }
 
     #[inline]
@@ -368,12 +369,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         pieces: &[PhysRange],
         access: Access,
         constraints: &Constraints,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<IovaRange, NotPlaced> {
-        let addresses = |bytes, limits: &Constraints| self.allocate(bytes, limits, waiting);
+        let addresses = |bytes, limits: &Constraints| self.allocate(bytes, limits, may_block);
         match layout.is_dense() {
-            true => self.place_dense(pieces, access, constraints, waiting, addresses),
-            false => self.place_apart(pieces, access, constraints, waiting, addresses, layout),
+            true => self.place_dense(pieces, access, constraints, may_block, addresses),
+            false => self.place_apart(pieces, access, constraints, may_block, addresses, layout),
         }
     }
 
@@ -394,10 +395,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             Ok(range)
         };
         let layout = Layout::new(Iova::new(0), self.granule, constraints);
-        let waiting = Waiting::Allowed;
+        let may_block = MayBlock::Yes;
         match layout.is_dense() {
-            true => self.place_dense(pieces, access, constraints, waiting, addresses),
-            false => self.place_apart(pieces, access, constraints, waiting, addresses, layout),
+            true => self.place_dense(pieces, access, constraints, may_block, addresses),
+            false => self.place_apart(pieces, access, constraints, may_block, addresses, layout),
         }
     }
 
@@ -425,7 +426,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         pieces: &[PhysRange],
         access: Access,
         constraints: &Constraints,
-        waiting: Waiting,
+        may_block: MayBlock,
         addresses: impl FnOnce(u64, &Constraints) -> Result<IovaRange, MapError>,
         layout: Layout,
     ) -> Result<IovaRange, NotPlaced> {
@@ -434,11 +435,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if count - pieces.len() > MOST_FILLS {
             return Err(MapError::Records.into());
         }
-        let list = List::gather(layout.filled(pieces), count, waiting)?;
+        let list = List::gather(layout.filled(pieces), count, may_block)?;
         let bytes = self.measure(list.as_slice(), constraints)?;
         let constraints =
             Constraints { align: constraints.align.max(layout.alignment(bytes)), ..*constraints };
-        self.place_dense(list.as_slice(), access, &constraints, waiting, addresses)
+        self.place_dense(list.as_slice(), access, &constraints, may_block, addresses)
     }
 
     /// Maps `pieces`, each in pages of its own, at contiguous addresses.
@@ -448,16 +449,16 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         pieces: &[PhysRange],
         access: Access,
         constraints: &Constraints,
-        waiting: Waiting,
+        may_block: MayBlock,
         addresses: impl FnOnce(u64, &Constraints) -> Result<IovaRange, MapError>,
     ) -> Result<IovaRange, NotPlaced> {
         let bytes = self.measure(pieces, constraints)?;
-        if waiting == Waiting::Refused && self.maps_owe == MapsOwe::Sync {
+        if may_block == MayBlock::No && self.maps_owe == MapsOwe::Sync {
             return Err(MapError::WouldWait.into());
         }
         let range = addresses(bytes, constraints)?;
         let mut owed = Gather::new();
-        if waiting == Waiting::Allowed {
+        if may_block == MayBlock::Yes {
             owed.pay_before_use();
         }
         let access = self.granted(access);
@@ -465,7 +466,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let memory = DmaMemory::all_promised(pieces);
         let mut mapped = self.domain.map_sg(range.start(), memory, access, &mut owed);
         if let Err(error) = &mapped {
-            if waiting == Waiting::Allowed && self.ends_by_flush(error) {
+            if may_block == MayBlock::Yes && self.ends_by_flush(error) {
                 mapped = self.domain.map_sg(range.start(), memory, access, &mut owed);
             }
         }
@@ -473,13 +474,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             if !owed.is_empty() {
                 self.owe(owed);
             }
-            self.give_back(range);
+            self.give_back_unused(range);
             return Err(error.into());
         }
         self.trace_map(range.start(), pieces);
         let owes = self.maps_owe == MapsOwe::Sync || owed.holds_tables();
         if owes && self.domain.is_due(&owed) {
-            self.after_map(range, &mut owed, waiting)?;
+            self.after_map(range, &mut owed, may_block)?;
         }
         Ok(range)
     }
@@ -489,12 +490,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         &self,
         range: IovaRange,
         owed: &mut Gather,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<(), NotPlaced> {
-        let error = match waiting {
-            Waiting::Refused => MapError::WouldWait,
-            Waiting::Allowed => match self.domain.sync(owed) {
-                Ok(()) => return Ok(()),
+        let error = match may_block {
+            MayBlock::No => MapError::WouldWait,
+            MayBlock::Yes => match self.domain.sync(owed) {
+                Ok(_) => return Ok(()),
                 Err(error) => MapError::of(error.into()),
             },
         };
@@ -543,11 +544,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         &self,
         bytes: u64,
         constraints: &Constraints,
-        waiting: Waiting,
+        may_block: MayBlock,
     ) -> Result<IovaRange, MapError> {
         let align = constraints.align.max(self.granule);
         let request = Request { bytes, align, limit: constraints.dma_mask };
-        if waiting == Waiting::Refused {
+        if may_block == MayBlock::No {
             return self.allocate_sparing(&request);
         }
         self.replenish();

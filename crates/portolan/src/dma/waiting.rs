@@ -1,24 +1,46 @@
-//! Waits of ranges, and permission of their callers to wait.
+//! Waits of ranges, and outcomes of their unmaps.
 //!
 //! *Context.* Interrupt: values.
 
 use super::flush_queue::Ticket;
 use crate::addr::IovaRange;
-
-/// Permission of a map to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
-    Allowed,
-    Refused,
-}
+use crate::inval::Flushed;
 
 /// Wait of an unmapped range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    /// Never quiet without.
+    /// `None`: the range is never known to be flushed.
     pub ticket: Option<Ticket>,
-    /// Addresses that are to be given back once it is quiet: the queue had no room for them.
+    /// Addresses that are to be given back once it is flushed: the queue had no room for them.
     pub range: Option<IovaRange>,
+}
+
+impl Wait {
+    pub fn on(ticket: Ticket) -> Self {
+        Self { ticket: Some(ticket), range: None }
+    }
+}
+
+/// Outcome of an unmap.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// No device reaches the range any more.
+    Flushed(Flushed),
+    /// It is unmapped, and devices may reach it.
+    Waits(Wait),
+    /// It is mapped, as it was.
+    Mapped,
+}
+
+/// Reason for which a buffer, or the slots of its copies, go back to their owner.
+#[derive(Debug)]
+pub(super) enum Clearance {
+    /// No device reaches them any more.
+    Flushed(Flushed),
+    /// No device has reached them, or not through tables: its driver says when it is done.
+    Untranslated,
+    /// The policy is lazy: devices that are trusted may reach them within its bounds.
+    Lazy,
 }
 
 /// Chooser of addresses, which decides the way they go back.
@@ -28,35 +50,10 @@ pub(super) enum Chosen {
     Caller,
 }
 
-/// Addresses for which a queue had no place, or that are none of its kind, until they are quiet.
+/// Addresses for which a queue had no place, or that are none of its kind, until they are flushed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub ticket: Ticket,
     pub range: IovaRange,
     pub chosen: Chosen,
-}
-
-/// State of a range after an unmap that failed.
-#[derive(Debug)]
-pub(super) enum Left {
-    /// It is mapped, as it was.
-    Mapped,
-    /// It is unmapped, and not known to be quiet.
-    Held(Wait),
-}
-
-/// State that an unmap has to reach before it returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// The state that the policy asks for.
-    Policy,
-    /// No device reaches the memory.
-    Quiet,
-}
-
-impl Wait {
-    pub fn on(ticket: Ticket) -> Self {
-        let (ticket, range) = (Some(ticket), None);
-        Self { ticket, range }
-    }
 }

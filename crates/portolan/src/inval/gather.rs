@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use thiserror::Error;
 
-use super::Depth;
+use super::{Depth, Flushed};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 
 /// Spans kept apart before neighbours are merged.
@@ -338,14 +338,16 @@ impl Gather {
         Ok(())
     }
 
-    /// Empties a debt of `table`, which is no page table, once it was paid.
+    /// Empties a debt of `table`, which is no page table, once it was paid, and returns the proof.
+    ///
+    /// *Caller's duties.* All of it was carried out: no device uses translations that it named.
     ///
     /// # Errors
     /// If it is of another table.
-    pub fn paid(&mut self, table: TableId) -> Result<(), WrongTable> {
+    pub fn paid(&mut self, table: TableId) -> Result<Flushed, WrongTable> {
         self.check(table)?;
         *self = Self::new();
-        Ok(())
+        Ok(Flushed::new())
     }
 
     #[cfg(test)]

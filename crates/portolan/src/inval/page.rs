@@ -3,8 +3,8 @@
 //!
 //! *Context.* Interrupt: a value.
 
-use super::plan::one;
-use super::{Caching, Capabilities, Command, Depth, Gather, Quirks, Run, WalkFlush};
+use super::plan::PlanInputs;
+use super::{Caching, Command, Depth, Gather, Run, WalkFlush};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 /// Command that pays a debt of one span, where that does not depend on more than its address.
@@ -20,24 +20,20 @@ pub(crate) struct OneCommand {
 }
 
 impl OneCommand {
-    /// For pages of `granule`, in a table with the tag `context`.
-    pub(crate) fn new(
-        context: InvalTag,
-        caps: &Capabilities,
-        quirks: &Quirks,
-        granule: PageSize,
-    ) -> Self {
+    /// For pages of `granule`, in a table whose debts have the plans of `inputs`.
+    pub(crate) fn new(inputs: PlanInputs<'_>, granule: PageSize) -> Self {
+        let PlanInputs { context, caps, quirks } = inputs;
         let mut owed = Gather::new();
         let first = IovaRange::page(Iova::new(0), granule);
         owed.add_unmapped(first, granule, Depth::LeafOnly);
         // Mapped spans differ from debt to debt.
         let alike = caps.caching == Caching::PresentOnly;
         let alike = alike && caps.granule <= granule;
-        let page = one(context, caps, quirks, &owed).filter(|_| alike);
+        let page = inputs.plan(&owed).lone().filter(|_| alike);
         let by_context = alike && quirks.walk_flush == WalkFlush::ByContext;
         let mut owed = Gather::new();
         owed.add_unmapped(first, granule, Depth::AllLevels);
-        let tables = one(context, caps, quirks, &owed).and(by_context.then_some(context));
+        let tables = inputs.plan(&owed).lone().and(by_context.then_some(context));
         let inside = granule.bytes() - 1;
         Self { page, tables, inside }
     }

@@ -88,24 +88,6 @@ fn choose(context: InvalTag, caps: &Capabilities, quirks: &Quirks, gather: &Gath
     }
 }
 
-/// The command that pays all of `gather`, where one does with nothing before it and nothing repeated:
-/// the plan of most unmaps, without the plan.
-#[inline]
-pub(super) fn one(
-    context: InvalTag,
-    caps: &Capabilities,
-    quirks: &Quirks,
-    gather: &Gather,
-) -> Option<Command> {
-    let ([span], []) = (gather.unmapped(), owed_for_maps(caps, gather)) else {
-        return None;
-    };
-    if caps.write_buffer == WriteBuffer::MustFlush || quirks.repeat > 1 {
-        return None;
-    }
-    lone(context, caps, quirks, *span)
-}
-
 /// The one command for `span`, if there is one.
 #[inline]
 fn lone(context: InvalTag, caps: &Capabilities, quirks: &Quirks, span: Span) -> Option<Command> {
@@ -207,7 +189,31 @@ fn owed_for_maps<'g>(caps: &Capabilities, gather: &'g Gather) -> &'g [Span] {
     }
 }
 
+/// Inputs of a plan, but for the debt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlanInputs<'t> {
+    pub context: InvalTag,
+    pub caps: &'t Capabilities,
+    pub quirks: &'t Quirks,
+}
+
+impl<'t> PlanInputs<'t> {
+    /// The plan of `gather`.
+    #[inline]
+    pub(super) fn plan(self, gather: &'t Gather) -> Plan<'t> {
+        plan(self.context, self.caps, self.quirks, gather)
+    }
+}
+
 impl Plan<'_> {
+    /// The command that is all of it, but for the sync: with nothing before it and nothing repeated.
+    pub(super) fn lone(&self) -> Option<Command> {
+        match self.form {
+            Form::One(command) if self.rounds() == 1 && !self.flushes() => Some(command),
+            _ => None,
+        }
+    }
+
     /// Tells if the queue has nothing to do.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -2,9 +2,7 @@
 
 use thiserror::Error;
 
-use super::plan::one;
-use super::{Capabilities, Command, Gather, Quirks, Step, WrongTable, plan};
-use crate::addr::InvalTag;
+use super::{Command, Gather, PlanInputs, Settled, Step, WrongTable};
 
 /// Table pages of a debt that have left the tree: entries of walk caches for them go before they
 /// are used again.
@@ -60,26 +58,6 @@ pub trait InvalidationQueue {
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
     ) -> Result<(), Self::Error>;
-
-    /// As [`InvalidationQueue::pay`], of steps that say all.
-    ///
-    /// # Errors
-    /// As [`InvalidationQueue::pay`].
-    #[inline]
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
-        self.pay(steps, TablesLeft::ByDepth)
-    }
-
-    /// As [`InvalidationQueue::pay`] of a debt that `command` and a sync after it pay: for queues that
-    /// can do without asking for the next step.
-    ///
-    /// # Errors
-    /// As [`InvalidationQueue::pay`].
-    #[inline]
-    fn pay_by(&self, command: Command, tables: TablesLeft) -> Result<(), Self::Error> {
-        let steps = [Step::Invalidate(command), Step::Sync];
-        self.pay(&mut steps.into_iter(), tables)
-    }
 }
 
 impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
@@ -91,15 +69,6 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
         tables: TablesLeft,
     ) -> Result<(), Q::Error> {
         (**self).pay(steps, tables)
-    }
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
-        (**self).execute(steps)
-    }
-
-    #[inline]
-    fn pay_by(&self, command: Command, tables: TablesLeft) -> Result<(), Q::Error> {
-        (**self).pay_by(command, tables)
     }
 }
 
@@ -115,22 +84,38 @@ pub enum SyncError<E> {
     Queue(E),
 }
 
-/// Has `queue` carry out the plan of `owed`, whose lines were written back.
+/// Has `queue` settle `owed`, whose lines were written back: by the command `lone`, if that alone
+/// does it, and by the plan of `owed` otherwise.
+///
+/// *Context.* Atomic: waits for the hardware.
 ///
 /// # Errors
-/// If the queue failed.
+/// If the queue failed; `owed` is as it was.
 #[inline]
-pub(crate) fn submit<Q: InvalidationQueue + ?Sized>(
+pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
     queue: &Q,
-    context: InvalTag,
-    caps: &Capabilities,
-    quirks: &Quirks,
+    inputs: PlanInputs<'_>,
+    lone: Option<Command>,
+    owed: &'g mut Gather,
+) -> Result<Settled<'g>, Q::Error> {
+    match lone {
+        Some(command) => {
+            let steps = [Step::Invalidate(command), Step::Sync];
+            queue.pay(&mut steps.into_iter(), TablesLeft::of(owed))?;
+        }
+        None => carry_out(queue, inputs, owed)?,
+    }
+    Ok(Settled::new(owed))
+}
+
+/// Carries out the plan of `owed`: seldom, beside the command of one page or of tables.
+#[inline(never)]
+fn carry_out<Q: InvalidationQueue + ?Sized>(
+    queue: &Q,
+    inputs: PlanInputs<'_>,
     owed: &Gather,
 ) -> Result<(), Q::Error> {
-    if let Some(command) = one(context, caps, quirks, owed) {
-        return queue.pay_by(command, TablesLeft::of(owed));
-    }
-    let plan = plan(context, caps, quirks, owed);
+    let plan = inputs.plan(owed);
     match plan.is_empty() {
         true => Ok(()),
         false => queue.pay(&mut plan.steps(), TablesLeft::of(owed)),
@@ -140,37 +125,6 @@ pub(crate) fn submit<Q: InvalidationQueue + ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::sync::Arc;
-    use core::iter::empty;
-
-    /// Fails, with the kind of the call as its error.
-    struct Fails;
-
-    impl InvalidationQueue for Fails {
-        type Error = &'static str;
-
-        fn pay(&self, _: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), Self::Error> {
-            Err("a debt")
-        }
-
-        fn execute(&self, _: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
-            Err("steps")
-        }
-
-        fn pay_by(&self, _: Command, _: TablesLeft) -> Result<(), Self::Error> {
-            Err("a command")
-        }
-    }
-
-    #[test]
-    fn a_pointer_to_a_queue_passes_steps_and_debts_on() {
-        let queue = Arc::new(Fails);
-        assert_eq!(queue.execute(&mut empty()), Err("steps"));
-        assert_eq!(queue.pay(&mut empty(), TablesLeft::No), Err("a debt"));
-        let context = InvalTag::new(1);
-        let by = queue.pay_by(Command::Context { context }, TablesLeft::Yes);
-        assert_eq!(by, Err("a command"));
-    }
 
     #[test]
     fn debts_that_are_paid_together_hold_tables_if_one_of_them_does() {

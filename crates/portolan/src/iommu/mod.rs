@@ -31,7 +31,7 @@ pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
 use crate::addr::{Iova, IovaRange, PageSize, Pasid, StreamId, TableId};
-use crate::inval::{Gather, SyncError, WrongTable};
+use crate::inval::{Flushed, Gather, SyncError, WrongTable};
 use crate::platform::{AllMemory, DmaMemory};
 use crate::table::{Access, SplitError, TableUnmapError, Translation};
 use alloc::sync::Arc;
@@ -138,14 +138,14 @@ pub trait Domain: Send + Sync {
     }
 
     /// Pays a debt of this domain and takes back the memory that it held; `owed` is empty
-    /// afterwards. When this returns `Ok`, no device reaches anything through unmapped addresses.
+    /// afterwards. When this returns the proof, no device reaches anything through unmapped addresses.
     ///
     /// *Context.* Atomic: waits for the hardware.
     ///
     /// # Errors
     /// If the hardware did not complete, or the debt is of another domain. It is still owed and
     /// still in `owed`: nothing of it may be reused.
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>>;
+    fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>>;
 
     /// Tells if anything has to be done to pay `owed`. If not, dropping it loses nothing: a map
     /// mostly owes nothing, and then a debt need not be handed around.

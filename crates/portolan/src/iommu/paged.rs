@@ -8,8 +8,8 @@ use super::{
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, TableId};
 use crate::inval::{
-    Capabilities, Combined, Depth, Gather, InvalidationQueue, OneCommand, Quiesced, Quirks, Step,
-    SyncError, TablesLeft, WrongTable, owes_nothing, plan, submit,
+    Capabilities, Combined, Depth, Flushed, Gather, InvalidationQueue, OneCommand, PlanInputs,
+    Quiesced, Quirks, Step, SyncError, WrongTable, owes_nothing, plan,
 };
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
@@ -89,7 +89,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         queue: Q,
     ) -> Self {
         Self {
-            one: OneCommand::new(context, &caps, &quirks, F::GRANULE),
+            one: OneCommand::new(PlanInputs { context, caps: &caps, quirks: &quirks }, F::GRANULE),
             table,
             context,
             caps,
@@ -137,10 +137,8 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         plan(self.context, &self.caps, &self.quirks, owed).steps()
     }
 
-    /// Hands the plan of `owed` over: seldom, beside the command of one page or of tables.
-    #[inline(never)]
-    fn submit(&self, owed: &Gather) -> Result<(), IommuError> {
-        submit(&self.queue, self.context, &self.caps, &self.quirks, owed)
+    const fn inputs(&self) -> PlanInputs<'_> {
+        PlanInputs { context: self.context, caps: &self.caps, quirks: &self.quirks }
     }
 
     fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<IommuError>> {
@@ -169,7 +167,7 @@ impl<F: Format, Q: TagPool> PagedDomain<F, ForeignTables, Q> {
         let mut owed = Gather::new();
         owed.claim(self.table.id())?;
         owed.add_unmapped_mixed(pages, (F::GRANULE, largest), Depth::AllLevels);
-        self.sync(&mut owed)
+        self.sync(&mut owed).map(drop)
     }
 }
 
@@ -257,16 +255,9 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     }
 
     #[inline]
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
-        owed.check(self.table.id())?;
-        self.table.write_back(self.caps.walker, owed);
-        let paid = match self.one.of(owed) {
-            Some(command) => self.queue.pay_by(command, TablesLeft::of(owed)),
-            None => self.submit(owed),
-        };
-        paid.map_err(SyncError::Queue)?;
-        self.table.reclaim_paid(owed);
-        Ok(())
+    fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
+        let lone = self.one.of(owed);
+        self.table.sync_and_reclaim(&self.queue, self.inputs(), lone, owed)
     }
 
     #[inline]

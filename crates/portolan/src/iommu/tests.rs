@@ -13,8 +13,8 @@ use super::{
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId, TableId};
 use crate::inval::{
-    Capabilities, CombineOptions, Combined, Command, Depth, Gather, InvalidationQueue, PageForm,
-    Quirks, Ranges, Step, SyncError, TablesLeft,
+    Capabilities, CombineOptions, Combined, Command, Depth, Flushed, Gather, InvalidationQueue,
+    PageForm, Quirks, Ranges, Step, SyncError, TablesLeft,
 };
 use crate::platform::tests::Still;
 use crate::platform::{AllMemory, DmaMemory, ForeignTables, Nanos, SlabTables};
@@ -234,7 +234,7 @@ impl Domain for Plain {
         self.0.unmap(range, owed)
     }
 
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
         self.0.sync(owed)
     }
 

@@ -39,17 +39,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// The same of `owed`, which is of this table and was paid just now; it is empty afterwards.
-    #[inline]
-    pub(crate) fn reclaim_paid(&self, owed: &mut Gather) {
-        if owed.holds_tables() {
-            self.take_in(owed.tables, &owed.unlinked);
-        }
-        owed.clear();
-    }
-
     /// Frees tables that are quiet: a chain of them, and emptied leaf tables.
-    fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
+    pub(super) fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
         for &vacancy in unlinked {
             let Some((entry, parent, raw, table)) = self.still_vacated(vacancy) else {
                 continue;

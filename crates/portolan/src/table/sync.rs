@@ -6,7 +6,8 @@ use super::PageTable;
 use super::format::Format;
 use crate::addr::InvalTag;
 use crate::inval::{
-    Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, SyncError, Walker, submit,
+    Capabilities, Command, Flushed, Gather, InvalidationQueue, PlanInputs, Quiesced, Quirks,
+    Settled, SyncError, Walker, settle,
 };
 use crate::platform::TableMem;
 
@@ -29,16 +30,43 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         (caps, quirks): (&Capabilities, &Quirks),
         owed: &mut Gather,
     ) -> Result<Quiesced, SyncError<Q::Error>> {
+        let settled = self.settle(queue, PlanInputs { context, caps, quirks }, None, owed)?;
+        Ok(settled.into_quiesced(self.id))
+    }
+
+    /// As [`PageTable::sync`], and takes the table pages of the debt back at once. `lone` is the command
+    /// that alone pays it, if the caller knows it.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
+    #[inline]
+    pub(crate) fn sync_and_reclaim<Q: InvalidationQueue + ?Sized>(
+        &self,
+        queue: &Q,
+        inputs: PlanInputs<'_>,
+        lone: Option<Command>,
+        owed: &mut Gather,
+    ) -> Result<Flushed, SyncError<Q::Error>> {
+        let settled = self.settle(queue, inputs, lone, owed)?;
+        Ok(settled.reclaim(|tables, unlinked| self.take_in(tables, unlinked)))
+    }
+
+    #[inline]
+    fn settle<'g, Q: InvalidationQueue + ?Sized>(
+        &self,
+        queue: &Q,
+        inputs: PlanInputs<'_>,
+        lone: Option<Command>,
+        owed: &'g mut Gather,
+    ) -> Result<Settled<'g>, SyncError<Q::Error>> {
         owed.check(self.id)?;
-        self.write_back(caps.walker, owed);
-        submit(queue, context, caps, quirks, owed).map_err(SyncError::Queue)?;
-        Ok(owed.take_quiesced(self.id))
+        self.write_back(inputs.caps.walker, owed);
+        settle(queue, inputs, lone, owed).map_err(SyncError::Queue)
     }
 
     /// Writes back the lines that `owed` names, and waits until they are in memory, where `walker` reads
     /// memory.
     #[inline]
-    pub(crate) fn write_back(&self, walker: Walker, owed: &Gather) {
+    fn write_back(&self, walker: Walker, owed: &Gather) {
         if walker != Walker::Coherent && owed.holds_lines() {
             owed.lines().iter().for_each(|&bytes| self.mem.clean(bytes));
             self.mem.clean_barrier();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, MsiMessage};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 use portolan::platform::{Nanos, TableMem};
@@ -63,7 +63,7 @@ impl<B: Behind> ModelHost<B> {
     {
         self.unit.refuse(Some(1));
         let steps = [Step::Invalidate(Command::Global), Step::Sync];
-        let answer = queue.execute(&mut steps.into_iter());
+        let answer = queue.pay(&mut steps.into_iter(), TablesLeft::ByDepth);
         self.unit.refuse(None);
         answer
     }

@@ -49,7 +49,7 @@ impl<M: Machine> Attached<M> {
     }
 
     pub(super) fn sync(&self, mut owed: Gather) -> Verdict {
-        must("syncing", self.domain.sync(&mut owed))
+        must("syncing", self.domain.sync(&mut owed).map(drop))
     }
 
     /// Tells if a write of the device arrives at `pa`.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId, TableId};
-use portolan::inval::{Gather, SyncError, WrongTable};
+use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
 use portolan::iommu::{
     Attach, AttachError, Domain, DomainError, DomainUnmapError, FaultEvent, Iommu, IommuError,
     ReservedRegion, SpaceClaim,
@@ -166,12 +166,11 @@ impl Domain for Space {
         Ok(owes.map_err(TableUnmapError::from)?)
     }
 
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
         if self.left_out != LeftOut::Sync {
             return self.kernel.sync(owed);
         }
-        owed.paid(self.id())?;
-        Ok(())
+        Ok(owed.paid(self.id())?)
     }
 
     fn is_due(&self, owed: &Gather) -> bool {

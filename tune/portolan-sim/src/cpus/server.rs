@@ -59,7 +59,7 @@ impl Hardware for NoCaches {
 
 impl<M: WalkMemory + Send + Sync> Hardware for Iommu<M> {
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        self.execute(steps).map_err(|error| match error {
+        self.pay(steps, TablesLeft::ByDepth).map_err(|error| match error {
             QueueError::Failed { .. } => IommuError::Refused { code: 0 },
             QueueError::Illegal { .. } => IommuError::Unsupported,
             QueueError::TimedOut { waited_ns, .. } => {

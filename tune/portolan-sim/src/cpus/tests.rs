@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use portolan::addr::InvalTag;
-use portolan::inval::{CombineOptions, Combined, Command, InvalidationQueue, Ranges, Step};
+use portolan::inval::{
+    CombineOptions, Combined, Command, InvalidationQueue, Ranges, Step, TablesLeft,
+};
 use portolan::iommu::IommuError;
 use portolan::platform::{Lock, SharedWord, poll};
 
@@ -223,7 +225,7 @@ fn end_of(way: Submission, count: usize) -> f64 {
     let machine = cpus(count);
     let queue = server(&machine, way, 1_000_000);
     let run = machine.run(&Schedule::of_seed(1), |_| {
-        queue.execute(&mut one().into_iter()).unwrap();
+        queue.pay(&mut one().into_iter(), TablesLeft::ByDepth).unwrap();
     });
     assert_eq!(queue.taken().syncs, count as u64);
     assert_eq!(queue.taken().busy_ns, 1000.0 * count as f64);
@@ -246,10 +248,12 @@ fn hardware_that_takes_too_long_is_an_error_at_the_deadline() {
     let machine = cpus(4);
     let queue = server(&machine, Submission::LockFree, 2500);
     let failures = Mutex::new(0);
-    let run = machine.run(&Schedule::of_seed(1), |_| match queue.execute(&mut one().into_iter()) {
-        Ok(()) => {}
-        Err(IommuError::TimedOut { .. }) => *failures.lock().unwrap() += 1,
-        Err(other) => panic!("{other}"),
+    let run = machine.run(&Schedule::of_seed(1), |_| {
+        match queue.pay(&mut one().into_iter(), TablesLeft::ByDepth) {
+            Ok(()) => {}
+            Err(IommuError::TimedOut { .. }) => *failures.lock().unwrap() += 1,
+            Err(other) => panic!("{other}"),
+        }
     });
     assert!(run.unwrap().end_ns() < 4000.0);
     assert_eq!(*failures.lock().unwrap(), 2);
@@ -261,7 +265,7 @@ fn combining_turns_sixteen_waits_into_three() {
     let queue = server(&machine, Submission::HeldAcrossWait, 1_000_000);
     let combined = Combined::new(machine.clone(), queue, Ranges::ABSENT, CombineOptions::default());
     let run = machine.run(&Schedule::of_seed(1), |_| {
-        combined.execute(&mut one().into_iter()).unwrap();
+        combined.pay(&mut one().into_iter(), TablesLeft::ByDepth).unwrap();
     });
     let end = run.unwrap().end_ns();
     assert!(end < 0.4 * end_of(Submission::HeldAcrossWait, 16), "{end}");

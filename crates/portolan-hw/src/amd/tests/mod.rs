@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 
 use portolan::addr::{Iova, StreamId};
-use portolan::inval::{Caching, Command, InvalidationQueue as _, Step};
+use portolan::inval::{Caching, Command, InvalidationQueue as _, Step, TablesLeft};
 use portolan::iommu::{
     Attach, AttachError, Awaited, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _,
     IommuError,
@@ -292,7 +292,7 @@ fn a_record_that_never_comes_is_lost() {
     // Of a refused command the unit announces a record, and writes none.
     machine.refuse_kind(opcode::ALL, 1, 0);
     let everything = [Step::Invalidate(Command::Global), Step::Sync];
-    let refused = unit.queue().execute(&mut everything.into_iter());
+    let refused = unit.queue().pay(&mut everything.into_iter(), TablesLeft::ByDepth);
     let code = refusal::UNKNOWN;
     assert_eq!(refused, Err(IommuError::Refused { code }));
     assert_eq!(machine.read(STREAM, 0x5000), None);

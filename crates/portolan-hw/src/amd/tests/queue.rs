@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
-use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, Step};
+use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, Step, TablesLeft};
 use portolan::iommu::{Domain, Iommu as _, IommuError};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
@@ -210,7 +210,7 @@ fn more_refusals_than_are_remembered_count_for_all_who_wait() {
                     in_handler.refuse_kind(opcode::ALL, 1, ILLEGAL);
                     let everything = Step::Invalidate(Command::Global);
                     let steps = &mut [everything, Step::Sync].into_iter();
-                    let failed = commands.execute(steps).is_err();
+                    let failed = commands.pay(steps, TablesLeft::ByDepth).is_err();
                     heard.fetch_add(failed.into(), Ordering::Relaxed);
                 }
             }),

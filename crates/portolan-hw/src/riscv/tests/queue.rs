@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::PhysAddr;
-use portolan::inval::{Command, InvalidationQueue, Preference, Quirks, Step};
+use portolan::inval::{Command, InvalidationQueue, Preference, Quirks, Step, TablesLeft};
 use portolan::iommu::{Attach, Domain, IommuError};
 use portolan::table::format::RiscvLevels;
 use portolan_chips::inject::RegisterFaults;
@@ -151,7 +151,7 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
                 let steps = [Step::Invalidate(Command::Context { context }), Step::Sync];
                 let code = refusal::ILLEGAL;
                 let refused = Err(IommuError::Refused { code });
-                assert_eq!(in_handler.execute(&mut steps.into_iter()), refused);
+                assert_eq!(in_handler.pay(&mut steps.into_iter(), TablesLeft::ByDepth), refused);
             }),
             after: Box::new(move || drop((another, unit))),
         }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
-use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Step};
+use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{
     Attach, AttachError, Awaited, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
 };
@@ -109,7 +109,7 @@ fn one_bank_is_awaited_by_itself_and_several_together() {
         let before = unit.counts();
         let steps = commands.iter().map(|one| Step::Invalidate(*one));
         let mut steps = steps.chain([Step::Sync]);
-        unit.queue().execute(&mut steps).unwrap();
+        unit.queue().pay(&mut steps, TablesLeft::ByDepth).unwrap();
         let done = unit.counts().since(&before);
         [WriteKind::TlbSync, WriteKind::TlbGlobalSync].map(|kind| done.of(kind))
     };

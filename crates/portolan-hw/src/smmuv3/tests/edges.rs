@@ -104,7 +104,7 @@ fn the_largest_page_of_a_granule_is_named_with_its_level() {
         })
     };
     let steps = [12, 21, 25, 29, 30].map(page).into_iter();
-    driver.queue().execute(&mut steps.chain([Step::Sync])).unwrap();
+    driver.queue().pay(&mut steps.chain([Step::Sync]), TablesLeft::ByDepth).unwrap();
     // TG in bits 11:10, TTL in 9:8; the leaf.
     let words = unit.take_log();
     let found: Vec<u64> = words[..5].iter().map(|words| words[1] & 0xfff).collect();

@@ -3,7 +3,7 @@
 use crate::promise::tests::described;
 use crate::promise::tests::promised;
 use portolan::addr::PhysRange;
-use portolan::inval::InvalidationQueue;
+use portolan::inval::{InvalidationQueue, TablesLeft};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
 
@@ -138,7 +138,7 @@ fn a_plan_is_complete_when_it_returns_and_an_empty_one_touches_nothing() {
     };
     change(&regs, &smmu, 1, &|sync| assert_eq!(read_back(sync), 1));
     regs.take();
-    let nothing = || smmu.queue().execute(&mut core::iter::empty()).unwrap();
+    let nothing = || smmu.queue().pay(&mut core::iter::empty(), TablesLeft::ByDepth).unwrap();
     assert_eq!(read_back(&nothing), 0);
     assert_eq!(regs.take(), []);
 }

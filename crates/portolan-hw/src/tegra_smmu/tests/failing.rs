@@ -2,7 +2,7 @@
 
 use crate::promise::tests::{all_memory, promised};
 use portolan::addr::InvalTag;
-use portolan::inval::{Command, Depth, InvalidationQueue, Step};
+use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
 
 use super::*;
 
@@ -118,7 +118,7 @@ fn a_flush_by_page_names_its_address_space_and_its_group() {
     };
     let steps =
         [page(PageSize::SIZE_4K), page(PageSize::of_lg2(22)), page(PageSize::SIZE_1G), Step::Sync];
-    smmu.queue().execute(&mut steps.into_iter()).unwrap();
+    smmu.queue().pay(&mut steps.into_iter(), TablesLeft::ByDepth).unwrap();
     // 16 KiB and 4 MiB of address space 5, and all of it.
     let flushes = [0x8501_2347, 0x8501_2002, 0x8500_0000];
     assert_eq!(regs.take(), flushes.map(|value| (0x30, value)));

@@ -64,7 +64,7 @@ fn map_for(
 ) -> Result<IovaRange, DomainError> {
     let (iova, pa, mut owed) = (Iova::new(iova), PhysAddr::new(pa), Gather::new());
     let range = domain.map(iova, promised(pa, bytes), access, &mut owed)?;
-    domain.sync(&mut owed).map(|()| range).map_err(|error| {
+    domain.sync(&mut owed).map(|_| range).map_err(|error| {
         domain.unmap(range, &mut owed).unwrap();
         let _ = domain.sync(&mut owed);
         IommuError::from(error).into()
@@ -78,7 +78,7 @@ fn try_unmap(domain: &Space, range: IovaRange) -> (Gather, Result<(), IommuError
     let failed = match asked {
         Err(UnmapPartError::Split(DomainSplitError::Sync(error))) => Err(IommuError::from(error)),
         Err(_) => Err(IommuError::Unsupported),
-        Ok(()) => domain.sync(&mut owed).map_err(IommuError::from),
+        Ok(()) => domain.sync(&mut owed).map(drop).map_err(IommuError::from),
     };
     (owed, failed)
 }

@@ -117,11 +117,11 @@ impl Machine {
         let (inner, current) = (self.combined.clone(), self.cpu.clone());
         *self.hardware.strikes.lock() = Some(Box::new(move || {
             current.store(other, Ordering::Relaxed);
-            inner.execute(&mut steps(2)).unwrap();
+            inner.pay(&mut steps(2), TablesLeft::ByDepth).unwrap();
         }));
         let before = self.clock.now();
         self.cpu.store(cpu, Ordering::Relaxed);
-        self.combined.execute(&mut steps(1)).unwrap();
+        self.combined.pay(&mut steps(1), TablesLeft::ByDepth).unwrap();
         self.clock.now().since(before)
     }
 
@@ -178,7 +178,7 @@ fn a_batch_of_one_caller_that_fails_is_not_submitted_again() {
         inner.combiner.group(&inner.cpus).finish(1, &Ok::<(), IommuError>(()));
     }));
     machine.hardware.broken.store(true, Ordering::Relaxed);
-    assert_eq!(machine.combined.execute(&mut steps(5)), Err(BROKEN));
+    assert_eq!(machine.combined.pay(&mut steps(5), TablesLeft::ByDepth), Err(BROKEN));
     assert_eq!(machine.ended(), [[5]]);
 }
 
@@ -189,7 +189,7 @@ fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
     assert_eq!(machine.ended(), [[2], [1]]);
     // No caller waits for the commands that the handler had left in a batch.
     let before = machine.clock.now();
-    machine.combined.execute(&mut steps(3)).unwrap();
+    machine.combined.pay(&mut steps(3), TablesLeft::ByDepth).unwrap();
     assert_eq!(machine.ended(), [[2], [1], [3]]);
     assert_eq!(machine.clock.now(), before);
 }

@@ -7,6 +7,10 @@ use crate::inval::{OneCommand, Step};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
+fn inputs<'t>(caps: &'t Capabilities, quirks: &'t Quirks) -> PlanInputs<'t> {
+    PlanInputs { context: CONTEXT, caps, quirks }
+}
+
 /// Calls `look` for abilities and quirks of each kind; returns their number.
 fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
     let pages = [PageForm::Absent, PageForm::Granule, PageForm::Whole];
@@ -38,13 +42,13 @@ fn a_lone_page_is_paid_as_its_plan_would() {
         for (granule, least) in [(12, 12), (14, 12), (12, 14)] {
             let caps = Capabilities { granule: PageSize::of_lg2(least), ..*caps };
             let page = PageSize::of_lg2(granule);
-            let command = OneCommand::new(CONTEXT, &caps, quirks, page);
+            let command = OneCommand::new(inputs(&caps, quirks), page);
             for at in [0, 1, 0x1_2345, (1 << 40) - 1] {
                 let range = IovaRange::page(Iova::new(at << granule), page);
                 let mut owed = Gather::new();
                 owed.add_unmapped(range, page, Depth::LeafOnly);
                 if let Some(command) = command.of(&owed) {
-                    assert_eq!(Some(command), one(CONTEXT, &caps, quirks, &owed));
+                    assert_eq!(Some(command), plan(CONTEXT, &caps, quirks, &owed).lone());
                     known += 1;
                 }
                 // Two pages, or a page whose table left, are others.
@@ -57,7 +61,7 @@ fn a_lone_page_is_paid_as_its_plan_would() {
                     let mut left = Gather::new();
                     left.add_unmapped(range, page, Depth::AllLevels);
                     if let Some(command) = command.of(&left) {
-                        assert_eq!(Some(command), one(CONTEXT, &caps, quirks, &left));
+                        assert_eq!(Some(command), plan(CONTEXT, &caps, quirks, &left).lone());
                         assert_eq!(command, Command::Context { context: CONTEXT });
                         tables += 1;
                     }
@@ -78,7 +82,7 @@ fn what_comes_before_a_command_is_not_left_out_for_a_lone_page() {
     let of = |caps: &Capabilities, quirks: &Quirks| {
         let mut owed = Gather::new();
         owed.add_unmapped(IovaRange::page(Iova::new(0), page), page, Depth::LeafOnly);
-        OneCommand::new(CONTEXT, caps, quirks, page).of(&owed)
+        OneCommand::new(inputs(caps, quirks), page).of(&owed)
     };
     assert!(of(&CAPS, &quirks).is_some());
     let caching = Caching::NotPresentToo;
@@ -115,7 +119,7 @@ fn a_debt_of_one_span_is_paid_as_any_other() {
 
 /// Checks that where one command is said to pay, the plan is that command and a sync.
 fn shortcut_is_the_plan(caps: &Capabilities, quirks: &Quirks, gather: &Gather) {
-    let Some(command) = one(CONTEXT, caps, quirks, gather) else {
+    let Some(command) = plan(CONTEXT, caps, quirks, gather).lone() else {
         return;
     };
     let steps = [Step::Invalidate(command), Step::Sync];
@@ -149,12 +153,12 @@ fn one_command_pays_nothing_that_takes_more_than_that() {
             let quirks = Quirks { repeat, ..Quirks::default() };
             let caps = Capabilities { walker, caching, write_buffer: buffer, ..CAPS };
             shortcut_is_the_plan(&caps, &quirks, &gather);
-            taken += usize::from(one(CONTEXT, &caps, &quirks, &gather).is_some());
+            taken += usize::from(plan(CONTEXT, &caps, &quirks, &gather).lone().is_some());
             looked += 1;
         }
     }
     assert!(taken > 0 && taken < looked, "{taken} of {looked}");
-    assert_eq!(one(CONTEXT, &CAPS, &Quirks::default(), &Gather::new()), None);
+    assert_eq!(plan(CONTEXT, &CAPS, &Quirks::default(), &Gather::new()).lone(), None);
 }
 
 #[test]

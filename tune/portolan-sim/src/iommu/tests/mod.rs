@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::{
     Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run,
-    Step,
+    Step, TablesLeft,
 };
 use portolan::platform::{SlabTables, TableMem, Word};
 
@@ -87,7 +87,7 @@ fn range(start: u64, lg2_pages: u8, depth: Depth) -> Step {
 }
 
 fn run<M: WalkMemory>(iommu: &Iommu<M>, steps: &[Step]) -> Result<(), QueueError> {
-    iommu.execute(&mut steps.iter().copied())
+    iommu.pay(&mut steps.iter().copied(), TablesLeft::ByDepth)
 }
 
 fn pa<M: WalkMemory>(iommu: &Iommu<M>, stream: StreamId, iova: u64) -> Result<u64, FaultKind> {

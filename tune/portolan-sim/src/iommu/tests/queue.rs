@@ -116,7 +116,7 @@ fn time_and_drains_are_accounted() {
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.0);
     // The debt of a map alone has a price of its own.
     let after_map = [page(0, Depth::LeafOnly), page(0x1000, Depth::LeafOnly)];
-    iommu.map_side().execute(&mut after_map.into_iter()).unwrap();
+    iommu.map_side().pay(&mut after_map.into_iter(), TablesLeft::ByDepth).unwrap();
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.5);
     let kinds = iommu.counters().invalidations;
     assert_eq!((kinds.page, kinds.page_after_map), (3, 2));
