@@ -314,10 +314,10 @@ fn run(bench: &Bench, seed: u64, stops: Option<u64>) -> Found {
             match domain.sync(&mut owed) {
                 Err(_) => *found.lock().unwrap().failures.entry(cpu).or_default() += 1,
                 // In no virtual time, so that nothing comes in between.
-                Ok(()) if (bench.dma)(bench.stream, range.start()) => {
+                Ok(_) if (bench.dma)(bench.stream, range.start()) => {
                     found.lock().unwrap().stale.push((cpu, range.start()));
                 }
-                Ok(()) => {
+                Ok(_) => {
                     if Some(done.fetch_add(1, Ordering::Relaxed) + 1) == stops {
                         (bench.inject)(RegisterFaults::STUCK);
                     }

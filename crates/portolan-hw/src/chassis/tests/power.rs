@@ -90,7 +90,9 @@ impl<H: Hosted> Rig<H> {
         let [stream, another] = H::STREAMS;
         let domain = &self.domain;
         match (operation, &self.unit) {
-            (Operation::Map | Operation::Unmap, _) => domain.sync(owed).map_err(IommuError::from),
+            (Operation::Map | Operation::Unmap, _) => {
+                domain.sync(owed).map(drop).map_err(IommuError::from)
+            }
             (Operation::Attach, Some(unit)) => unit.attach(another, domain).map_err(of_unit),
             (Operation::Block, Some(unit)) => unit.block(stream).map_err(of_unit),
             (Operation::Release, _) => self.unit.take().map_or(Ok(()), H::release),

@@ -255,7 +255,7 @@ pub fn try_unmap(
 }
 
 pub fn sync(domain: &Space, owed: &mut Gather) -> Result<(), IommuError> {
-    domain.sync(owed).map_err(IommuError::from)
+    domain.sync(owed).map(drop).map_err(IommuError::from)
 }
 
 /// Maps and tells the device, which does it; nothing is remembered of that.

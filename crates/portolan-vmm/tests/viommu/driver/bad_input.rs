@@ -34,11 +34,11 @@ fn everything(driver: &Driver<'_>) -> Vec<IommuError> {
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x10_0000), RW);
         let mapped = domain.map(BASE, promised(pa, 4 * PAGE), access, &mut owed);
-        note(domain.sync(&mut owed).map_err(IommuError::from));
+        note(domain.sync(&mut owed).map(drop).map_err(IommuError::from));
         if mapped.is_ok() {
             let mut owed = Gather::new();
             let _ = domain.unmap(range, &mut owed);
-            note(domain.sync(&mut owed).map_err(IommuError::from));
+            note(domain.sync(&mut owed).map(drop).map_err(IommuError::from));
         }
     }
     note(driver.attach(B, &second).map_err(unit_error));

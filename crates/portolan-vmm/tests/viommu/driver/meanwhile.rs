@@ -243,7 +243,7 @@ fn a_map_that_is_answered_after_the_domain_came_to_life_anew_is_made_again() {
     let domain = &domain;
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let paid = domain.sync(&mut owed).map_err(IommuError::from);
+            let paid = domain.sync(&mut owed).map(drop).map_err(IommuError::from);
             end.send(paid).unwrap();
         });
         seen.recv().unwrap();
