@@ -14,7 +14,7 @@ use super::{
     enable_at, window,
 };
 use crate::reservations::{Limits, Streams};
-use crate::vtd::{self, Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
+use crate::vtd::{self, Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd, tylersburg};
 use portolan_tables::dmar::{Dmar, Drhd, Scope, ScopeKind, Serves, Structure};
 
 /// Offset of vendor and device in configuration space.
@@ -42,10 +42,12 @@ fn behind(read: ConfigSpace<'_>, segment: PciSegment, bridge: RequesterId) -> Op
     (header == BRIDGE && first != 0).then_some((first, last))
 }
 
-/// Quirks of the machine's units, by its own PCI devices, which are on bus 0; `word` reads their
-/// configuration space.
-fn quirks(word: ConfigSpace<'_>, segment: PciSegment) -> Quirks {
-    let identity = |requester: u16| {
+/// Functions of Intel's on bus 0, which are the machine's own; `word` reads their configuration space.
+fn own_functions(
+    word: ConfigSpace<'_>,
+    segment: PciSegment,
+) -> impl Iterator<Item = (PciFunction, PciIdentity)> {
+    (0..=0xff).filter_map(move |requester| {
         let requester = RequesterId::new(requester);
         let function = PciFunction { segment, requester };
         let identity = word(function, IDENTITY)?;
@@ -54,10 +56,28 @@ fn quirks(word: ConfigSpace<'_>, segment: PciSegment) -> Quirks {
             return None;
         }
         let base_class = (word(function, CLASS)? >> 24) as u8;
-        Some(PciIdentity { vendor, device, base_class })
+        Some((function, PciIdentity { vendor, device, base_class }))
+    })
+}
+
+/// The chipset's sound controller, and the TLB entries of its isochronous unit, if it has one.
+fn isochronous(word: ConfigSpace<'_>, segment: PciSegment) -> Option<(PciFunction, u8)> {
+    let with = |device| {
+        let found = own_functions(word, segment).find(|(_, identity)| identity.device == device);
+        found.map(|(function, _)| function)
     };
-    let all = (0..=0xff).filter_map(identity).map(Quirks::of);
-    all.fold(Quirks::empty(), Quirks::union)
+    let azalia = with(tylersburg::AZALIA)?;
+    let control = word(with(tylersburg::SYSTEM_MANAGEMENT)?, tylersburg::VTISOCHCTRL)?;
+    Some((azalia, tylersburg::isochronous_entries(control)?))
+}
+
+/// Quirks of the machine's units, by its own PCI devices; `word` reads their configuration space.
+pub(super) fn quirks(word: ConfigSpace<'_>, segment: PciSegment) -> Quirks {
+    let of_functions = own_functions(word, segment).map(|(_, identity)| Quirks::of(identity));
+    let mut quirks = of_functions.fold(Quirks::empty(), Quirks::union);
+    let hangs = isochronous(word, segment).is_some_and(|(_, entries)| entries == 0);
+    quirks.set(Quirks::AZALIA_UNTRANSLATED, hangs);
+    quirks
 }
 
 fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Drhd<'t>, TopologyError>> + use<'t> {
@@ -262,6 +282,12 @@ pub(super) fn survey(
         }
     }
     for segment in segments {
+        let odd = isochronous(read, segment);
+        if let Some((function, entries)) =
+            odd.filter(|odd| odd.1 != tylersburg::RECOMMENDED_ENTRIES)
+        {
+            into.remark(Remark::IsochronousEntries { function, entries });
+        }
         let bus = |bridge| behind(read, segment, bridge).map(|(first, _)| first);
         let found = parsed.reserved(segment, Streams::ALL, bus);
         for found in found.take(Limits::USUAL.most) {

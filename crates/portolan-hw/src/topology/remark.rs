@@ -12,6 +12,7 @@ use super::TopologyError;
 use super::claim::Claim;
 use super::pci::{OddBridge, VirtualFunctions};
 use crate::reservations::LeftOut;
+use crate::vtd::tylersburg::RECOMMENDED_ENTRIES;
 
 /// Something that is odd, or worth knowing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -130,6 +131,18 @@ pub enum Remark {
         /// Number of such ports.
         ports: usize,
     },
+    /// Firmware gave the unit of the chipset's sound controller another number of TLB entries than it
+    /// should have. With none the controller would hang: it is not attached.
+    #[error(
+        "firmware gave the isochronous unit of {function} {entries} TLB entries instead of {right}{}",
+        Untranslated(*entries), right = RECOMMENDED_ENTRIES
+    )]
+    IsochronousEntries {
+        /// The sound controller.
+        function: PciFunction,
+        /// The number of entries.
+        entries: u8,
+    },
     /// The functions of some segments are not looked at.
     #[error("more than {most} segments: the others' functions are not looked at")]
     TooManySegments {
@@ -146,6 +159,18 @@ impl fmt::Display for First<'_> {
         match self.0.first {
             Some(first) => write!(f, ": {first}"),
             None => Ok(()),
+        }
+    }
+}
+
+/// Consequence of a number of entries of the isochronous unit, behind a colon.
+struct Untranslated(u8);
+
+impl fmt::Display for Untranslated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str(": it may be passed through or blocked, and is not translated"),
+            _ => Ok(()),
         }
     }
 }

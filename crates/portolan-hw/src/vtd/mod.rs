@@ -27,6 +27,7 @@ mod structures;
 mod takeover;
 #[cfg(test)]
 mod tests;
+pub mod tylersburg;
 mod unit;
 mod words;
 

@@ -24,6 +24,9 @@ bitflags::bitflags! {
         /// A unit of graphics alone hangs when translation is turned off while they are at work:
         /// it is left on when the unit is released.
         const KEEP_TRANSLATION = 1 << 2;
+        /// The sound controller of the chipset (Azalia) hangs when it is translated: it may be passed
+        /// through or blocked, and not be attached. [`tylersburg::isochronous_entries`](super::tylersburg::isochronous_entries) tells it.
+        const AZALIA_UNTRANSLATED = 1 << 3;
     }
 }
 

@@ -15,11 +15,18 @@ use crate::reservations::Reservations;
 
 /// The graphics of a chipset or a processor: device 2 of the first bus.
 const GRAPHICS: StreamId = StreamId::new(0x10);
+/// The sound controller of a chipset: device 27 of the first bus.
+const AZALIA: StreamId = StreamId::new(0xd8);
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Tells if `stream` may not be attached, as it does not work translated.
     pub(super) fn is_untranslated(&self, stream: StreamId) -> bool {
-        stream == GRAPHICS && self.config.chip.contains(Quirks::GRAPHICS_UNTRANSLATED)
+        let quirk = match stream {
+            GRAPHICS => Quirks::GRAPHICS_UNTRANSLATED,
+            AZALIA => Quirks::AZALIA_UNTRANSLATED,
+            _ => return false,
+        };
+        self.config.chip.contains(quirk)
     }
 
     /// Addresses reserved for streams, and the reservations of

@@ -7,6 +7,7 @@ mod machines;
 mod riscv_trees;
 mod tree_work;
 mod trees;
+mod tylersburg;
 mod virtual_functions;
 
 pub(super) use super::pci::tests::{Fake, Has, Is};

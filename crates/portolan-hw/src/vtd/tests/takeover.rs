@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::iommu::{Attach, Domain as _, Iommu as _, IommuError};
+use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::platform::Mmio as _;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
@@ -212,4 +212,16 @@ fn a_chipset_that_hides_its_write_buffer_is_flushed_all_the_same() {
     let graphics = StreamId::new(0x10);
     unit.attach(graphics, &domain).unwrap_err();
     unit.pass_through(graphics, all_memory()).unwrap();
+}
+
+#[test]
+fn a_sound_controller_that_would_hang_translated_is_passed_through_or_blocked() {
+    let machine = new_machine(CAP, ECAP);
+    let chip = Quirks::AZALIA_UNTRANSLATED;
+    let (unit, domain) = super::attached(&machine, Config { chip, ..legacy() });
+    let [azalia, next] = [0xd8, 0xd9].map(StreamId::new);
+    assert_eq!(unit.attach(azalia, &domain), Err(AttachError::Mismatch));
+    unit.attach(next, &domain).unwrap();
+    unit.pass_through(azalia, all_memory()).unwrap();
+    unit.block(azalia).unwrap();
 }
