@@ -8,8 +8,8 @@
 use super::context::Tag;
 use super::domain::{self, SecondStage};
 use super::errata::Errata;
-use super::features::StallModel;
-use super::moves::{Target, first_stage_entry};
+use super::features::{Features, StallModel};
+use super::moves::{Target, first_stage_entry, keep_shareability};
 use super::shared::{Shared, SmmuQueue};
 use super::stream::{Attachment, To};
 use super::stream_table::Blocking;
@@ -33,11 +33,11 @@ pub(super) fn blocked(blocking: Blocking) -> Target {
 }
 
 /// To memory, untranslated.
-pub(super) fn passed_through() -> Target {
+pub(super) fn passed_through(features: &Features) -> Target {
     let mut entry = [0; ste::WORDS];
     ste::V.set(&mut entry, 1);
     ste::CONFIG.set(&mut entry, ste::config::BYPASS);
-    ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
+    keep_shareability(&mut entry, features);
     Target { entry, descriptor: None, attachment: None }
 }
 
@@ -59,7 +59,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
     /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
     /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        self.switch(stream, passed_through())
+        self.switch(stream, passed_through(&self.shared.features))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -182,7 +182,7 @@ where
         let features = &self.shared.features;
         let descriptor = domain::descriptor(features, table.format(), table.root(), asid);
         let mut entry = [0; ste::WORDS];
-        first_stage_entry(&mut entry, features.coherent);
+        first_stage_entry(&mut entry, features);
         let to = To { tag, nested: false };
         Ok(Target {
             entry,
@@ -203,7 +203,7 @@ where
         let mut entry = [0; ste::WORDS];
         ste::V.set(&mut entry, 1);
         ste::CONFIG.set(&mut entry, ste::config::STAGE2);
-        ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
+        keep_shareability(&mut entry, &self.shared.features);
         let (format, root) = (table.format(), table.root());
         domain::describe_second_stage(&mut entry, &self.shared.features, format, root, vmid);
         let to = To { tag, nested: false };
@@ -242,7 +242,7 @@ where
             attachment.to.nested = true;
         }
         let entry = &mut target.entry;
-        first_stage_entry(entry, features.coherent);
+        first_stage_entry(entry, features);
         ste::S1CONTEXTPTR.set(entry, guest.table.get() >> 6);
         ste::S1CDMAX.set(entry, guest.lg2.into());
         let format = match guest.format {

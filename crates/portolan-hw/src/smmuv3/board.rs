@@ -30,7 +30,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
                 Err(AttachError::Iommu(error)) => return Err(error),
                 Err(_) => continue,
             };
-            let entry = passed_through().entry;
+            let entry = passed_through(&self.shared.features).entry;
             place.fill(machine.tables(), &entry);
         }
         Ok(())

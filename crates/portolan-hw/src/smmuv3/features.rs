@@ -61,6 +61,8 @@ pub struct Features {
     pub two_level_cd: Has,
     /// Two-level stream tables.
     pub two_level_streams: Has,
+    /// Replacement of the memory types and the shareability of accesses.
+    pub attribute_override: Has,
     /// Stalls.
     pub stalls: StallModel,
     /// Bits of an ASID.
@@ -161,6 +163,7 @@ impl Features {
             msi: has(r0::MSI),
             two_level_cd: has(r0::CD2L),
             two_level_streams: has(r0::ST_LEVEL),
+            attribute_override: Has::of(r1::ATTR_TYPES_OVR.of(idr1)),
             stalls: match r0::STALL_MODEL.of(idr0) {
                 0 => StallModel::Either,
                 _ => StallModel::Terminate,

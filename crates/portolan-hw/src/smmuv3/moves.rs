@@ -7,7 +7,7 @@
 
 use super::command;
 use super::context_table::{CONTEXT, ContextTable};
-use super::features::StallModel;
+use super::features::{Features, StallModel};
 use super::stream::{Attachment, Stream, To};
 use super::stream_table::STREAM;
 use super::unit::Smmu;
@@ -143,7 +143,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             (false, config::BYPASS) => s1dss::BYPASS,
             (false, _) => s1dss::TERMINATE,
         };
-        first_stage_entry(entry, self.shared.features.coherent);
+        first_stage_entry(entry, &self.shared.features);
         let may_stall = self.shared.features.stalls == StallModel::Either;
         if may_stall && stream.stalls == Has::No {
             ste::S1STALLD.set(entry, 1);
@@ -307,9 +307,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 }
 
+/// Has the stream's accesses keep the shareability that they come with. Where the unit cannot replace it,
+/// it does so by itself, and the field is reserved (IHI 0070, 5.2, SHCFG).
+pub(super) fn keep_shareability(entry: &mut ste::Ste, features: &Features) {
+    if features.attribute_override == Has::Yes {
+        ste::SHCFG.set(entry, ste::SHARE_INCOMING);
+    }
+}
+
 /// Sets the fields that every entry with a first stage has.
-pub(super) fn first_stage_entry(entry: &mut ste::Ste, coherent: Has) {
-    let (cacheable, shareable) = super::domain::walk_attributes(coherent);
+pub(super) fn first_stage_entry(entry: &mut ste::Ste, features: &Features) {
+    let (cacheable, shareable) = super::domain::walk_attributes(features.coherent);
     ste::V.set(entry, 1);
     let second = ste::CONFIG.get(entry) & 0b10;
     let second = if ste::CONFIG.get(entry) & ste::config::BYPASS == 0 { 0 } else { second };
@@ -317,5 +325,5 @@ pub(super) fn first_stage_entry(entry: &mut ste::Ste, coherent: Has) {
     ste::S1CIR.set(entry, cacheable);
     ste::S1COR.set(entry, cacheable);
     ste::S1CSH.set(entry, shareable);
-    ste::SHCFG.set(entry, ste::SHARE_INCOMING);
+    keep_shareability(entry, features);
 }

@@ -80,7 +80,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             ste::config::BYPASS => ste::s1dss::BYPASS,
             _ => ste::s1dss::TERMINATE,
         };
-        first_stage_entry(&mut entry, self.shared.features.coherent);
+        first_stage_entry(&mut entry, &self.shared.features);
         if let Some(contexts) = stream.contexts.as_ref() {
             contexts.describe(&mut entry);
         }

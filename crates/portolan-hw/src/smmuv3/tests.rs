@@ -140,6 +140,22 @@ fn entries_and_descriptors_by_hand() {
 }
 
 #[test]
+fn the_shareability_field_is_left_alone_where_attributes_cannot_be_replaced() {
+    // Without IDR1.ATTR_TYPES_OVR.
+    let mut fixed = FULL;
+    fixed.idr[1] &= !(1 << 27);
+    let unit = machine(fixed);
+    let driver = unit.enable(config()).unwrap();
+    let word = || unit.entry(STREAM.get()).unwrap()[1];
+    driver.attach(STREAM, &first(&driver)).unwrap();
+    assert_eq!(word(), 1 << 27 | 0xd4);
+    driver.pass_through(STREAM, all_memory()).unwrap();
+    assert_eq!(word(), 0);
+    driver.attach(STREAM, &second(&driver)).unwrap();
+    assert_eq!(word(), 0);
+}
+
+#[test]
 fn moving_between_first_stages_is_one_word() {
     let (unit, driver) = setup();
     let (one, two) = (first(&driver), first(&driver));

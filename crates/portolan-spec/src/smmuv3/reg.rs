@@ -80,6 +80,7 @@ pub mod idr1 {
         PRIQS: 0, 11, 5 => "Largest page-request queue, as an exponent.";
         EVENTQS: 0, 16, 5 => "Largest event queue, as an exponent.";
         CMDQS: 0, 21, 5 => "Largest command queue, as an exponent.";
+        ATTR_TYPES_OVR: 0, 27, 1 => "Memory types and shareability of accesses can be replaced.";
         REL: 0, 28, 1 => "The base registers give relative addresses (only with presets).";
         QUEUES_PRESET: 0, 29, 1 => "The queues are where they are.";
         TABLES_PRESET: 0, 30, 1 => "The tables are where they are.";

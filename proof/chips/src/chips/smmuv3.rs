@@ -14,10 +14,10 @@ struct Printed {
     sid: u32,
 }
 
-/// Fields of [`SmmuIdentification`] that are open, by register: SSIDSIZE, ASID16, VMID16, granules of 16 and
-/// 64 KiB.
-pub const SMMU_V3_OPEN: [(usize, u32); 4] =
-    [(1, 0x14 << 6), (0, 1 << 12), (0, 1 << 18), (5, 0b110 << 4)];
+/// Fields of [`SmmuIdentification`] that are open, by register: SSIDSIZE, ATTR_TYPES_OVR, ASID16, VMID16,
+/// granules of 16 and 64 KiB.
+pub const SMMU_V3_OPEN: [(usize, u32); 5] =
+    [(1, 0x14 << 6), (1, 1 << 27), (0, 1 << 12), (0, 1 << 18), (5, 0b110 << 4)];
 
 /// Bits of Linux's word, and the fields that they stand for: bit, register, field.
 const FEATURES: [(u32, usize, u32); 12] = [

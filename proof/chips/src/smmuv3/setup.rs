@@ -37,10 +37,18 @@ impl SmmuIdentification {
             | terminates
             | two_level;
         let (sid, ssid, events, commands) = (32, 20 << 6, 7 << 16, 8 << 21);
+        let replaces_attributes = 1 << 27;
         let range = 1 << 10;
         let (bits48, granules) = (0b101, 0b111 << 4);
         Self {
-            idr: [idr0, sid | ssid | events | commands, 0, range, 0, bits48 | granules],
+            idr: [
+                idr0,
+                sid | ssid | events | commands | replaces_attributes,
+                0,
+                range,
+                0,
+                bits48 | granules,
+            ],
             iidr: 0,
             aidr: 2,
         }

@@ -22,7 +22,7 @@ pub(in crate::smmuv3) type Driver = Smmu<SmmuMachine, SmmuMachine, SmmuMachine>;
 pub(in crate::smmuv3) const FULL: SmmuIdentification = SmmuIdentification {
     idr: [
         1 << 27 | 2 << 21 | 1 << 19 | 1 << 18 | 1 << 16 | 1 << 12 | 1 << 10 | 1 << 4 | 2 << 2 | 3,
-        8 << 21 | 4 << 16 | 4 << 11 | 12 << 6 | 16,
+        1 << 27 | 8 << 21 | 4 << 16 | 4 << 11 | 12 << 6 | 16,
         0,
         2 << 11 | 1 << 10,
         0,
