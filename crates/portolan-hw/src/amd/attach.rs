@@ -20,9 +20,6 @@ use super::streams::{Attachment, Streams, entry_of};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
-/// The entry of a stream that is nowhere.
-const NOWHERE: Memory = [BLOCKED, 0];
-
 /// Commands that make hardware forget `stream`, which leaves the domain `id`: the entry, and then
 /// the translations, so that nothing is cached again from a stale entry.
 fn forget(stream: u16, id: u16) -> [Counted; 3] {
@@ -52,7 +49,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     pub(super) fn block_table(&self, streams: impl Iterator<Item = u16>) -> Result<(), IommuError> {
         let nothing = Forget { old: &[], blocked: &[] };
         for stream in streams {
-            self.table.change(&self.shared, stream, NOWHERE, &nothing)?;
+            self.table.change(&self.shared, stream, None, &nothing)?;
         }
         self.shared.forget_everything()
     }
@@ -60,7 +57,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     fn go(
         &self,
         stream: StreamId,
-        memory: Memory,
+        memory: Option<Memory>,
         new: Option<Attachment>,
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
@@ -97,13 +94,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 /// tasks where they let go of the last handle of a domain.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, NOWHERE, None)?;
+        self.go(stream, None, None)?;
         Ok(self.revoke_interrupts(Some(stream))?)
     }
 
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let memory = [BLOCKED | IR | IW, DOMAIN.at(PASS.into())];
-        self.go(stream, memory, Some(Attachment::without_domain(PASS)))
+        self.go(stream, Some(memory), Some(Attachment::without_domain(PASS)))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -143,6 +140,6 @@ where
         }
         let context = domain.context();
         let new = Attachment::new(command::domain_of(context), domain);
-        self.go(stream, entry_of(&domain.table(), context), Some(new))
+        self.go(stream, Some(entry_of(&domain.table(), context)), Some(new))
     }
 }

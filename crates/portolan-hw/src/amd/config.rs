@@ -146,6 +146,16 @@ pub(super) fn traffic(flags: UnitFlags) -> u64 {
     set.fold(0, |all, (_, bit)| all | bit)
 }
 
+/// The value of SysMgt for `treatment`.
+pub(super) const fn management(treatment: SystemManagement) -> u64 {
+    match treatment {
+        SystemManagement::Aborted => 0,
+        SystemManagement::Posted => 1,
+        SystemManagement::Wired => 2,
+        SystemManagement::Translated => 3,
+    }
+}
+
 /// Words 1 and 2 of an entry for `settings`.
 pub(super) fn words(settings: Settings) -> [u64; 2] {
     let bits = [
@@ -157,13 +167,7 @@ pub(super) fn words(settings: Settings) -> [u64; 2] {
     ];
     let passes = settings.passes;
     let set = bits.into_iter().filter(|(flag, _)| passes.contains(*flag));
-    let management = match settings.system_management {
-        SystemManagement::Aborted => 0,
-        SystemManagement::Posted => 1,
-        SystemManagement::Wired => 2,
-        SystemManagement::Translated => 3,
-    };
-    let management = entry::SYSTEM_MANAGEMENT.at(management);
+    let management = entry::SYSTEM_MANAGEMENT.at(management(settings.system_management));
     [management, set.fold(0, |all, (_, bit)| all | bit)]
 }
 

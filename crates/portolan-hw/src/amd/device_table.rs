@@ -3,6 +3,11 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
 //! Streams that were never named have entries that block. The fields of an entry for interrupts and
 //! for system management messages (SysMgt) stay as they are while the stream is moved.
+//!
+//! Erratum 63 of old units: forwarding a system management interrupt is undefined where SysMgt is 01b and the
+//! entry does not permit writes. A blocked stream with SysMgt 01b therefore permits them (IW), to tables in which
+//! nothing is mapped. Linux sets IW alone (`amd_iommu_apply_erratum_63`), and lets all writes of such a stream
+//! pass. Not covered: the moment of a move between two domains, in which the entry permits nothing.
 
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
@@ -11,20 +16,21 @@ use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{Interrupt, InterruptError, IommuError};
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::table::format::AmdLevels;
 
 use super::command::Counted;
 use super::config::{self, StreamSettings};
-use super::shared::Shared;
+use super::shared::{NOTHING, Shared};
 use crate::chassis::Block;
 use crate::chassis::entry::{self, After, At, Kind, Live, Words};
 use crate::chassis::turn::Turn;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
 use portolan_spec::amd::entry::{
-    INTERRUPTS_VALID, IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS,
+    DOMAIN, INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
 use portolan_spec::amd::reg;
-use portolan_tables::ivrs::Devices;
+use portolan_tables::ivrs::{Devices, SystemManagement};
 
 /// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
 pub(super) const BLOCKED: u64 = V | TV;
@@ -52,7 +58,12 @@ const LG2_STREAMS: core::ops::RangeInclusive<u32> = 7..=16;
 pub(super) struct DeviceTable {
     base: PhysAddr,
     size: PageSize,
+    /// Root of tables in which nothing is mapped, if a stream needs it while it is blocked.
+    nothing: Option<PhysAddr>,
 }
+
+/// Levels of the tables in which nothing is mapped: as few as the smallest domain's.
+const NOTHING_LEVELS: AmdLevels = AmdLevels::Three;
 
 /// Highest physical address of the table: chips make two writes of 32 bits of one to the register
 /// of its base, and a unit that is on reads entries between the two. With nothing in the upper half
@@ -80,16 +91,33 @@ impl DeviceTable {
         for word in mem.table(base, size).iter().step_by(WORDS) {
             Word::store(word, BLOCKED);
         }
-        let table = Self { base, size };
+        let posted = SystemManagement::Posted;
+        let erratum = settings.iter().any(|of| of.settings.system_management == posted);
+        let nothing = erratum.then(|| mem.alloc(PageSize::SIZE_4K)).transpose();
+        let nothing = nothing.inspect_err(|_| mem.free(base, size))?;
+        let table = Self { base, size, nothing };
         for of in settings {
-            let words = config::words(of.settings);
+            let [management, passes] = config::words(of.settings);
+            let [word, domain] = table.blocking(management);
             for stream in table.within(of.streams) {
-                for (word, value) in (1..).zip(words) {
-                    table.at(stream).write(mem, word, value);
+                for (index, value) in [word, domain | management, passes].into_iter().enumerate() {
+                    table.at(stream).write(mem, index, value);
                 }
             }
         }
         Ok(table)
+    }
+
+    /// The words about memory of an entry that blocks. `word1` is the entry's word 1, of which SysMgt counts.
+    fn blocking(&self, word1: u64) -> Memory {
+        let posted = SYSTEM_MANAGEMENT.of(word1) == config::management(SystemManagement::Posted);
+        match self.nothing.filter(|_| posted) {
+            Some(root) => {
+                let levels = MODE.at(NOTHING_LEVELS.count().into());
+                [BLOCKED | IW | levels | root.get(), DOMAIN.at(NOTHING.into())]
+            }
+            None => [BLOCKED, 0],
+        }
     }
 
     /// Those of `streams` that have an entry.
@@ -112,7 +140,11 @@ impl DeviceTable {
 
     /// Tells if the entry of `stream` lets nothing through.
     pub(super) fn blocks<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16) -> bool {
-        u32::from(stream) >= self.streams() || ENTRY.is_closed(self.at(stream).read(mem)[0])
+        if u32::from(stream) >= self.streams() {
+            return true;
+        }
+        let entry = self.at(stream).read(mem);
+        ENTRY.is_closed(entry[0]) || entry[0] == self.blocking(entry[1])[0]
     }
 
     /// Changes bits for interrupts in the entry of `stream`: keeps `keep` and sets `set`, by one
@@ -148,6 +180,9 @@ impl DeviceTable {
     /// Gives the memory back. The unit must have stopped using it.
     pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
         mem.free(self.base, self.size);
+        if let Some(root) = self.nothing {
+            mem.free(root, PageSize::SIZE_4K);
+        }
     }
 
     /// The entry of `stream`, which has one.
@@ -156,18 +191,19 @@ impl DeviceTable {
     }
 
     /// Changes the fields for memory in the entry of `stream`, which has one, to `new`, step by
-    /// step.
+    /// step; makes the entry block if that is `None`.
     ///
     /// On an error the entry blocks, and hardware may still use its copy of it.
     pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &self,
         shared: &Shared<R, M, C>,
         stream: u16,
-        new: Memory,
+        new: Option<Memory>,
         forget: &Forget<'_>,
     ) -> Result<(), IommuError> {
         let (at, mem) = (self.at(stream), &shared.control.mem);
-        let new = merged(at.read(mem), new);
+        let old = at.read(mem);
+        let new = merged(old, new.unwrap_or_else(|| self.blocking(old[1])));
         // Stores are in order, and the unit snoops.
         let changed = at.change((mem, Walker::Coherent), &ENTRY, &new, |after| match after {
             After::Closed => shared.run(&mut forget.old.iter().copied()),

@@ -20,6 +20,8 @@ use crate::ids::Ids;
 
 /// Domains that there are.
 pub(super) const DOMAINS: u32 = 1 << 16;
+/// Domain identifier of tables in which nothing is mapped: the last one.
+pub(super) const NOTHING: u16 = (DOMAINS - 1) as u16;
 
 /// Shared by the unit, its handles and its domains.
 #[derive(Debug)]

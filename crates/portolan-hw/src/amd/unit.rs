@@ -23,7 +23,7 @@ use super::device_table::{DeviceTable, Remap};
 use super::events::Events;
 use super::features::Features;
 use super::queue;
-use super::shared::{AmdQueue, DOMAINS, Shared};
+use super::shared::{AmdQueue, NOTHING, Shared};
 use super::streams::{Attachment, Streams, windows};
 use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
@@ -105,7 +105,7 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
         if remap.is_some() {
             parts.table.abort_interrupts(mem);
         }
-        let ids = Ids::new(u32::from(PASS) + 1, DOMAINS - 1);
+        let ids = Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1);
         let prepared = unity::prepare(mem, &features, &ids, &parts.table, &config)
             .and_then(|prepared| stop_rings(&control).map(|()| prepared))
             .inspect_err(|_| parts.free(mem))?;

@@ -101,7 +101,7 @@ pub enum SystemManagement {
     #[default]
     Aborted,
     /// 01b: posted writes pass, others are aborted. Some units look at the entry's write permission
-    /// all the same, so it has to be set as well (erratum 63).
+    /// all the same (erratum 63), so the driver sets it.
     Posted,
     /// 10b: interrupt messages by wire (INTx) pass, others are aborted.
     Wired,

@@ -1,10 +1,13 @@
 //! Firmware's settings of a unit: flags, and memory that stays reachable; and units that were on.
 
 use crate::promise::tests::{all_memory, described};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange};
-use portolan::iommu::{Awaited, Iommu as _, IommuError, ReservedKind, ReservedRegion};
+use portolan::iommu::{
+    Attach as _, Awaited, Domain as _, Iommu as _, IommuError, ReservedKind, ReservedRegion,
+};
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
 
@@ -15,6 +18,7 @@ use crate::chassis::tests::suite::Driven;
 use crate::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;
 use portolan_chips::inject::RegisterFaults;
+use portolan_sim::decode::AccessKind;
 use portolan_spec::amd::reg::{self, control, status};
 use portolan_tables::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 
@@ -69,8 +73,38 @@ fn interrupts_pass_from_the_streams_that_firmware_names() {
     let _unit = machine.enable(config).unwrap();
     assert_eq!(machine.entry(7), [3, 0, 0, 0]);
     assert_eq!(machine.entry(8), [3, 0, 0xc700_0000_0000_0000, 0]);
-    assert_eq!(machine.entry(9), [3, 1 << 40, 1 << 62, 0]);
+    assert_eq!(machine.entry(9)[2..], [1 << 62, 0]);
     assert_eq!(machine.entry(127), [3, 0, 1 << 56, 0]);
+}
+
+/// Erratum 63: the entry permits writes (bit 62), to three levels of tables in which nothing is mapped.
+#[test]
+fn a_blocked_stream_whose_system_management_writes_pass_permits_writes_and_reaches_nothing() {
+    let posted = SystemManagement::Posted;
+    let settings = Settings { system_management: posted, ..Settings::default() };
+    let streams = alloc::vec![StreamSettings { streams: devices(0x28, 0x28), settings }];
+    let machine = new_machine();
+    let unit = machine.enable(Config { streams, ..config() }).unwrap();
+    let blocked = machine.entry(0x28);
+    assert_eq!(blocked[0] & !(0xf_ffff_ffff << 12), 1 << 62 | 3 << 9 | 3);
+    assert_eq!(blocked[1..], [1 << 40 | 0xffff, 0, 0]);
+    let domain = Arc::new(unit.domain().unwrap());
+    let reaches_nothing = || {
+        let written = |at| machine.access(STREAM, Iova::new(at), AccessKind::Write);
+        [0, 0x5000, 0x7fff_f000].into_iter().all(|at| written(at).is_err())
+    };
+    assert!(reaches_nothing());
+    unit.attach(STREAM, &domain).unwrap();
+    domain.sync(&mut super::map(&*domain, 1)).unwrap();
+    unit.block(STREAM).unwrap();
+    assert_eq!(machine.entry(0x28), blocked);
+    assert!(reaches_nothing());
+    unit.pass_through(STREAM, all_memory()).unwrap();
+    unit.block_all().unwrap();
+    assert_eq!(machine.entry(0x28), blocked);
+    drop(domain);
+    unit.release(all_memory()).unwrap();
+    assert_eq!(machine.live(), 0);
 }
 
 #[test]
