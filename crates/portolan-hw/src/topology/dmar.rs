@@ -88,12 +88,16 @@ fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Drhd<'t>, Topology
     })
 }
 
-/// The I/O APICs that the table names.
-pub(super) fn io_apics(table: &Dmar<'_>) -> IoApics {
+/// The I/O APICs of which the table gives the requester identifier, and the bridges on the way to which have
+/// buses.
+pub(super) fn io_apics(table: &Dmar<'_>, read: ConfigSpace<'_>) -> IoApics {
     let mut found = IoApics::default();
-    let scopes = units(table).flatten().flat_map(|unit| unit.scopes).flatten();
-    for scope in scopes.filter(|scope| scope.kind == ScopeKind::IoApic) {
-        found.insert(scope.enumeration);
+    for unit in units(table).flatten() {
+        for scope in unit.scopes.flatten() {
+            if let Claim::IoApic(number, Some(_)) = claim(&unit, read, &scope) {
+                found.insert(number);
+            }
+        }
     }
     found
 }

@@ -102,8 +102,8 @@ fn loses_interrupts(read: impl Fn(PciFunction, u16) -> Option<u32>) -> bool {
 impl Topology {
     /// Remapping of interrupts that firmware offers, with the greatest identifiers: where it asks
     /// for x2APIC to be left alone, a kernel does so. `None` if it offers none, or does not give
-    /// the requester identifier of each I/O APIC of the MADT. IVRS has to name one at least, and
-    /// none twice. `read` gives 32 bits of a function's configuration space: chipsets that lose
+    /// the requester identifier of each I/O APIC of the MADT: bridges on the way to one need
+    /// buses. IVRS has to name one at least, and none twice. `read` gives 32 bits of a function's configuration space: chipsets that lose
     /// remapped interrupts (early revisions of X58, 5500 and 5520) offer nothing.
     ///
     /// *Context.* Interrupt, if configuration space may be read there.
@@ -115,7 +115,8 @@ impl Topology {
             Kind::Dmar => {
                 let table = Dmar::parse(&self.table).ok()?;
                 let flags = table.flags();
-                let works = self.are_named(&dmar::io_apics(&table)) && !loses_interrupts(read);
+                let named = dmar::io_apics(&table, &read);
+                let works = self.are_named(&named) && !loses_interrupts(read);
                 (flags & REMAPS != 0 && works).then_some(match flags & NO_X2APIC {
                     0 => ApicMode::X2Apic,
                     _ => ApicMode::XApic,

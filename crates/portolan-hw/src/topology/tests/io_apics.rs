@@ -91,14 +91,17 @@ fn intel_s_units_remap_where_each_io_apic_is_named() {
 #[test]
 fn an_io_apic_behind_a_bridge_has_a_source_before_units_are_enabled() {
     let behind = [3, 10, 0, 0, 2, 0, 0x1c, 0, 5, 0].to_vec();
-    let dmar = dmar(38, 1, &[drhd(1, 0xfed9_0000, &[behind])]);
-    let topology = Topology::from_acpi([&dmar[..]]).unwrap();
+    let tables = [dmar(38, 1, &[drhd(1, 0xfed9_0000, &[behind])]), madt(&[2])];
+    let topology = Topology::from_acpi(tables.iter().map(Vec::as_slice)).unwrap();
     let bridge = Fake::default().with(at(0, 0x1c, 0), Is::RootPort, Some((4, 4)), Has::On);
     let survey = topology.survey(PciOverrides::KNOWN, |of, offset| bridge.read(of, offset));
     let source = InterruptSource::Requester(RequesterId::of(4, 5, 0));
     let apic = Controller::IoApic(2);
     assert_eq!(survey.interrupts_of(apic), Some((0, source)));
+    let read = |of, offset| bridge.read(of, offset);
+    assert!(topology.interrupt_remapping(read).is_some());
     // A bridge that has no buses yet.
     let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
     assert_eq!(survey.interrupts_of(apic), None);
+    assert_eq!(topology.interrupt_remapping(|_, _| None), None);
 }
