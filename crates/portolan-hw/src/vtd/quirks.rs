@@ -25,7 +25,8 @@ bitflags::bitflags! {
         /// it is left on when the unit is released.
         const KEEP_TRANSLATION = 1 << 2;
         /// The sound controller of the chipset (Azalia) hangs when it is translated: it may be passed
-        /// through or blocked, and not be attached. [`tylersburg::isochronous_entries`](super::tylersburg::isochronous_entries) tells it.
+        /// through or blocked, and not be attached. See
+        /// [`isochronous_entries`](super::tylersburg::isochronous_entries).
         const AZALIA_UNTRANSLATED = 1 << 3;
     }
 }
