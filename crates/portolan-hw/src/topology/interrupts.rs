@@ -103,8 +103,9 @@ impl Topology {
     /// Remapping of interrupts that firmware offers, with the greatest identifiers: where it asks
     /// for x2APIC to be left alone, a kernel does so. `None` if it offers none, or does not give
     /// the requester identifier of each I/O APIC of the MADT: bridges on the way to one need
-    /// buses. IVRS has to name one at least, and none twice. `read` gives 32 bits of a function's configuration space: chipsets that lose
-    /// remapped interrupts (early revisions of X58, 5500 and 5520) offer nothing.
+    /// buses. IVRS has to name one at least, and none twice. `read` gives 32 bits of a function's
+    /// configuration space: chipsets that lose remapped interrupts (early revisions of X58, 5500
+    /// and 5520) offer nothing.
     ///
     /// *Context.* Interrupt, if configuration space may be read there.
     pub fn interrupt_remapping(
