@@ -4,14 +4,14 @@
 //! *Context.* Task to make domains; interrupt to ask for conditions.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::{
     AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu, IommuDomains,
     IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage, TrapCost,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Cpus, UnitPlatform};
 use portolan::table::format::VtdFirstLevels;
 
 use crate::amd::{self, AmdVi};
@@ -47,12 +47,7 @@ const fn played(stage: Stage, shadowing: Shadowing) -> Conditions {
     Conditions { stage, shadowing, exits: TrapCost::Expensive }
 }
 
-impl<R, M, C> IommuDomains for Vtd<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> IommuDomains for Vtd<P> {
     /// First-stage tables in scalable mode: a hypervisor need not shadow them. Second-stage tables
     /// otherwise.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
@@ -105,12 +100,7 @@ where
     common!();
 }
 
-impl<R, M, C> IommuDomains for Smmu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> IommuDomains for Smmu<P> {
     /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
     /// is no first stage.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
@@ -164,12 +154,7 @@ where
     common!();
 }
 
-impl<R, M, C> IommuDomains for SmmuV2<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> IommuDomains for SmmuV2<P> {
     /// First-stage tables; second-stage tables where there is no first stage.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let options = smmuv2::DomainOptions::default();
@@ -195,12 +180,7 @@ where
     common!();
 }
 
-impl<R, M, C> IommuDomains for TegraSmmu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU32> + Clone + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform<AtomicU32>> IommuDomains for TegraSmmu<P> {
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain, promise::drivers()))
@@ -213,12 +193,7 @@ where
     common!();
 }
 
-impl<R, M, C> IommuDomains for AmdVi<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain, promise::drivers()))
@@ -246,12 +221,7 @@ where
     common!();
 }
 
-impl<R, M, C> IommuDomains for RiscvIommu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> IommuDomains for RiscvIommu<P> {
     /// First-stage tables; second-stage tables where there is no first stage, or where interrupts go
     /// through MSI page tables.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu};
-use portolan::platform::{Mmio, OutOfTableMemory, TableMem};
+use portolan::platform::{Mmio, OutOfTableMemory, TableMem, UnitParts};
 use portolan::table::Access;
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::RAVEN_RIDGE;
@@ -78,7 +78,7 @@ fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     let mut config = Config::default();
     config.streams_lg2 = 7;
     let (regs, mem) = (hardware.clone(), hardware.clone());
-    let unit = AmdVi::enable(regs, mem, Machine, capability, config).unwrap();
+    let unit = AmdVi::enable(regs, mem, UnitParts::new(Machine), capability, config).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     uses("making it");
     for stream in 0..40 {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use portolan::addr::{CpuId, Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::{CombineOptions, Gather};
 use portolan::iommu::{BoundDomain, IommuDomains};
-use portolan::platform::{Clock, Cpus, Mmio, Nanos};
+use portolan::platform::{Clock, Cpus, Mmio, Nanos, UnitParts};
 use portolan::table::Access;
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{LS1088A, RAVEN_RIDGE, SKYLAKE_SP};
@@ -175,7 +175,7 @@ macro_rules! enable {
             let mut config = $config;
             config.limit = LIMIT;
             config.combining = $combining;
-            <$Driver>::enable(registers, memory, machine, $($capability,)? config)
+            <$Driver>::enable(registers, memory, UnitParts::new(machine), $($capability,)? config)
         }
     };
 }
@@ -188,7 +188,7 @@ fn smmuv2_bench() -> Bench {
         STREAM,
         |registers, memory, machine| {
             let config = smmuv2::Config::default();
-            smmuv2::SmmuV2::enable(registers, memory, machine, config)
+            smmuv2::SmmuV2::enable(registers, memory, UnitParts::new(machine), config)
         },
         |unit: &SmmuV2Registers, stream, iova| unit.dma(stream, iova, READ, 8).is_ok()
     )
@@ -207,7 +207,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
                 SmmuSetup::of(SmmuIdentification::able()),
                 memory(),
                 STREAM,
-                enable!(smmuv3::Smmu<_, _, _>, smmuv3::Config::default(), combining),
+                enable!(smmuv3::Smmu<_>, smmuv3::Config::default(), combining),
                 |unit: &SmmuRegisters, stream, iova| unit.dma(stream, None, iova, READ, 8).is_ok()
             ),
         ),
@@ -218,7 +218,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
                 VtdSetup::of(SKYLAKE_SP.identification),
                 memory(),
                 STREAM,
-                enable!(vtd::Vtd<_, _, _>, vtd::Config::default(), combining),
+                enable!(vtd::Vtd<_>, vtd::Config::default(), combining),
                 |unit: &VtdRegisters, stream, iova| unit.dma(stream, None, iova, READ, 8).is_ok()
             ),
         ),
@@ -229,7 +229,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
                 setup,
                 memory(),
                 STREAM,
-                enable!(amd::AmdVi<_, _, _>, amd::Config::default(), combining, capability),
+                enable!(amd::AmdVi<_>, amd::Config::default(), combining, capability),
                 |unit: &AmdRegisters, stream, iova| unit.dma(stream, iova, READ, 8).is_ok()
             ),
         ),
@@ -240,7 +240,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
                 RiscvSetup::of(RiscvIdentification::able()),
                 memory(),
                 STREAM,
-                enable!(riscv::RiscvIommu<_, _, _>, riscv::Config::default(), combining),
+                enable!(riscv::RiscvIommu<_>, riscv::Config::default(), combining),
                 |unit: &RiscvRegisters, stream, iova| unit.dma(stream, None, iova, READ, 8).is_ok()
             ),
         ),
@@ -251,11 +251,7 @@ fn all(combining: Option<CombineOptions>) -> Vec<(&'static str, Bench)> {
                 TegraSetup::of(TegraChip::Tegra124),
                 narrow(),
                 client,
-                enable!(
-                    TegraSmmu<_, _, _>,
-                    tegra_smmu::Config::of(Chip::Tegra124),
-                    combining
-                ),
+                enable!(TegraSmmu<_>, tegra_smmu::Config::of(Chip::Tegra124), combining),
                 |unit: &TegraRegisters, stream, iova| unit.dma(stream, iova, READ, 8).is_ok()
             ),
         ),

@@ -20,8 +20,7 @@ use portolan::inval::{
     CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Ranges, Step, TablesLeft,
 };
 use portolan::iommu::{Attach, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
-use portolan::platform::TrustedBase;
-use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
+use portolan::platform::{Clock, Cpus, Nanos, SlabTables, TrustedBase, UnitParts};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use portolan_chips::fixture::Attached;
@@ -137,8 +136,9 @@ fn memory() -> Arc<ModelMemory> {
 }
 
 type SmmuCpu = Arc<Beside<SmmuRegisters>>;
-type SmmuMade = smmuv3::Smmu<Stepping<Arc<SmmuRegisters>>, Arc<ModelMemory>, SmmuCpu>;
-type SmmuDomain = smmuv3::FirstStage<12, Stepping<Arc<SmmuRegisters>>, Arc<ModelMemory>, SmmuCpu>;
+type SmmuParts = UnitParts<Stepping<Arc<SmmuRegisters>>, Arc<ModelMemory>, SmmuCpu>;
+type SmmuMade = smmuv3::Smmu<SmmuParts>;
+type SmmuDomain = smmuv3::FirstStage<12, SmmuParts>;
 
 fn smmu() -> Made<SmmuMade, SmmuDomain> {
     let memory = memory();
@@ -147,7 +147,8 @@ fn smmu() -> Made<SmmuMade, SmmuDomain> {
     config.stream_lg2 = 8;
     config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
-    let unit = SmmuMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
+    let unit = SmmuMade::enable(Stepping(registers), memory, UnitParts::new(cpu), config)
+        .expect("enabled");
     let options = smmuv3::DomainOptions::default();
     let domain = || Arc::new(unit.first_stage(&options).expect("a domain"));
     let domains = [domain(), domain()];
@@ -171,8 +172,9 @@ fn smmuv3_with_locks_that_let_interrupts_in_is_noticed() {
 }
 
 type VtdCpu = Arc<Beside<VtdRegisters>>;
-type VtdMade = vtd::Vtd<Stepping<Arc<VtdRegisters>>, Arc<ModelMemory>, VtdCpu>;
-type VtdDomain = vtd::SecondDomain<Stepping<Arc<VtdRegisters>>, Arc<ModelMemory>, VtdCpu>;
+type VtdParts = UnitParts<Stepping<Arc<VtdRegisters>>, Arc<ModelMemory>, VtdCpu>;
+type VtdMade = vtd::Vtd<VtdParts>;
+type VtdDomain = vtd::SecondDomain<VtdParts>;
 
 fn intel() -> Made<VtdMade, VtdDomain> {
     let memory = memory();
@@ -180,7 +182,8 @@ fn intel() -> Made<VtdMade, VtdDomain> {
     let mut config = vtd::Config::default();
     config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
-    let unit = VtdMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
+    let unit =
+        VtdMade::enable(Stepping(registers), memory, UnitParts::new(cpu), config).expect("enabled");
     let domain = || Arc::new(unit.second_stage().expect("a domain"));
     let domains = [domain(), domain()];
     (Arc::new(unit), domains)
@@ -199,8 +202,9 @@ fn vtd_with_locks_that_let_interrupts_in_is_noticed() {
 }
 
 type Arm2Cpu = Arc<Beside<SmmuV2Registers>>;
-type Arm2Made = smmuv2::SmmuV2<Stepping<Arc<SmmuV2Registers>>, Arc<ModelMemory>, Arm2Cpu>;
-type Arm2Domain = smmuv2::FirstStage<12, Stepping<Arc<SmmuV2Registers>>, Arc<ModelMemory>, Arm2Cpu>;
+type Arm2Parts = UnitParts<Stepping<Arc<SmmuV2Registers>>, Arc<ModelMemory>, Arm2Cpu>;
+type Arm2Made = smmuv2::SmmuV2<Arm2Parts>;
+type Arm2Domain = smmuv2::FirstStage<12, Arm2Parts>;
 
 fn arm2() -> Made<Arm2Made, Arm2Domain> {
     let memory = memory();
@@ -208,7 +212,8 @@ fn arm2() -> Made<Arm2Made, Arm2Domain> {
     let mut config = smmuv2::Config::default();
     config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
-    let unit = Arm2Made::enable(Stepping(registers), memory, cpu, config).expect("enabled");
+    let unit = Arm2Made::enable(Stepping(registers), memory, UnitParts::new(cpu), config)
+        .expect("enabled");
     let domain =
         || Arc::new(unit.first_stage(&smmuv2::DomainOptions::default()).expect("a domain"));
     let domains = [domain(), domain()];

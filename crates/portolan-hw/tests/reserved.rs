@@ -14,7 +14,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, ReservedKind,
     ReservedRegion,
 };
-use portolan::platform::{AllMemory, Cpus, TrustedBase};
+use portolan::platform::{AllMemory, Cpus, TrustedBase, UnitParts};
 use portolan::table::Access;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
@@ -205,7 +205,7 @@ fn what_dmar_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let cpus = Arc::new(clock);
     let mut config = vtd::Config::default();
     config.reserved = of_dmar(config.reserved);
-    let unit = vtd::Vtd::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit = vtd::Vtd::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
     assert_eq!(unit.reservations().left_out().count, 1);
     let domain = unit.second_stage().expect("a domain");
@@ -226,7 +226,8 @@ fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv3_is_attached() {
     let mut config = smmuv3::Config::default();
     config.stream_lg2 = 8;
     config.reserved = of_iort(config.reserved);
-    let unit = smmuv3::Smmu::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit =
+        smmuv3::Smmu::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
     let domain = unit.first_stage::<12>(&smmuv3::DomainOptions::default());
     let domain = domain.expect("a domain");
@@ -251,7 +252,8 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let region = ReservedRegion { range: page, kind: ReservedKind::Doorbell };
     let everywhere = Reserved::everywhere(region);
     config.reserved.add(everywhere).expect("it makes sense");
-    let unit = smmuv3::Smmu::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit =
+        smmuv3::Smmu::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
     let domain = unit.first_stage::<12>(&smmuv3::DomainOptions::default());
     let domain = Arc::new(domain.expect("a domain"));
@@ -282,7 +284,8 @@ fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv2_is_attached() {
     let cpus = Arc::new(clock);
     let mut config = smmuv2::Config::default();
     config.reserved = of_iort(config.reserved);
-    let unit = smmuv2::SmmuV2::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit =
+        smmuv2::SmmuV2::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
     let domain = unit.first_stage::<12>(&smmuv2::DomainOptions::default());
     let domain = domain.expect("a domain");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu as _};
-use portolan::platform::{Mmio, OutOfTableMemory, SlabTables, TableMem, Word};
+use portolan::platform::{Mmio, OutOfTableMemory, SlabTables, TableMem, UnitParts, Word};
 use portolan::table::Access;
 use portolan_hw::vtd::{Config, DeviceTlb, InterruptEntries, Mode, Vtd};
 use portolan_spec::vtd::reg::{self, ccmd, command, fsts, iotlb};
@@ -154,7 +154,7 @@ fn a_unit_uses_no_heap_under_its_locks_nor_to_pay_a_debt() {
         let memory = regs.memory.clone();
         let mut config = Config::default();
         config.mode = Mode::Legacy;
-        let unit = Vtd::enable(regs.clone(), memory, Machine, config).unwrap();
+        let unit = Vtd::enable(regs.clone(), memory, UnitParts::new(Machine), config).unwrap();
         uses("enabling");
         let queued = ecap & 2 != 0;
         let mut domains = Vec::new();

@@ -8,7 +8,9 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Clock, Cpus, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
+use portolan::platform::{
+    Clock, Cpus, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word,
+};
 
 use crate::inject::{Drain, RegisterFaults};
 use crate::interrupts::{InterruptedCpu, InterruptedLock, InterruptedWord, Stepping, locks_held};
@@ -381,6 +383,14 @@ impl<D: Design + 'static> Cpus for Machine<D> {
     fn drop_later(&self, left: portolan::platform::LeftBehind) {
         drop(left);
     }
+}
+
+impl<D: Design + 'static> UnitPlatform<D::Word> for Machine<D>
+where
+    Unit<D>: Mmio,
+{
+    type Registers = Self;
+    type Memory = Self;
 }
 
 impl<D: Design> Clock for Machine<D> {

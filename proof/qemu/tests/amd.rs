@@ -10,7 +10,7 @@ use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::{Preference, Quirks};
 use portolan::iommu::{Attach, FaultEvent, FaultReason, Iommu as _, IommuError};
 use portolan::platform::Mmio as _;
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
 use portolan_hw::amd::{AmdVi, Capability, CommandKind as K, Config};
@@ -23,7 +23,7 @@ use portolan_qemu::trace::{AmdCommand as A, Counts};
 
 use support::{Bench, PAGE, at, map, rw, start, unmap};
 
-type Driver = AmdVi<Registers, GuestTables, HostClock>;
+type Driver = AmdVi<UnitParts<Registers, GuestTables, HostClock>>;
 
 const BASE: Iova = Iova::new(0x4000_0000);
 /// Capability ID of a secure device.
@@ -94,7 +94,7 @@ fn enable(machine: &Machine, capability: Capability, config: Config) -> Result<D
     let registers = machine.iommu_registers().unwrap();
     let tables = machine.tables().clone();
     assert_eq!(capability.base.get(), registers.base());
-    AmdVi::enable(registers, tables, HostClock::new(), capability, config)
+    AmdVi::enable(registers, tables, UnitParts::new(HostClock::new()), capability, config)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod support;
 
+use portolan::platform::UnitParts;
 use std::sync::Arc;
 use support::promised::promised;
 
@@ -46,7 +47,9 @@ fn identifiers(bridges: &[&str], bus: &str) -> Option<Vec<RequesterId>> {
     let edu = Edu::find(&pci).unwrap();
     let registers = machine.iommu_registers().unwrap();
     let tables = machine.tables().clone();
-    let unit = Driver::enable(registers, tables, HostClock::new(), Config::default()).unwrap();
+    let unit =
+        Driver::enable(registers, tables, UnitParts::new(HostClock::new()), Config::default())
+            .unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     let page = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
     let mut owed = Gather::new();

@@ -3,6 +3,7 @@
 
 mod support;
 
+use portolan::platform::UnitParts;
 use std::sync::Arc;
 use support::promised::promised;
 
@@ -129,7 +130,8 @@ fn commands_of_an_smmuv3() {
     };
     let (registers, tables) = (machine.iommu_registers().unwrap(), machine.tables());
     let config = smmuv3::Config::default();
-    let unit = Smmu::enable(registers, tables.clone(), HostClock::new(), config).unwrap();
+    let unit =
+        Smmu::enable(registers, tables.clone(), UnitParts::new(HostClock::new()), config).unwrap();
     let found = unit.features().capabilities(PageSize::SIZE_4K);
     let mut rows = Vec::new();
     for policy in policies() {
@@ -154,7 +156,8 @@ fn commands_of_a_vtd() {
     };
     let (registers, tables) = (machine.iommu_registers().unwrap(), machine.tables());
     let config = vtd::Config::default();
-    let unit = Vtd::enable(registers, tables.clone(), HostClock::new(), config).unwrap();
+    let unit =
+        Vtd::enable(registers, tables.clone(), UnitParts::new(HostClock::new()), config).unwrap();
     let levels = unit.features().best_second_levels().unwrap();
     let mut rows = Vec::new();
     for policy in policies() {

@@ -10,7 +10,7 @@ use support::promised::all_memory;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{Attach, DeviceTlb, Domain, FaultEvent, FaultReason, Iommu as _, IommuError};
 use portolan::iopf::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
 use portolan_hw::riscv::{CommandKind as K, Config, Event, PageRequestEvent, RiscvIommu};
@@ -22,7 +22,7 @@ use portolan_qemu::trace::RiscvCommand as Q;
 
 use support::{Bench, PAGE, at, map, rw, start, unmap};
 
-type Driver = RiscvIommu<Registers, GuestTables, HostClock>;
+type Driver = RiscvIommu<UnitParts<Registers, GuestTables, HostClock>>;
 
 const BASE: Iova = Iova::new(0x1000_0000);
 /// The vendor and device of QEMU's function.
@@ -90,7 +90,12 @@ impl Ground {
 }
 
 fn enable(machine: &Machine, registers: Registers, config: Config) -> Result<Driver, IommuError> {
-    RiscvIommu::enable(registers, machine.tables().clone(), HostClock::new(), config)
+    RiscvIommu::enable(
+        registers,
+        machine.tables().clone(),
+        UnitParts::new(HostClock::new()),
+        config,
+    )
 }
 
 /// The oldest record says that `stream` wrote at `iova`, for `reason`; there is no other.

@@ -13,7 +13,7 @@ use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu as _,
     IommuError,
 };
-use portolan::platform::Mmio;
+use portolan::platform::{Mmio, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::Format;
 use portolan_hw::smmuv3::{
@@ -30,8 +30,9 @@ use portolan_qemu::trace::{Counts, SmmuCommand};
 use portolan_spec::smmuv3::reg;
 use support::start;
 
-type Driver = Smmu<Registers, GuestTables, HostClock>;
-type First<const G: u32> = FirstStage<G, Registers, GuestTables, HostClock>;
+type Parts = UnitParts<Registers, GuestTables, HostClock>;
+type Driver = Smmu<Parts>;
+type First<const G: u32> = FirstStage<G, Parts>;
 
 struct Bench {
     machine: Machine,
@@ -52,7 +53,7 @@ impl Bench {
     fn driver(&self, config: Config) -> Driver {
         let registers = self.machine.iommu_registers().unwrap();
         let tables = self.machine.tables().clone();
-        Driver::enable(registers, tables, HostClock::new(), config).unwrap()
+        Driver::enable(registers, tables, UnitParts::new(HostClock::new()), config).unwrap()
     }
 
     /// Tells if a write of the device at `iova` arrives at `pa`.
@@ -408,7 +409,9 @@ fn a_refused_command_is_reported_and_the_queue_goes_on() {
         armed: armed.clone(),
     };
     let tables = bench.machine.tables().clone();
-    let driver = Smmu::enable(registers, tables, HostClock::new(), Config::default()).unwrap();
+    let driver =
+        Smmu::enable(registers, tables, UnitParts::new(HostClock::new()), Config::default())
+            .unwrap();
     let options = DomainOptions::default();
     let domain = Arc::new(driver.first_stage::<12>(&options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();

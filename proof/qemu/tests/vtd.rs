@@ -11,7 +11,7 @@ use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
     ReservedKind, ReservedRegion,
 };
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::VtdLevels;
 use portolan_hw::reservations::Reserved;
@@ -25,7 +25,7 @@ use portolan_qemu::trace::{Counts, VtdDescriptor as D, VtdInvalidation as I};
 
 use support::{Bench, PAGE, at, described, map, rw, start};
 
-type Unit_ = Driver<Registers, GuestTables, HostClock>;
+type Unit_ = Driver<UnitParts<Registers, GuestTables, HostClock>>;
 
 const BASE: Iova = Iova::new(0x4000_0000);
 
@@ -66,7 +66,7 @@ impl Ground {
 fn enable(machine: &Machine, config: Config) -> Result<Unit_, IommuError> {
     let registers = machine.iommu_registers().unwrap();
     let tables = machine.tables().clone();
-    Driver::enable(registers, tables, HostClock::new(), config)
+    Driver::enable(registers, tables, UnitParts::new(HostClock::new()), config)
 }
 
 fn scalable() -> Config {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, bail};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::iommu::{self, Attach as _};
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan_chips::chips::LS1088A;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
@@ -24,8 +24,10 @@ use crate::counts::Counts;
 use crate::measure::{CarriedOut, Direction, Events, Met, Space, Way, measure_in, range};
 
 type Clock = Arc<PollingClock<Arc<Hardware>>>;
-type Iommu = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
-type Domain = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
+/// Parts of the machine.
+type Parts = UnitParts<Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
+type Iommu = SmmuV2<Parts>;
+type Domain = FirstStage<12, Parts>;
 
 /// Span of a leaf table of 4 KiB pages.
 pub(crate) const TABLE_SPAN: PageSize = PageSize::SIZE_2M;
@@ -129,7 +131,8 @@ impl SmmuV2Board {
             0 => WaitForSafe::Off,
             longest => WaitForSafe::On { longest: Nanos::new(longest) },
         });
-        let unit = SmmuV2::enable(registers, memory.clone(), Arc::new(clock), config)?;
+        let unit =
+            SmmuV2::enable(registers, memory.clone(), UnitParts::new(Arc::new(clock)), config)?;
         let mut options = DomainOptions::default();
         options.input_lg2 = Some(input.into());
         options.capabilities = Some(machine.capabilities());

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use anyhow::{Result, bail};
 use portolan::addr::{Iova, PageSize, PhysAddr};
 use portolan::iommu::{self, Attach as _};
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::tegra_smmu::{RegisterUse, TegraChip, TegraRegisters, TegraSetup};
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
@@ -24,8 +24,10 @@ use crate::measure::{self, CarriedOut, Events, Met, Way};
 
 type Memory = Arc<ModelMemory<AtomicU32>>;
 type Clock = Arc<PollingClock<Arc<TegraRegisters>>>;
-type Smmu = TegraSmmu<Arc<TegraRegisters>, Memory, Clock>;
-type Domain = TegraDomain<Arc<TegraRegisters>, Memory, Clock>;
+/// Parts of the machine.
+type Parts = UnitParts<Arc<TegraRegisters>, Memory, Clock>;
+type Smmu = TegraSmmu<Parts>;
+type Domain = TegraDomain<Parts>;
 
 /// Span of a page table.
 pub(crate) const TABLE: PageSize = PageSize::of_lg2(22);
@@ -70,7 +72,12 @@ impl Board {
         let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
         let mut config = Config::of(chip);
         config.limit = Nanos::from_millis(5);
-        let smmu = TegraSmmu::enable(registers.clone(), memory.clone(), Arc::new(clock), config)?;
+        let smmu = TegraSmmu::enable(
+            registers.clone(),
+            memory.clone(),
+            UnitParts::new(Arc::new(clock)),
+            config,
+        )?;
         Ok(Self { model: registers, memory, smmu, chip: model })
     }
 

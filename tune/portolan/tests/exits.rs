@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, Preference, Quirks};
 use portolan::iommu::Domain;
-use portolan::platform::Mmio;
+use portolan::platform::{Mmio, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_chips::chips::SKYLAKE_SP;
@@ -60,7 +60,7 @@ impl Mmio for Trapping {
 /// A unit, and the machine that counts its exits.
 struct Guest {
     machine: VtdMachine,
-    unit: Vtd<Trapping, VtdMachine, VtdMachine>,
+    unit: Vtd<UnitParts<Trapping, VtdMachine, VtdMachine>>,
     reads: Arc<AtomicU64>,
     writes: Arc<AtomicU64>,
 }
@@ -75,7 +75,8 @@ impl Guest {
             Trapping { machine: machine.clone(), reads: reads.clone(), writes: writes.clone() };
         let mut config = Config::default();
         config.mode = mode;
-        let unit = Vtd::enable(registers, machine.clone(), machine.clone(), config).unwrap();
+        let unit = Vtd::enable(registers, machine.clone(), UnitParts::new(machine.clone()), config)
+            .unwrap();
         Self { machine, unit, reads, writes }
     }
 

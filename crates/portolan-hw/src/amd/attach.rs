@@ -4,14 +4,13 @@
 //! and 2.4 (invalidations after each change).
 
 use alloc::sync::Arc;
-use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::StreamId;
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
 use super::command::{self, Counted};
 use super::device_table::{BLOCKED, Forget, Memory};
@@ -26,10 +25,10 @@ fn forget(stream: u16, id: u16) -> [Counted; 3] {
     [command::device_entry(stream), command::fence(), command::domain(id)]
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
+impl<P: UnitPlatform> AmdVi<P> {
     /// Clock and limit for a turn: a caller that has the turn moves streams, and waits no longer
     /// than the limit.
-    pub(super) fn turn(&self) -> (&C, Nanos) {
+    pub(super) fn turn(&self) -> (&P, Nanos) {
         let control = &self.shared.control;
         (&control.clock, control.limit)
     }
@@ -92,7 +91,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 
 /// *Context.* [`Iommu::next_fault`]: interrupt. [`Iommu::reserved`]: task. The others: atomic; they are
 /// tasks where they let go of the last handle of a domain.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
+impl<P: UnitPlatform> Iommu for AmdVi<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, None, None)?;
         Ok(self.revoke_interrupts(Some(stream))?)
@@ -124,17 +123,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
 }
 
 /// *Context.* Atomic, or task where the last handle of a domain is let go of.
-impl<R, M, C: Cpus> Attach<AmdDomain<R, M, C>> for AmdVi<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + 'static,
-    C: Cpus,
-{
-    fn attach(
-        &self,
-        stream: StreamId,
-        domain: &Arc<AmdDomain<R, M, C>>,
-    ) -> Result<(), AttachError> {
+impl<P: UnitPlatform> Attach<AmdDomain<P>> for AmdVi<P> {
+    fn attach(&self, stream: StreamId, domain: &Arc<AmdDomain<P>>) -> Result<(), AttachError> {
         if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
             return Err(AttachError::Mismatch);
         }

@@ -23,18 +23,13 @@ use portolan_tables::ivrs::{
 /// Settings of a unit.
 ///
 /// ```no_run
-/// # use core::sync::atomic::AtomicU64;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan::platform::UnitPlatform;
 /// # use portolan_hw::amd::{AmdVi, Capability, Config};
 /// /// A unit of one bus, by the capability block in its configuration space.
-/// fn open<R, M, C: Cpus>(
-///     registers: R, memory: M, cpus: C, capability: Capability,
-/// ) -> Result<AmdVi<R, M, C>, IommuError>
-/// where
-///     R: Mmio + 'static,
-///     M: TableMem<AtomicU64> + Clone + 'static,
-/// {
+/// fn open<P: UnitPlatform>(
+///     registers: P::Registers, memory: P::Memory, cpus: P, capability: Capability,
+/// ) -> Result<AmdVi<P>, IommuError> {
 ///     let mut config = Config::default();
 ///     config.streams_lg2 = 8;
 ///     AmdVi::enable(registers, memory, cpus, capability, config)

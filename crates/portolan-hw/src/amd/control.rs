@@ -4,7 +4,7 @@
 //! and 3.4.22.
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
+use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 
 use super::counts::Counters;
 use super::features::Features;
@@ -12,21 +12,26 @@ use crate::chassis::{Present, wait_for};
 use portolan_spec::amd::reg;
 
 /// Registers, memory, clock and features, which all parts of a unit need.
-#[derive(Debug)]
-pub(super) struct Control<R, M, C: Cpus> {
-    pub(super) regs: R,
-    pub(super) mem: M,
-    pub(super) clock: C,
+pub(super) struct Control<P: UnitPlatform> {
+    pub(super) regs: P::Registers,
+    pub(super) mem: P::Memory,
+    pub(super) clock: P,
     pub(super) limit: Nanos,
     pub(super) features: Features,
     pub(super) counters: Counters,
     /// Held from reading the control register to writing it. A leaf: taken under the event log's lock
     /// and under the command buffer's.
-    switches: Guarded<C, ()>,
+    switches: Guarded<P, ()>,
 }
 
-impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
-    pub(super) fn new(regs: R, mem: M, clock: C, limit: Nanos, features: Features) -> Self {
+impl<P: UnitPlatform> Control<P> {
+    pub(super) fn new(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        limit: Nanos,
+        features: Features,
+    ) -> Self {
         Self {
             regs,
             mem,

@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{Interrupt, InterruptError, IommuError};
-use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform, Word};
 use portolan::table::format::AmdLevels;
 
 use super::command::Counted;
@@ -80,8 +80,8 @@ pub(super) struct Forget<'a> {
 impl DeviceTable {
     /// A table of `2^lg2_streams` entries (7 to 16) that all block, with interrupts and messages
     /// let through by `settings`.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
         lg2_streams: u32,
         settings: &[StreamSettings],
     ) -> Result<Self, OutOfTableMemory> {
@@ -133,13 +133,13 @@ impl DeviceTable {
     }
 
     /// Sets the fields for memory in the entry of `stream`, before the unit is told of the table.
-    pub(super) fn prepare<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16, memory: Memory) {
+    pub(super) fn prepare(&self, mem: &impl TableMem<AtomicU64>, stream: u16, memory: Memory) {
         let at = self.at(stream);
         at.fill((mem, Walker::Coherent), &merged(at.read(mem), memory));
     }
 
     /// Tells if the entry of `stream` lets nothing through.
-    pub(super) fn blocks<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16) -> bool {
+    pub(super) fn blocks(&self, mem: &impl TableMem<AtomicU64>, stream: u16) -> bool {
         if u32::from(stream) >= self.streams() {
             return true;
         }
@@ -149,9 +149,9 @@ impl DeviceTable {
 
     /// Changes bits for interrupts in the entry of `stream`: keeps `keep` and sets `set`, by one
     /// write.
-    pub(super) fn set_interrupts<M: TableMem<AtomicU64>>(
+    pub(super) fn set_interrupts(
         &self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         stream: u16,
         keep: u64,
         set: u64,
@@ -161,7 +161,7 @@ impl DeviceTable {
     }
 
     /// Has fixed and arbitrated interrupts of all streams aborted, before the unit is told of the table.
-    pub(super) fn abort_interrupts<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    pub(super) fn abort_interrupts(&self, mem: &impl TableMem<AtomicU64>) {
         for stream in (0..=u16::MAX).take(self.streams() as usize) {
             self.set_interrupts(mem, stream, u64::MAX, INTERRUPTS_VALID);
         }
@@ -178,7 +178,7 @@ impl DeviceTable {
     }
 
     /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
         mem.free(self.base, self.size);
         if let Some(root) = self.nothing {
             mem.free(root, PageSize::SIZE_4K);
@@ -194,9 +194,9 @@ impl DeviceTable {
     /// step; makes the entry block if that is `None`.
     ///
     /// On an error the entry blocks, and hardware may still use its copy of it.
-    pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    pub(super) fn change<P: UnitPlatform>(
         &self,
-        shared: &Shared<R, M, C>,
+        shared: &Shared<P>,
         stream: u16,
         new: Option<Memory>,
         forget: &Forget<'_>,
@@ -248,13 +248,12 @@ impl InterruptSlots {
 }
 
 /// The interrupt tables, by stream. They stay until the unit is released, as it may read them.
-#[derive(Debug)]
-pub(super) struct Remap<C: Cpus> {
+pub(super) struct Remap<P: UnitPlatform> {
     pub(super) lg2_entries: u32,
-    pub(super) tables: Turn<C, BTreeMap<u16, InterruptSlots>>,
+    pub(super) tables: Turn<P, BTreeMap<u16, InterruptSlots>>,
 }
 
-impl<C: Cpus> Remap<C> {
+impl<P: UnitPlatform> Remap<P> {
     /// No tables yet. *Context.* Interrupt.
     pub(super) fn new(wanted: Remapping) -> Result<Self, IommuError> {
         if wanted.apic == ApicMode::X2Apic {

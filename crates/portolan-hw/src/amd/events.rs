@@ -14,7 +14,7 @@ use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
+use portolan::platform::{Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word};
 
 use super::control::Control;
 use super::refusal;
@@ -37,12 +37,11 @@ struct Reader {
 }
 
 /// The log.
-#[derive(Debug)]
-pub(super) struct Events<C: Cpus> {
+pub(super) struct Events<P: UnitPlatform> {
     base: PhysAddr,
     size: PageSize,
     lg2_slots: u32,
-    reader: Guarded<C, Reader>,
+    reader: Guarded<P, Reader>,
     /// The last event of a command that was read: its code, in bits 63:60, and the address.
     command: AtomicU64,
 }
@@ -59,10 +58,10 @@ enum Oldest {
     Record(Record),
 }
 
-impl<C: Cpus> Events<C> {
+impl<P: UnitPlatform> Events<P> {
     /// A log of `2^lg2_slots` events (8 to 15), not yet handed to the unit.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
         lg2_slots: u32,
     ) -> Result<Self, OutOfTableMemory> {
         let lg2_slots = lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end());
@@ -82,7 +81,7 @@ impl<C: Cpus> Events<C> {
     }
 
     /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
         mem.free(self.base, self.size);
     }
 
@@ -90,13 +89,13 @@ impl<C: Cpus> Events<C> {
         index & ((1 << self.lg2_slots) - 1)
     }
 
-    fn words<'m, M: TableMem<AtomicU64>>(&self, mem: &'m M, slot: u64) -> &'m [AtomicU64] {
+    fn words<'m>(&self, mem: &'m impl TableMem<AtomicU64>, slot: u64) -> &'m [AtomicU64] {
         let first = slot as usize * 2;
         let log = mem.table(self.base, self.size);
         log.get(first..first + 2).unwrap_or(&[])
     }
 
-    fn read<M: TableMem<AtomicU64>>(&self, mem: &M, slot: u64) -> Record {
+    fn read(&self, mem: &impl TableMem<AtomicU64>, slot: u64) -> Record {
         match self.words(mem, slot) {
             [low, high] => [Word::load(low), Word::load(high)],
             _ => [0, 0],
@@ -104,7 +103,7 @@ impl<C: Cpus> Events<C> {
     }
 
     /// Slot behind the last event.
-    fn tail<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, IommuError> {
+    fn tail(&self, unit: &Control<P>) -> Result<u64, IommuError> {
         let offset = reg::EVENT_TAIL;
         let value = unit.read(offset)?;
         let index = reg::INDEX.of(value);
@@ -115,10 +114,7 @@ impl<C: Cpus> Events<C> {
     }
 
     /// The oldest event of an access, or that some were lost.
-    pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<Option<FaultEvent>, IommuError> {
+    pub(super) fn next(&self, unit: &Control<P>) -> Result<Option<FaultEvent>, IommuError> {
         // Before the log is looked at: what comes from now on interrupts again.
         unit.regs.write64(reg::STATUS, status::EVENT_INTERRUPT);
         // One turn of the log at most: a unit that logs faster than we read must not keep us.
@@ -139,10 +135,7 @@ impl<C: Cpus> Events<C> {
 
     /// The oldest event. The tail may move before the record is there; a few looks bridge that, and a
     /// record that does not come within the limit counts as lost.
-    fn take<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<Oldest, IommuError> {
+    fn take(&self, unit: &Control<P>) -> Result<Oldest, IommuError> {
         for _ in 0..LOOKS {
             match self.look(unit)? {
                 Oldest::Unwritten => unit.clock.relax(),
@@ -152,10 +145,7 @@ impl<C: Cpus> Events<C> {
         Ok(Oldest::Unwritten)
     }
 
-    fn look<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<Oldest, IommuError> {
+    fn look(&self, unit: &Control<P>) -> Result<Oldest, IommuError> {
         let mut reader = self.reader.lock();
         if reader.next == self.tail(unit)? {
             return Ok(Oldest::Nothing);
@@ -185,10 +175,7 @@ impl<C: Cpus> Events<C> {
     }
 
     /// Turns logging on again if it stopped because the log was full (2.5.1).
-    fn restart<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<Option<FaultEvent>, IommuError> {
+    fn restart(&self, unit: &Control<P>) -> Result<Option<FaultEvent>, IommuError> {
         // Held so that no other caller turns logging off between the two.
         let _held = self.reader.lock();
         if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {
@@ -203,11 +190,7 @@ impl<C: Cpus> Events<C> {
     /// Reason of the unit's refusal of the command at `address`, from a record that was read or one
     /// that is still in the log. Looks without a lock: the log may be long, and the answer only
     /// explains.
-    pub(super) fn of_command<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-        address: u64,
-    ) -> u32 {
+    pub(super) fn of_command(&self, unit: &Control<P>, address: u64) -> u32 {
         let kind = |record: Record| match event::CODE.of(record[0]) {
             code::ILLEGAL_COMMAND => Some(refusal::ILLEGAL),
             code::COMMAND_HARDWARE => Some(refusal::HARDWARE),

@@ -6,11 +6,9 @@
 //! tables and their entries are the caller's; the unit's entries name them, and its only command
 //! buffer is the driver's.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use thiserror::Error;
 
 use super::command;
@@ -65,7 +63,7 @@ impl InterruptTable {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
+impl<P: UnitPlatform> AmdVi<P> {
     /// Has fixed and arbitrated interrupts of `stream` remapped by `table`, or not remapped with
     /// `None`; moving the stream does not change that. For an embedder that remaps interrupts itself:
     /// the driver was not asked to. When this returns `Ok`, the unit no longer uses the table that was

@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
 
 use super::command::{self, Counted};
 use super::counts::CommandKind as Kind;
@@ -23,10 +23,10 @@ use portolan_spec::amd::reg::{self, control, status};
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
 
 /// A ring of `2^lg2_slots` commands (8 to 15), not yet handed to the unit.
-pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
-    mem: &M,
+pub(super) fn ring<P: UnitPlatform>(
+    mem: &impl TableMem<AtomicU64>,
     lg2_slots: u32,
-) -> Result<Ring<C>, IommuError> {
+) -> Result<Ring<P>, IommuError> {
     let shape = Shape {
         lg2_slots: lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end()),
         lg2_bytes: LG2_BYTES,
@@ -35,13 +35,13 @@ pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
 }
 
 /// Value of the base register.
-pub(super) fn address<C: Cpus>(ring: &Ring<C>) -> u64 {
+pub(super) fn address<P: UnitPlatform>(ring: &Ring<P>) -> u64 {
     ring.commands().at.get() | reg::LENGTH.at(ring.shape().lg2_slots.into())
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
-    type Memory = M;
-    type Cpus = C;
+impl<P: UnitPlatform> Unit for Shared<P> {
+    type Memory = P::Memory;
+    type Cpus = P;
     type Command = Counted;
 
     const TURN_BITS: u32 = 0;
@@ -50,7 +50,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
     const HEAD: usize = reg::COMMAND_HEAD;
     const OVERWRITTEN: u32 = refusal::UNKNOWN;
 
-    fn machine(&self) -> (&M, &C, Nanos) {
+    fn machine(&self) -> (&P::Memory, &P, Nanos) {
         (&self.control.mem, &self.control.clock, self.control.limit)
     }
 

@@ -15,7 +15,7 @@ use portolan::iommu::{
     AttachError, Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget,
     IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{TableMem, UnitPlatform};
 
 use super::device_table::{INTERRUPT_LG2_ALIGNED, INTERRUPT_LG2_BYTES, InterruptSlots, Remap};
 use super::interrupts::InterruptTable;
@@ -26,7 +26,7 @@ use crate::interrupt::{ApicMode, Slots};
 use portolan_spec::amd::interrupt as field;
 
 /// Writes an entry, by one store of the word that it shares with another.
-fn set<M: TableMem<AtomicU64>>(block: Block, mem: &M, index: u16, entry: u32) {
+fn set(block: Block, mem: &impl TableMem<AtomicU64>, index: u16, entry: u32) {
     let shift = u32::from(index & 1) * 32;
     let at = block.entry(usize::from(index / 2), 1);
     let other = at.read(mem)[0] & !(0xffff_ffff << shift);
@@ -46,8 +46,8 @@ fn entry(target: &InterruptTarget) -> Result<u32, InterruptError> {
     Ok(word as u32)
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
-    fn remap(&self) -> Result<&Remap<C>, IommuError> {
+impl<P: UnitPlatform> AmdVi<P> {
+    fn remap(&self) -> Result<&Remap<P>, IommuError> {
         self.remap.as_ref().ok_or(IommuError::Unsupported)
     }
 
@@ -149,7 +149,7 @@ fn failed(result: Result<(), AttachError>) -> Result<(), IommuError> {
     })
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for AmdVi<R, M, C> {
+impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
     fn allocate(
         &self,
         source: InterruptSource,

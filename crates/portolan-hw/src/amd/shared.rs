@@ -4,12 +4,10 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
 //! commands complete in any order, except around a COMPLETION_WAIT that flushes.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::InvalTag;
 use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::command::{self, Counted};
 use super::control::Control;
@@ -24,20 +22,19 @@ pub(super) const DOMAINS: u32 = 1 << 16;
 pub(super) const NOTHING: u16 = (DOMAINS - 1) as u16;
 
 /// Shared by the unit, its handles and its domains.
-#[derive(Debug)]
-pub(super) struct Shared<R, M, C: Cpus> {
-    pub(super) control: Control<R, M, C>,
-    pub(super) queue: Ring<C>,
-    pub(super) events: Events<C>,
-    pub(super) ids: Ids<C>,
+pub(super) struct Shared<P: UnitPlatform> {
+    pub(super) control: Control<P>,
+    pub(super) queue: Ring<P>,
+    pub(super) events: Events<P>,
+    pub(super) ids: Ids<P>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
-    pub(super) submitters: Submitters<C>,
+    pub(super) submitters: Submitters<P>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform> Shared<P> {
     /// The CPUs that submit.
-    pub(super) fn cpus(&self) -> &C {
+    pub(super) fn cpus(&self) -> &P {
         &self.control.clock
     }
 
@@ -71,7 +68,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-crate::chassis::handle!(AmdQueue<R, M, C> of Shared, AtomicU64);
+crate::chassis::handle!(AmdQueue of Shared, AtomicU64);
 
 /// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +111,7 @@ impl Iterator for Round<'_> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
+impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
@@ -130,7 +127,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for AmdQueue<R, M, C> {
+impl<P: UnitPlatform> TagPool for AmdQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let domain = command::domain_of(context);
         self.0.run([command::domain(domain)].into_iter())?;

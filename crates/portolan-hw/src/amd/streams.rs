@@ -4,11 +4,9 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{InvalTag, Iova, IovaRange};
 use portolan::iommu::{ReservedKind, ReservedRegion};
-use portolan::platform::TableMem;
+
 use portolan::table::TableView;
 use portolan::table::format::AmdV1;
 
@@ -40,8 +38,8 @@ pub(crate) fn windows() -> impl Iterator<Item = ReservedRegion> {
 }
 
 /// The entry of a stream that `table` translates, tagged by `context`.
-pub(super) fn entry_of<M: TableMem<AtomicU64>>(
-    table: &TableView<'_, AmdV1, M>,
+pub(super) fn entry_of(
+    table: &TableView<'_, AmdV1, impl portolan::platform::TableMem<core::sync::atomic::AtomicU64>>,
     context: InvalTag,
 ) -> Memory {
     let root = table.root().get() & ADDRESS;

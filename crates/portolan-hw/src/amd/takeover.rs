@@ -6,10 +6,8 @@
 //! cached copies of the old one are forgotten. Until then devices reach the previous owner's
 //! mappings, and afterwards those of our table.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config;
 use super::control::Control;
@@ -38,14 +36,14 @@ const TRAFFIC: u64 =
     control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
 
 /// Stops commands and logs. Accesses go on as they did: translated, or not.
-pub(super) fn stop_rings<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+pub(super) fn stop_rings<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
     unit.switch(!RINGS, 0)?;
     unit.await_status(RINGS_RUN, 0)
 }
 
 /// From stopped rings to a unit that uses `table`, and has forgotten everything else.
-pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    shared: &Shared<R, M, C>,
+pub(super) fn start<P: UnitPlatform>(
+    shared: &Shared<P>,
     table: &DeviceTable,
     flags: Option<UnitFlags>,
 ) -> Result<(), IommuError> {
@@ -91,7 +89,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 }
 
 /// Turns off all parts that run: commands, the log, and the unit.
-pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+pub(super) fn turn_off<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
     unit.switch(control::DEVICE_TLB_LIMIT | TRAFFIC, 0)?;
     unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)
 }

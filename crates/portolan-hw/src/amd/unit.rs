@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks, Ranges};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, TableMem, UnitPlatform};
 use portolan::table::Format as _;
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
@@ -37,32 +37,33 @@ use crate::reservations::Reservations;
 pub(super) const PASS: u16 = 1;
 
 /// A domain of this unit.
-pub type AmdDomain<R, M, C> = PagedDomain<AmdV1, M, AmdQueue<R, M, C>>;
+pub type AmdDomain<P> = PagedDomain<AmdV1, <P as UnitPlatform>::Memory, AmdQueue<P>>;
 
-/// One IOMMU with AMD-Vi's registers `R`, tables in memory `M`, and clock `C`.
+/// One IOMMU with AMD-Vi's registers on the machine `P`.
 ///
 /// *Locking.* Streams are moved one at a time; a caller waits for its turn no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
-#[derive(Debug)]
-pub struct AmdVi<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    pub(super) shared: Arc<Shared<R, M, C>>,
+pub struct AmdVi<P: UnitPlatform> {
+    pub(super) shared: Arc<Shared<P>>,
     pub(crate) config: Config,
     pub(super) table: DeviceTable,
-    pub(super) book: Book<C, u16, u16, ()>,
-    pub(super) remap: Option<Remap<C>>,
+    pub(super) book: Book<P, u16, u16, ()>,
+    pub(super) remap: Option<Remap<P>>,
 }
 
+crate::chassis::opaque!(AmdVi, AtomicU64);
+
 /// Memory that the hardware is going to be told of.
-struct Parts<C: Cpus> {
-    queue: Ring<C>,
-    events: Events<C>,
+struct Parts<P: UnitPlatform> {
+    queue: Ring<P>,
+    events: Events<P>,
     table: DeviceTable,
 }
 
-impl<C: Cpus> Parts<C> {
-    fn new<M: TableMem<AtomicU64>>(mem: &M, config: &Config) -> Result<Self, IommuError> {
-        let queue: Ring<C> = queue::ring(mem, config.queue_lg2)?;
+impl<P: UnitPlatform> Parts<P> {
+    fn new(mem: &impl TableMem<AtomicU64>, config: &Config) -> Result<Self, IommuError> {
+        let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
         let events = Events::new(mem, config.events_lg2).inspect_err(|_| queue.free(mem))?;
         let table = DeviceTable::new(mem, config.streams_lg2, &config.streams);
         let table = table.inspect_err(|_| {
@@ -72,14 +73,14 @@ impl<C: Cpus> Parts<C> {
         Ok(Self { queue, events, table })
     }
 
-    fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    fn free(&self, mem: &impl TableMem<AtomicU64>) {
         self.queue.free(mem);
         self.events.free(mem);
         self.table.free(mem);
     }
 }
 
-impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi<R, M, C> {
+impl<P: UnitPlatform> AmdVi<P> {
     /// Takes the unit with `capability` over: streams reach the memory that [`Config::reserved`]
     /// names for them, and all others are blocked. A unit that was on is never off meanwhile: until
     /// the new table counts, devices reach the mappings of firmware or a previous kernel.
@@ -89,9 +90,9 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
     /// # Errors
     /// See [`IommuError`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(
-        regs: R,
-        mem: M,
-        clock: C,
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
         capability: Capability,
         mut config: Config,
     ) -> Result<Self, IommuError> {
@@ -139,7 +140,7 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> AmdVi
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
+impl<P: UnitPlatform> AmdVi<P> {
     /// Addresses reserved for streams, and the reservations of [`Config::reserved`] that were
     /// ignored.
     ///
@@ -165,7 +166,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// A handle to its invalidations.
     ///
     /// *Context.* Interrupt.
-    pub fn queue(&self) -> AmdQueue<R, M, C> {
+    pub fn queue(&self) -> AmdQueue<P> {
         AmdQueue(Arc::clone(&self.shared))
     }
 
@@ -215,14 +216,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
+impl<P: UnitPlatform> AmdVi<P> {
     /// An empty domain with 48-bit addresses, or as many bits as the unit takes.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
-    pub fn domain(&self) -> Result<AmdDomain<R, M, C>, IommuError> {
+    pub fn domain(&self) -> Result<AmdDomain<P>, IommuError> {
         self.domain_as(AmdLevels::Four, self.capabilities(), self.config.quirks)
     }
 
@@ -237,7 +238,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
         levels: AmdLevels,
         caps: Capabilities,
         quirks: Quirks,
-    ) -> Result<AmdDomain<R, M, C>, IommuError> {
+    ) -> Result<AmdDomain<P>, IommuError> {
         if !self.features().walks(levels) {
             return Err(IommuError::Unsupported);
         }
@@ -251,7 +252,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for AmdVi<R, M, C> {
+impl<P: UnitPlatform> Drop for AmdVi<P> {
     /// *Context.* Task: waits for the hardware.
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept.

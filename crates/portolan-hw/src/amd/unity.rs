@@ -5,12 +5,11 @@
 //! same ranges share their tables.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::{IommuError, ReservedRegion, disjoint};
-use portolan::platform::{Cpus, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, PageTable, TableMapError, TableView};
 
@@ -24,9 +23,9 @@ use portolan::addr::RequesterId;
 use portolan_tables::ivrs::Devices;
 
 /// Tables that are named in entries, of a domain that is yet to be made.
-pub(super) struct Prepared<M: TableMem<AtomicU64>> {
+pub(super) struct Prepared<P: UnitPlatform> {
     pub(super) context: InvalTag,
-    pub(super) table: PageTable<AmdV1, M>,
+    pub(super) table: PageTable<AmdV1, P::Memory>,
     pub(super) streams: Vec<Devices>,
 }
 
@@ -35,13 +34,13 @@ type Shares = (Vec<usize>, Vec<Devices>);
 
 /// Makes tables for all of `config.reserved` and sets the entries of their streams in `entries`, of
 /// which the unit does not know yet.
-pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
-    mem: &M,
+pub(super) fn prepare<P: UnitPlatform>(
+    mem: &P::Memory,
     features: &Features,
-    ids: &Ids<C>,
+    ids: &Ids<P>,
     entries: &DeviceTable,
     config: &Config,
-) -> Result<Vec<Prepared<M>>, IommuError> {
+) -> Result<Vec<Prepared<P>>, IommuError> {
     let format = format(features, config);
     let mut prepared = Vec::new();
     let maps = config.reserved.iter();
@@ -53,7 +52,7 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
         let table = PageTable::new(format, mem.clone())?;
         let pieces = disjoint(&regions, PageSize::SIZE_4K);
         for piece in pieces.map_err(|_| IommuError::Unsupported)? {
-            map(&table, piece)?;
+            map::<P>(&table, piece)?;
         }
         let id = ids.take().ok_or(IommuError::OutOfContexts)?;
         let context = InvalTag::new(id);
@@ -87,8 +86,8 @@ fn format(features: &Features, config: &Config) -> AmdV1 {
     AmdV1 { levels, output_lg2 }
 }
 
-fn map<M: TableMem<AtomicU64>>(
-    table: &PageTable<AmdV1, M>,
+fn map<P: UnitPlatform>(
+    table: &PageTable<AmdV1, P::Memory>,
     piece: ReservedRegion,
 ) -> Result<(), IommuError> {
     // The debt is paid before the streams are counted as attached: all is forgotten by then.

@@ -1,34 +1,28 @@
 //! Handles to the state that a unit and its domains share.
 
-/// Declares a handle to `$shared`, which is a queue: `Handle<R, M, C> of Shared, AtomicU64`.
+/// Declares a handle to `$shared`, which is a queue: `Handle of Shared, AtomicU64`.
 /// Submissions through it go by its `submitters`.
 macro_rules! handle {
-    ($name:ident<R, M $(: $bound:path)?, C> of $shared:ident, $word:ident) => {
+    ($name:ident of $shared:ident, $word:ident) => {
         /// A handle to the unit's invalidations, which its domains hold.
         ///
         /// *Context.* Atomic: its methods wait for the hardware. Interrupt to clone it, which
         /// allocates nothing; task to drop the last, which frees the shared state of the unit and
         /// its domains.
-        pub struct $name<R, M $(: $bound)?, C: Cpus>(
-            pub(super) alloc::sync::Arc<$shared<R, M, C>>,
+        pub struct $name<P: portolan::platform::UnitPlatform<core::sync::atomic::$word>>(
+            pub(super) alloc::sync::Arc<$shared<P>>,
         );
 
-        impl<R, M $(: $bound)?, C: Cpus> Clone for $name<R, M, C> {
+        impl<P: portolan::platform::UnitPlatform<core::sync::atomic::$word>> Clone for $name<P> {
             fn clone(&self) -> Self {
                 Self(self.0.clone())
             }
         }
 
-        impl<R, M $(: $bound)?, C: Cpus> core::fmt::Debug for $name<R, M, C> {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                f.debug_struct(stringify!($name)).finish_non_exhaustive()
-            }
-        }
+        crate::chassis::opaque!($name, $word);
 
-        impl<R, M, C: Cpus> portolan::inval::InvalidationQueue for $name<R, M, C>
-        where
-            R: portolan::platform::Mmio,
-            M: portolan::platform::TableMem<core::sync::atomic::$word>,
+        impl<P: portolan::platform::UnitPlatform<core::sync::atomic::$word>>
+            portolan::inval::InvalidationQueue for $name<P>
         {
             type Error = portolan::iommu::IommuError;
 
@@ -45,3 +39,17 @@ macro_rules! handle {
     };
 }
 pub(crate) use handle;
+
+/// Makes `$name`, which holds what a machine has, printable by its name.
+macro_rules! opaque {
+    ($name:ident, $word:ident) => {
+        impl<P: portolan::platform::UnitPlatform<core::sync::atomic::$word>> core::fmt::Debug
+            for $name<P>
+        {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use opaque;

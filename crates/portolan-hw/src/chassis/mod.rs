@@ -32,7 +32,7 @@ mod wait;
 
 pub(crate) use block::Block;
 pub(crate) use counts::counters;
-pub(crate) use handle::handle;
+pub(crate) use handle::{handle, opaque};
 pub(crate) use lists::{Sorted, with_room};
 pub use page_requests::PageRequestEvent;
 pub(crate) use published::Published;

@@ -30,7 +30,7 @@ fn machine<D: Design>(setup: D::Setup) -> Machine<D> {
     Machine::new(setup, ModelMemory::of_words(base, 1024, Visibility::AtOnce))
 }
 
-type VtdUnit = Vtd<VtdMachine, VtdMachine, VtdMachine>;
+type VtdUnit = Vtd<VtdMachine>;
 
 fn vtd(identification: VtdIdentification, mode: Mode) -> Arc<VtdUnit> {
     let machine: VtdMachine = machine(VtdSetup { identification, ..VtdSetup::default() });
@@ -38,7 +38,7 @@ fn vtd(identification: VtdIdentification, mode: Mode) -> Arc<VtdUnit> {
     Arc::new(Vtd::enable(machine.clone(), machine.clone(), machine, config).unwrap())
 }
 
-type SmmuUnit = Smmu<SmmuMachine, SmmuMachine, SmmuMachine>;
+type SmmuUnit = Smmu<SmmuMachine>;
 
 fn smmu(identification: SmmuIdentification) -> Arc<SmmuUnit> {
     let machine: SmmuMachine = machine(SmmuSetup { identification, ..SmmuSetup::default() });
@@ -46,7 +46,7 @@ fn smmu(identification: SmmuIdentification) -> Arc<SmmuUnit> {
     Arc::new(Smmu::enable(machine.clone(), machine.clone(), machine, config).unwrap())
 }
 
-type AmdUnit = AmdVi<AmdMachine, AmdMachine, AmdMachine>;
+type AmdUnit = AmdVi<AmdMachine>;
 
 fn amd(identification: AmdIdentification) -> Arc<AmdUnit> {
     let machine: AmdMachine = machine(AmdSetup { identification, ..AmdSetup::default() });
@@ -56,7 +56,7 @@ fn amd(identification: AmdIdentification) -> Arc<AmdUnit> {
     Arc::new(AmdVi::enable(regs, mem, machine, capability, config).unwrap())
 }
 
-type RiscvUnit = RiscvIommu<RiscvMachine, RiscvMachine, RiscvMachine>;
+type RiscvUnit = RiscvIommu<RiscvMachine>;
 
 fn riscv(identification: RiscvIdentification, config: riscv::Config) -> Arc<RiscvUnit> {
     let machine: RiscvMachine = machine(RiscvSetup { identification, ..RiscvSetup::default() });

@@ -4,7 +4,7 @@
 //! entry" (invalidations after each change) and "Caching invalid entries" (entries that need none).
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use portolan::addr::{Pasid, StreamId};
@@ -13,7 +13,7 @@ use portolan::iommu::{
     Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal,
     Iommu, IommuError, PagedDomain, ReservedRegion,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 use portolan::table::format::{Riscv, RiscvFirstStage, RiscvSecondStage};
 
 use super::command::{self, Counted};
@@ -42,10 +42,10 @@ pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 4>
     commands
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// Clock and limit for a turn: a caller that has the turn moves streams, and waits no longer
     /// than the limit.
-    pub(super) fn turn(&self) -> (&C, Nanos) {
+    pub(super) fn turn(&self) -> (&P, Nanos) {
         let control = &self.shared.control;
         (&control.clock, control.limit)
     }
@@ -211,7 +211,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
 
 /// *Context.* [`Iommu::next_fault`]: interrupt. The others: task: they make pages of the directory, and may
 /// let go of the last handle of a domain.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> Iommu for RiscvIommu<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, WITHOUT, NOWHERE, None)
     }
@@ -255,16 +255,12 @@ fn named(pasid: Pasid) -> Result<Pasid, AttachError> {
     Some(pasid).filter(|pasid| *pasid != WITHOUT).ok_or(AttachError::Mismatch)
 }
 
-impl<R, M, C: Cpus> RiscvIommu<R, M, C>
-where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
-{
+impl<P: UnitPlatform> RiscvIommu<P> {
     fn attach_to<const ROOT: u32>(
         &self,
         stream: StreamId,
         pasid: Pasid,
-        domain: &Arc<PagedDomain<Riscv<ROOT>, M, RiscvQueue<R, M, C>>>,
+        domain: &Arc<PagedDomain<Riscv<ROOT>, P::Memory, RiscvQueue<P>>>,
     ) -> Result<(), AttachError> {
         if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
             return Err(AttachError::Mismatch);
@@ -279,17 +275,13 @@ where
 macro_rules! attach {
     ($format:ident) => {
         /// *Context.* Task.
-        impl<R, M, C: Cpus> Attach<PagedDomain<$format, M, RiscvQueue<R, M, C>>>
-            for RiscvIommu<R, M, C>
-        where
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Cpus,
+        impl<P: UnitPlatform> Attach<PagedDomain<$format, P::Memory, RiscvQueue<P>>>
+            for RiscvIommu<P>
         {
             fn attach(
                 &self,
                 stream: StreamId,
-                domain: &Arc<PagedDomain<$format, M, RiscvQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, P::Memory, RiscvQueue<P>>>,
             ) -> Result<(), AttachError> {
                 self.attach_to(stream, WITHOUT, domain)
             }
@@ -298,7 +290,7 @@ macro_rules! attach {
                 &self,
                 stream: StreamId,
                 pasid: Pasid,
-                domain: &Arc<PagedDomain<$format, M, RiscvQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, P::Memory, RiscvQueue<P>>>,
             ) -> Result<(), AttachError> {
                 self.attach_to(stream, named(pasid)?, domain)
             }

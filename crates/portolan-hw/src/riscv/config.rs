@@ -15,16 +15,13 @@ use crate::reservations::Reservations;
 /// Settings of a unit.
 ///
 /// ```no_run
-/// # use core::sync::atomic::AtomicU64;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan::platform::UnitPlatform;
 /// # use portolan_hw::riscv::{Config, RiscvIommu, Signal};
 /// /// A platform device of 2^16 devices, whose interrupts are wires.
-/// fn open<R, M, C: Cpus>(registers: R, memory: M, cpus: C) -> Result<RiscvIommu<R, M, C>, IommuError>
-/// where
-///     R: Mmio + Send + Sync + 'static,
-///     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
-/// {
+/// fn open<P: UnitPlatform>(
+///     registers: P::Registers, memory: P::Memory, cpus: P,
+/// ) -> Result<RiscvIommu<P>, IommuError> {
 ///     let mut config = Config::default();
 ///     config.streams_lg2 = 16;
 ///     config.signal = Signal::Wired;

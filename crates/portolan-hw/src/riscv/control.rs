@@ -5,7 +5,7 @@
 //! first.
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Mmio, Nanos};
+use portolan::platform::{Mmio, Nanos, UnitPlatform};
 
 use super::counts::Counters;
 use super::features::Features;
@@ -13,17 +13,16 @@ use crate::chassis::{Present, wait_for};
 use portolan_spec::riscv::reg::{self, directory, queue};
 
 /// Registers, memory, clock and features, which all parts of a unit need.
-#[derive(Debug)]
-pub(super) struct Control<R, M, C> {
-    pub(super) regs: R,
-    pub(super) mem: M,
-    pub(super) clock: C,
+pub(super) struct Control<P: UnitPlatform> {
+    pub(super) regs: P::Registers,
+    pub(super) mem: P::Memory,
+    pub(super) clock: P,
     pub(super) limit: Nanos,
     pub(super) features: Features,
     pub(super) counters: Counters,
 }
 
-impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
+impl<P: UnitPlatform> Control<P> {
     /// A register that never reads as all ones while the unit is there.
     pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
         self.regs.present32(offset)

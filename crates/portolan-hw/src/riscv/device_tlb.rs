@@ -8,13 +8,13 @@
 //! that passes through gives its device no translations.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use portolan::addr::{Pasid, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{AttachError, DeviceTlb, IommuError};
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, UnitPlatform};
 
 use super::attach::forget;
 use super::directory::Directory;
@@ -50,7 +50,7 @@ impl Tables {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// Bits of the context of a stream beside the tables to which it leads, once the stream leads
     /// somewhere.
     pub(super) fn lets(&self, tables: &Tables, stream: u32) -> u64 {

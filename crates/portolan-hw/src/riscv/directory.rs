@@ -95,9 +95,9 @@ impl Directory {
     ///
     /// # Errors
     /// [`IommuError::Memory`].
-    pub(super) fn place<M: TableMem<AtomicU64>>(
+    pub(super) fn place(
         &mut self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         stream: u32,
     ) -> Result<At, IommuError> {
         let Self { shape, root, pages } = self;
@@ -136,7 +136,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if it has all levels; [`IommuError::Memory`].
-    pub(super) fn deepen<M: TableMem<AtomicU64>>(&mut self, mem: &M) -> Result<(), IommuError> {
+    pub(super) fn deepen(&mut self, mem: &impl TableMem<AtomicU64>) -> Result<(), IommuError> {
         let below = self.shape.levels - 1;
         if self.shape.levels == MOST_LEVELS {
             return Err(IommuError::Unsupported);
@@ -154,7 +154,7 @@ impl Directory {
 
     /// Has no context count any more, so that streams are blocked as soon as the unit looks. Where the
     /// root holds contexts, their other words stay: the unit reads words in any order.
-    pub(super) fn clear<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    pub(super) fn clear(&self, mem: &impl TableMem<AtomicU64>) {
         let words = match self.shape.levels {
             1 => self.shape.words,
             _ => 1,
@@ -165,7 +165,7 @@ impl Directory {
     }
 
     /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         for (_, page) in core::mem::take(&mut self.pages) {
             page.free(mem);
         }

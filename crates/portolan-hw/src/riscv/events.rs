@@ -4,11 +4,9 @@
 //! "Performance-monitoring event selectors" and "Performance-monitoring counter overflow status". Not here:
 //! events of an implementation's own, counting by address space or by tag, interrupts on overflow.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 use thiserror::Error;
 
 use super::directory::Directory;
@@ -101,9 +99,9 @@ pub enum CounterError {
 }
 
 /// *Context.* Interrupt.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// The registers of the counters, if there are any and the unit is there.
-    fn monitored(&self) -> Result<&R, CounterError> {
+    fn monitored(&self) -> Result<&P::Registers, CounterError> {
         let control = &self.shared.control;
         if !control.features.has.contains(Has::COUNTERS) {
             return Err(CounterError::Absent);

@@ -3,22 +3,20 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault/Event-Queue" and "Fault queue
 //! CSR".
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::control::Control;
 use super::records::{Next, Records};
 use portolan_spec::riscv::fault::{self, ADDRESS, WORDS, access, cause};
 
 /// Next event of the unit.
-pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    records: &Records<C>,
-    unit: &Control<R, M, C>,
+pub(super) fn next<P: UnitPlatform>(
+    records: &Records<P>,
+    unit: &Control<P>,
 ) -> Result<Option<FaultEvent>, IommuError> {
     Ok(match records.next(unit)? {
         Next::Record(words) => Some(FaultEvent::Fault(decode(words))),

@@ -108,8 +108,8 @@ impl Messages {
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] for a window that is none; [`IommuError::Memory`].
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
         config: Config,
         levels: u32,
         tag: Tag,
@@ -133,9 +133,9 @@ impl Messages {
     ///
     /// # Errors
     /// [`IommuError::Memory`].
-    pub(super) fn table<M: TableMem<AtomicU64>>(
+    pub(super) fn table(
         &mut self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         stream: u32,
     ) -> Result<Option<&mut Table>, IommuError> {
         use alloc::collections::btree_map::Entry;
@@ -163,7 +163,7 @@ impl Messages {
     }
 
     /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         for (_, table) in core::mem::take(&mut self.tables) {
             table.block.free(mem);
         }
@@ -171,9 +171,9 @@ impl Messages {
     }
 
     /// `words`, which are a second stage's, with the table of `stream`, if there is room for one.
-    pub(super) fn with_table<M: TableMem<AtomicU64>>(
+    pub(super) fn with_table(
         &mut self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         stream: u32,
         words: &Words,
     ) -> Result<Words, IommuError> {
@@ -207,7 +207,7 @@ impl Table {
     }
 
     /// Writes an entry, by one store: the other word is always zero.
-    pub(super) fn set<M: TableMem<AtomicU64>>(&self, mem: &M, index: u16, entry: u64) {
+    pub(super) fn set(&self, mem: &impl TableMem<AtomicU64>, index: u16, entry: u64) {
         let at = self.block.entry(usize::from(index) * WORDS, WORDS);
         at.write(mem, 0, entry);
         at.publish(mem, Walker::Coherent);
@@ -223,7 +223,7 @@ impl Table {
     }
 
     /// Closes all entries that are in use; returns `Some` if there was one.
-    pub(super) fn close<M: TableMem<AtomicU64>>(&mut self, mem: &M) -> Option<()> {
+    pub(super) fn close(&mut self, mem: &impl TableMem<AtomicU64>) -> Option<()> {
         let block = self.block;
         let close = |index: u16| {
             let at = block.entry(usize::from(index) * WORDS, WORDS);

@@ -5,12 +5,10 @@
 //! those of address space 0 (`tc.DPE`), so that none of a stream with PASIDs goes untranslated by
 //! accident. Not supported: a second stage beneath, requests with supervisor privilege (`ta.ENS`).
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::command;
 use super::directory::{Directory, Shape};
@@ -27,7 +25,7 @@ use portolan_spec::riscv::context::{
 const MODES: [(Has, u64, u32); 3] =
     [(Has::PASIDS_8, 1, 8), (Has::PASIDS_17, 2, 17), (Has::PASIDS_20, 3, 20)];
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// Gives a stream room for PASIDs of `lg2` bits at least, 0 of which are its requests without one.
     /// The stream must not be attached; from then on it can have first-stage domains, and pass
     /// through. Where it has room already, nothing changes.

@@ -9,7 +9,7 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem, Word};
+use portolan::platform::{Guarded, Mmio, TableMem, UnitPlatform, Word};
 
 use super::control::{Control, Turned};
 use crate::chassis::Block;
@@ -54,15 +54,14 @@ pub(super) const REQUESTS: Registers = Registers {
 };
 
 /// A queue.
-#[derive(Debug)]
-pub(super) struct Records<C: Cpus> {
+pub(super) struct Records<P: UnitPlatform> {
     registers: Registers,
     block: Block,
     lg2_slots: u32,
     /// Bits of its control register beside that which turns it on.
     more: u32,
     /// Index of the next record to read. Held as well while the control register is written.
-    next: Guarded<C, u32>,
+    next: Guarded<P, u32>,
 }
 
 /// Next record of the queue.
@@ -75,11 +74,11 @@ pub(super) enum Next {
     Nothing,
 }
 
-impl<C: Cpus> Records<C> {
+impl<P: UnitPlatform> Records<P> {
     /// A queue of `2^lg2_slots` records, as far as it can have so many, not yet handed to the unit, that has
     /// `more` bits in its control register.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
         registers: Registers,
         lg2_slots: u32,
         more: u32,
@@ -94,7 +93,7 @@ impl<C: Cpus> Records<C> {
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit has none so long.
-    pub(super) fn install<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<(), IommuError> {
+    pub(super) fn install(&self, unit: &Control<P>) -> Result<(), IommuError> {
         let length = LENGTH.at(u64::from(self.lg2_slots) - 1);
         unit.install(self.registers.base, page_of(self.block.at.get()) | length)?;
         unit.regs.write32(self.registers.head, 0);
@@ -102,26 +101,23 @@ impl<C: Cpus> Records<C> {
     }
 
     /// Has the unit fill it.
-    pub(super) fn turn_on<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<(), IommuError> {
+    pub(super) fn turn_on(&self, unit: &Control<P>) -> Result<(), IommuError> {
         let more = self.more;
         unit.turn_queue(self.registers.control, Turned::On { more })
     }
 
     /// Has the unit leave it alone.
-    pub(super) fn turn_off<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<(), IommuError> {
+    pub(super) fn turn_off(&self, unit: &Control<P>) -> Result<(), IommuError> {
         unit.turn_queue(self.registers.control, Turned::Off)
     }
 
     /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
         self.block.free(mem);
     }
 
     /// Returns the next record of the unit.
-    pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<Next, IommuError> {
+    pub(super) fn next(&self, unit: &Control<P>) -> Result<Next, IommuError> {
         let mut next = self.next.lock();
         if self.more & queue::INTERRUPT != 0 {
             // Before the queue is looked at: what comes from now on interrupts again.
@@ -142,7 +138,7 @@ impl<C: Cpus> Records<C> {
         Ok(Next::Record(record))
     }
 
-    fn read<M: TableMem<AtomicU64>>(&self, mem: &M, slot: u32) -> [u64; WORDS] {
+    fn read(&self, mem: &impl TableMem<AtomicU64>, slot: u32) -> [u64; WORDS] {
         let words = 1 << (self.registers.lg2_bytes - 3);
         let first = slot as usize * words;
         let words = self.block.words(mem).get(first..first + words);
@@ -154,7 +150,7 @@ impl<C: Cpus> Records<C> {
     }
 
     /// The queue is empty: has the unit record again if it has stopped.
-    fn go_on<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<Next, IommuError> {
+    fn go_on(&self, unit: &Control<P>) -> Result<Next, IommuError> {
         let offset = self.registers.control;
         let status = unit.read(offset)?;
         if status & queue::ON == 0 {

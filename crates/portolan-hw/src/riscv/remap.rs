@@ -4,14 +4,12 @@
 //! "Caching in-memory data structures": an entry that does not count is not kept, so that one that begins
 //! to count takes no command; units keep entries by the tag of the second stage.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
     AttachError, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
     MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::command;
 use super::directory::Directory;
@@ -35,7 +33,7 @@ fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// The stream of a source: the unit tells devices apart, and nothing else.
     fn sender(&self, source: InterruptSource) -> Result<u32, InterruptError> {
         let stream = match source {
@@ -130,7 +128,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
     /// A stream that is blocked reaches its messages from then on, and nothing else. One that passes
     /// through, or has first-stage tables, can have none ([`InterruptError::Target`]), and as long as
     /// one has some it cannot be moved there.

@@ -28,7 +28,7 @@ impl Remotes {
         self.clean.retain(|(of, _)| *of != stream);
     }
 
-    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         if let Some(empty) = self.empty.take() {
             empty.free(mem);
         }

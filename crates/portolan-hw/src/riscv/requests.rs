@@ -5,7 +5,7 @@
 //! `portolan::iopf`'s. When requests are lost for want of room the unit answers those that need an answer
 //! itself, without a PASID (`PRPR`).
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::IommuError;
@@ -13,7 +13,7 @@ use portolan::iopf::{
     GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
     Response,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::command;
 use super::directory::Directory;
@@ -44,7 +44,7 @@ fn decode([who, what, ..]: [u64; WORDS]) -> RawPageRequest {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// The oldest page request, if any. Requests also count as lost where a stream has been moved that had
     /// some under way: while its context does not count, the unit answers them.
     ///
@@ -68,7 +68,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> Responder for RiscvIommu<P> {
     type Error = IommuError;
 
     /// *Context.* Atomic. Sends a command and waits until the unit has taken it;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{InvalTag, IovaRange};
 use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::command::{self, Counted};
 use super::control::Control;
@@ -27,31 +27,30 @@ use crate::ids::Ids;
 const ATTEMPTS: u32 = 4;
 
 /// Shared by the unit, its handles and its domains.
-#[derive(Debug)]
-pub(super) struct Shared<R, M, C: Cpus> {
-    pub(super) control: Control<R, M, C>,
-    pub(super) queue: Ring<C>,
-    pub(super) faults: Records<C>,
-    pub(super) requests: Option<Records<C>>,
-    pub(super) monitor: Monitor<C>,
+pub(super) struct Shared<P: UnitPlatform> {
+    pub(super) control: Control<P>,
+    pub(super) queue: Ring<P>,
+    pub(super) faults: Records<P>,
+    pub(super) requests: Option<Records<P>>,
+    pub(super) monitor: Monitor<P>,
     /// A context that let its device send requests was closed: the unit has answered since, and no
     /// caller has heard of it.
     pub(super) requests_cut: AtomicBool,
     /// Width of the numbers of devices in bits.
     pub(super) streams_lg2: u32,
     /// Devices with translations of their own, by the tag of the tables that those are of.
-    pub(super) atcs: Sets<C, Tag, Atc>,
+    pub(super) atcs: Sets<P, Tag, Atc>,
     /// Number of times that the unit was set going again after a device that did not answer.
     pub(super) silences: AtomicU64,
     /// Tags of first stages (PSCID) and of second stages (GSCID). 0 stays in contexts without one.
-    pub(super) firsts: Ids<C>,
-    pub(super) seconds: Ids<C>,
-    pub(super) submitters: Submitters<C>,
+    pub(super) firsts: Ids<P>,
+    pub(super) seconds: Ids<P>,
+    pub(super) submitters: Submitters<P>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform> Shared<P> {
     /// The CPUs that submit.
-    pub(super) fn cpus(&self) -> &C {
+    pub(super) fn cpus(&self) -> &P {
         &self.control.clock
     }
 
@@ -123,7 +122,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// A free identifier of `ids`.
-    pub(super) fn take(&self, ids: &Ids<C>) -> Result<u32, IommuError> {
+    pub(super) fn take(&self, ids: &Ids<P>) -> Result<u32, IommuError> {
         ids.take().ok_or(IommuError::OutOfContexts)
     }
 }
@@ -133,7 +132,7 @@ fn everything() -> impl Iterator<Item = Counted> {
     [command::devices(), command::fence()].into_iter().chain(command::translations())
 }
 
-crate::chassis::handle!(RiscvQueue<R, M, C> of Shared, AtomicU64);
+crate::chassis::handle!(RiscvQueue of Shared, AtomicU64);
 
 /// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +149,8 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, R, M, C: Cpus> {
-    shared: &'a Shared<R, M, C>,
+struct Round<'a, P: UnitPlatform> {
+    shared: &'a Shared<P>,
     steps: &'a mut dyn Iterator<Item = Step>,
     /// A command for the next round.
     held: Option<Command>,
@@ -170,7 +169,7 @@ fn concerned(command: Command) -> Option<(Tag, Option<IovaRange>)> {
     Some((Tag::of(context), range))
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
+impl<P: UnitPlatform> Iterator for Round<'_, P> {
     type Item = Counted;
 
     fn next(&mut self) -> Option<Counted> {
@@ -206,7 +205,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
+impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
@@ -237,7 +236,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for RiscvQueue<R, M, C> {
+impl<P: UnitPlatform> TagPool for RiscvQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = Tag::of(context);
         self.0.run([command::context(tag)].into_iter())?;

@@ -55,9 +55,9 @@ impl Tables {
 
     /// The place of the context of an address space that the stream has, and its words: those that
     /// mean for it the same as `words` for a whole stream.
-    pub(super) fn place<M: TableMem<AtomicU64>>(
+    pub(super) fn place(
         &mut self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         (stream, pasid): Key,
         words: &Words,
     ) -> Result<Place, AttachError> {
@@ -72,7 +72,7 @@ impl Tables {
     }
 
     /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         self.directory.free(mem);
         self.remotes.free(mem);
         for (_, mut directory) in core::mem::take(&mut self.processes) {

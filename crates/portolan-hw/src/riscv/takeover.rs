@@ -9,10 +9,8 @@
 //! there is no way but through Off (6.5), and features change in Off alone (6.4): in these cases the unit lets nothing
 //! through meanwhile. Nothing passes untranslated, unless it did before.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::Signal;
 use super::control::{Control, Turned};
@@ -26,8 +24,8 @@ use portolan_spec::riscv::page_of;
 use portolan_spec::riscv::reg::{self, directory, feature, pending};
 
 /// Stops the queues, and lets no access through: unless there are devices `at_work` that need not be stopped.
-pub(super) fn stop<R: Mmio, M, C: Cpus>(
-    unit: &Control<R, M, C>,
+pub(super) fn stop<P: UnitPlatform>(
+    unit: &Control<P>,
     signal: Signal,
     at_work: bool,
 ) -> Result<(), IommuError> {
@@ -47,12 +45,12 @@ pub(super) fn stop<R: Mmio, M, C: Cpus>(
 }
 
 /// Lets no access through.
-pub(super) fn close<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+pub(super) fn close<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
     set_mode(unit, directory::OFF)
 }
 
 /// Changes the directory's mode, and leaves its address, as it must be where nothing is let through.
-fn set_mode<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>, mode: u64) -> Result<(), IommuError> {
+fn set_mode<P: UnitPlatform>(unit: &Control<P>, mode: u64) -> Result<(), IommuError> {
     let before = unit.directory()?;
     let value = unit.set_directory(before & PPN.mask() | directory::MODE.at(mode))?;
     let offset = reg::DIRECTORY;
@@ -66,10 +64,7 @@ fn set_mode<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>, mode: u64) -> Result<(
 ///
 /// # Errors
 /// [`IommuError::Unsupported`] if the unit has no queues so long, or no message with such an address.
-pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    shared: &Shared<R, M, C>,
-    signal: Signal,
-) -> Result<(), IommuError> {
+pub(super) fn start<P: UnitPlatform>(shared: &Shared<P>, signal: Signal) -> Result<(), IommuError> {
     let Shared { control: unit, queue, faults, requests, .. } = shared;
     set_features(unit, signal)?;
     set_signal(unit, signal)?;
@@ -94,8 +89,8 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 ///
 /// # Errors
 /// [`IommuError::Unsupported`] if the unit has no directory so deep.
-pub(super) fn use_directory<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    unit: &Control<R, M, C>,
+pub(super) fn use_directory<P: UnitPlatform>(
+    unit: &Control<P>,
     directory: &mut Directory,
 ) -> Result<(), IommuError> {
     let before = directory::MODE.of(unit.directory()?);
@@ -124,10 +119,7 @@ fn features(signal: Signal) -> (u32, u32) {
     }
 }
 
-fn set_features<R: Mmio, M, C: Cpus>(
-    unit: &Control<R, M, C>,
-    signal: Signal,
-) -> Result<(), IommuError> {
+fn set_features<P: UnitPlatform>(unit: &Control<P>, signal: Signal) -> Result<(), IommuError> {
     let (of_us, wanted) = features(signal);
     let before = unit.read(reg::FEATURES)?;
     if before & of_us == wanted {
@@ -144,10 +136,7 @@ fn set_features<R: Mmio, M, C: Cpus>(
 const OF_ALL: u32 = feature::BIG_ENDIAN | feature::GUEST_32 | feature::WIRED;
 
 /// Vector 0 for every cause, and its message.
-fn set_signal<R: Mmio, M, C: Cpus>(
-    unit: &Control<R, M, C>,
-    signal: Signal,
-) -> Result<(), IommuError> {
+fn set_signal<P: UnitPlatform>(unit: &Control<P>, signal: Signal) -> Result<(), IommuError> {
     let regs = &unit.regs;
     if signal != Signal::None {
         regs.write32(reg::VECTORS, 0);
@@ -162,7 +151,7 @@ fn set_signal<R: Mmio, M, C: Cpus>(
 }
 
 /// Lets all accesses through, and turns the command queue off.
-pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+pub(super) fn turn_off<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
     set_mode(unit, directory::OFF)?;
     set_mode(unit, directory::BARE)?;
     unit.turn_queue(reg::COMMAND_CONTROL, Turned::Off)

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use portolan::inval::{Capabilities, Ranges};
 use portolan::iommu::{Attach as _, IommuError, PagedDomain};
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
@@ -45,27 +45,29 @@ const LAST_SECOND: u32 = (1 << 16) - 1;
 const MOST_STREAMS_LG2: u32 = 24;
 
 /// A domain of a unit with first-stage tables.
-pub type FirstDomain<R, M, C> = PagedDomain<RiscvFirstStage, M, RiscvQueue<R, M, C>>;
+pub type FirstDomain<P> = PagedDomain<RiscvFirstStage, <P as UnitPlatform>::Memory, RiscvQueue<P>>;
 /// A domain of a unit with second-stage tables.
-pub type SecondDomain<R, M, C> = PagedDomain<RiscvSecondStage, M, RiscvQueue<R, M, C>>;
+pub type SecondDomain<P> =
+    PagedDomain<RiscvSecondStage, <P as UnitPlatform>::Memory, RiscvQueue<P>>;
 
-/// One IOMMU with the RISC-V IOMMU's registers `R`, tables in memory `M`, and clock `C`.
+/// One IOMMU with the RISC-V IOMMU's registers on the machine `P`.
 ///
 /// *Locking.* Streams are moved one at a time; a caller waits for its turn no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
-#[derive(Debug)]
-pub struct RiscvIommu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    pub(super) shared: Arc<Shared<R, M, C>>,
-    pub(super) book: Book<C, Key, Option<Tag>, Tables>,
+pub struct RiscvIommu<P: UnitPlatform> {
+    pub(super) shared: Arc<Shared<P>>,
+    pub(super) book: Book<P, Key, Option<Tag>, Tables>,
     config: Config,
 }
 
+crate::chassis::opaque!(RiscvIommu, AtomicU64);
+
 /// Memory that the hardware is going to be told of.
-struct Parts<C: Cpus> {
-    queue: Ring<C>,
-    faults: Records<C>,
-    requests: Option<Records<C>>,
+struct Parts<P: UnitPlatform> {
+    queue: Ring<P>,
+    faults: Records<P>,
+    requests: Option<Records<P>>,
     root: Block,
     messages: Option<Messages>,
 }
@@ -73,9 +75,9 @@ struct Parts<C: Cpus> {
 /// The tag of streams that have interrupts and no domain.
 const NO_DOMAIN: u32 = LAST_SECOND;
 
-impl<C: Cpus> Parts<C> {
-    fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+impl<P: UnitPlatform> Parts<P> {
+    fn new(
+        mem: &impl TableMem<AtomicU64>,
         config: &Config,
         features: &Features,
     ) -> Result<Self, IommuError> {
@@ -86,7 +88,7 @@ impl<C: Cpus> Parts<C> {
             Signal::None => 0,
             Signal::Wired | Signal::Message { .. } => reg::queue::INTERRUPT,
         };
-        let queue: Ring<C> = queue::ring(mem, config.queue_lg2)?;
+        let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
         let faults = Records::new(mem, FAULTS, config.faults_lg2, more);
         let faults = faults.inspect_err(|_| queue.free(mem))?;
         let requests = config.requests_lg2.map(|lg2| Records::new(mem, REQUESTS, lg2, more));
@@ -111,7 +113,7 @@ impl<C: Cpus> Parts<C> {
         Ok(Self { queue, faults, requests, root, messages })
     }
 
-    fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         if let Some(messages) = &mut self.messages {
             messages.free(mem);
         }
@@ -132,12 +134,7 @@ fn served(config: &Config, features: &Features) -> Option<Shape> {
     shape.filter(|_| !absent && features.can_signal(config.signal))
 }
 
-impl<R, M, C> RiscvIommu<R, M, C>
-where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
     /// are blocked. The former go on meanwhile where the unit lets all accesses through and has the features that
     /// are wanted; where it had another directory, or features have to change, it has to let nothing through
@@ -149,7 +146,12 @@ where
     /// See [`IommuError`]; [`IommuError::Unsupported`] for a unit of another major version, for one
     /// that is big-endian alone, and where it lacks a feature that `config` asks for. Memory that
     /// the hardware may have been told of is then not freed.
-    pub fn enable(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
+    pub fn enable(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+    ) -> Result<Self, IommuError> {
         config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
         let features = Features::read(&regs)?;
         let shape = served(&config, &features).ok_or(IommuError::Unsupported)?;
@@ -229,7 +231,7 @@ where
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// Tells if the unit with these registers, which are left as they are, could tell of faults in
     /// this way.
     ///
@@ -237,7 +239,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     ///
     /// # Errors
     /// As [`RiscvIommu::enable`], of the unit's feature registers.
-    pub fn can_signal(regs: &R, signal: Signal) -> Result<bool, IommuError> {
+    pub fn can_signal(regs: &P::Registers, signal: Signal) -> Result<bool, IommuError> {
         Ok(Features::read(regs)?.can_signal(signal))
     }
 
@@ -284,7 +286,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// A handle to its invalidations.
     ///
     /// *Context.* Interrupt.
-    pub fn queue(&self) -> RiscvQueue<R, M, C> {
+    pub fn queue(&self) -> RiscvQueue<P> {
         RiscvQueue(Arc::clone(&self.shared))
     }
 
@@ -360,7 +362,7 @@ fn best(of: &[(RiscvLevels, Has)], has: Has) -> Option<RiscvLevels> {
     all.find(|(_, bit)| has.contains(*bit)).map(|(levels, _)| *levels)
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// Checks that the unit has that many levels.
     fn walks(&self, of: &[(RiscvLevels, Has)], levels: RiscvLevels) -> Result<(), IommuError> {
         let has = self.features().has;
@@ -397,7 +399,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> RiscvIommu<P> {
     /// An empty domain with first-stage tables.
     ///
     /// *Context.* Task.
@@ -405,7 +407,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> RiscvIommu<R, M, C> {
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit does not walk such tables;
     /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
-    pub fn first_stage(&self, levels: RiscvLevels) -> Result<FirstDomain<R, M, C>, IommuError> {
+    pub fn first_stage(&self, levels: RiscvLevels) -> Result<FirstDomain<P>, IommuError> {
         self.walks(&FIRST, levels)?;
         let format: RiscvFirstStage = self.format(levels);
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
@@ -421,7 +423,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> RiscvIommu<R, M, C> {
     ///
     /// # Errors
     /// As [`RiscvIommu::first_stage`].
-    pub fn second_stage(&self, levels: RiscvLevels) -> Result<SecondDomain<R, M, C>, IommuError> {
+    pub fn second_stage(&self, levels: RiscvLevels) -> Result<SecondDomain<P>, IommuError> {
         self.walks(&SECOND, levels)?;
         let format: RiscvSecondStage = self.format(levels);
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
@@ -432,7 +434,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> RiscvIommu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for RiscvIommu<R, M, C> {
+impl<P: UnitPlatform> Drop for RiscvIommu<P> {
     /// *Context.* Task: waits for the hardware.
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept.

@@ -17,12 +17,12 @@ use portolan::addr::StreamId;
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 use portolan::table::format::Format;
 
 type Attachment = book::Attachment<To>;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
+impl<P: UnitPlatform> SmmuV2<P> {
     /// Lets the streams whose numbers equal `id` but for the bits of `mask` share one match
     /// register: from then on they move together, whichever of them is named. They are blocked.
     ///
@@ -71,7 +71,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         })
     }
 
-    fn turn(&self) -> (&C, Nanos) {
+    fn turn(&self) -> (&P, Nanos) {
         let machine = &self.shared.machine;
         (&machine.clock, machine.limit)
     }
@@ -178,12 +178,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// An attachment to a domain of this unit.
     fn attachment<F>(
         &self,
-        domain: &Arc<PagedDomain<F, M, SmmuV2Queue<R, M, C>>>,
+        domain: &Arc<PagedDomain<F, P::Memory, SmmuV2Queue<P>>>,
     ) -> Result<Attachment, AttachError>
     where
         F: Format<Word = AtomicU64>,
-        PagedDomain<F, M, SmmuV2Queue<R, M, C>>: Send + Sync + 'static,
-        SmmuV2Queue<R, M, C>: TagPool,
+        PagedDomain<F, P::Memory, SmmuV2Queue<P>>: Send + Sync + 'static,
+        SmmuV2Queue<P>: TagPool,
     {
         let own = Arc::ptr_eq(&domain.queue().0, &self.shared);
         let tag = Tag::of(domain.context()).filter(|_| own);
@@ -193,7 +193,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
 }
 
 /// *Context.* Interrupt: `next_fault`. Task: the others.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for SmmuV2<R, M, C> {
+impl<P: UnitPlatform> Iommu for SmmuV2<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, None)
     }
@@ -213,16 +213,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for SmmuV2<R, M, C> {
 
 macro_rules! attach {
     ($($domain:ident)*) => {$(
-        impl<const G: u32, R, M, C: Cpus> Attach<$domain<G, R, M, C>> for SmmuV2<R, M, C>
-        where
-            R: Mmio + 'static,
-            M: TableMem<AtomicU64> + 'static,
-            C: Cpus,
+        impl<const G: u32, P: UnitPlatform> Attach<$domain<G, P>> for SmmuV2<P>
         {
             fn attach(
                 &self,
                 stream: StreamId,
-                domain: &Arc<$domain<G, R, M, C>>,
+                domain: &Arc<$domain<G, P>>,
             ) -> Result<(), AttachError> {
                 self.go(stream, Some(self.attachment(domain)?))
             }

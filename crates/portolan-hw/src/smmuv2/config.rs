@@ -21,14 +21,13 @@ pub enum WhenDisabled {
 /// Settings of a unit.
 ///
 /// ```no_run
-/// # use core::sync::atomic::AtomicU64;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan::platform::{Nanos, UnitPlatform};
 /// # use portolan_hw::smmuv2::{Config, SmmuV2, WhenDisabled};
 /// /// A unit whose devices reach nothing once it is off.
-/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-///     registers: R, memory: M, cpus: C,
-/// ) -> Result<SmmuV2<R, M, C>, IommuError> {
+/// fn open<P: UnitPlatform>(
+///     registers: P::Registers, memory: P::Memory, cpus: P,
+/// ) -> Result<SmmuV2<P>, IommuError> {
 ///     let mut config = Config::default();
 ///     config.when_disabled = WhenDisabled::Abort;
 ///     SmmuV2::enable(registers, memory, cpus, config)

@@ -16,7 +16,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::PhysAddr;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
@@ -24,11 +24,11 @@ use portolan::table::format::{
 use portolan_spec::smmuv2::{bank, global};
 
 /// A domain over tables of format `F`.
-type Over<F, R, M, C> = PagedDomain<F, M, SmmuV2Queue<R, M, C>>;
+type Over<F, P> = PagedDomain<F, <P as UnitPlatform>::Memory, SmmuV2Queue<P>>;
 /// A first-stage domain with a granule of `2^G` bytes.
-pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
+pub type FirstStage<const G: u32, P> = Over<Armv8Stage1<G>, P>;
 /// A second-stage domain with a granule of `2^G` bytes.
-pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
+pub type SecondStage<const G: u32, P> = Over<Armv8Stage2<G>, P>;
 
 /// Options of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ fn config(
 }
 
 /// *Context.* Task.
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
+impl<P: UnitPlatform> SmmuV2<P> {
     /// An empty first-stage domain with a granule of `2^G` bytes.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
     pub fn first_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
+    ) -> Result<FirstStage<G, P>, IommuError> {
         let features = self.features();
         let widths = (features.stage1, features.input_lg2, features.middle_lg2);
         let config = config(features, widths, G, options)?;
@@ -97,7 +97,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
     pub fn second_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
+    ) -> Result<SecondStage<G, P>, IommuError> {
         let features = self.features();
         let widest = arm::second_stage_width(features.middle_lg2, G);
         let widths = (features.stage2, widest, features.output_lg2);
@@ -124,7 +124,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
         stage: Stage,
         options: &DomainOptions,
         registers: impl FnOnce(PhysAddr, u16) -> Registers,
-    ) -> Result<Over<F, R, M, C>, IommuError> {
+    ) -> Result<Over<F, P>, IommuError> {
         let shared = &self.shared;
         let machine = &shared.machine;
         let table = PageTable::new(format, machine.mem.clone())?;
@@ -184,9 +184,9 @@ struct Registers {
 
 impl Registers {
     /// Writes them to the bank, which is off, and turns it on.
-    fn write<R: Mmio, M, C: Cpus>(
+    fn write<P: UnitPlatform>(
         &self,
-        machine: &Machine<R, M, C>,
+        machine: &Machine<P>,
         (tag, number): (Tag, u16),
         on_fault: OnFault,
     ) -> Result<(), IommuError> {

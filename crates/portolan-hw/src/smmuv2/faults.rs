@@ -11,10 +11,9 @@ use super::counts::WriteKind;
 use super::machine::Bank;
 use super::stalling::Held;
 use super::unit::SmmuV2;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::smmuv2::bank::{self, fsr};
 use portolan_spec::smmuv2::global::{self, gfsr};
 
@@ -38,8 +37,8 @@ struct Found {
 ///
 /// *Context.* Interrupt, all methods, and dropping it: an answer is two writes.
 #[must_use]
-pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    unit: &'u SmmuV2<R, M, C>,
+pub struct Stalled<'u, P: UnitPlatform> {
+    unit: &'u SmmuV2<P>,
     bank: Bank,
     serial: u64,
     status: u32,
@@ -48,13 +47,13 @@ pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub record: FaultRecord,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> core::fmt::Debug for Stalled<'_, R, M, C> {
+impl<P: UnitPlatform> core::fmt::Debug for Stalled<'_, P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_tuple("Stalled").field(&self.record).finish()
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Stalled<'_, R, M, C> {
+impl<P: UnitPlatform> Stalled<'_, P> {
     /// The access is tried again.
     pub fn retry(mut self) {
         self.answer = 0;
@@ -64,7 +63,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Stalled<'_, R, M, C> {
     pub fn terminate(self) {}
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Stalled<'_, R, M, C> {
+impl<P: UnitPlatform> Drop for Stalled<'_, P> {
     fn drop(&mut self) {
         let machine = &self.unit.shared.machine;
         let mut stalling = self.unit.shared.stalling.lock();
@@ -111,7 +110,7 @@ fn access(syndrome: u32, write: u32) -> FaultAccess {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
+impl<P: UnitPlatform> SmmuV2<P> {
     /// The next record, of whichever bank's turn it is.
     pub(super) fn next_record(&self) -> Result<Option<FaultEvent>, IommuError> {
         // The global record is one place among those of the banks: no storm keeps others back.
@@ -204,7 +203,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     ///
     /// # Errors
     /// [`IommuError::Gone`].
-    pub fn next_stall(&self) -> Result<Option<Stalled<'_, R, M, C>>, IommuError> {
+    pub fn next_stall(&self) -> Result<Option<Stalled<'_, P>>, IommuError> {
         for n in 0.. {
             let mut stalling = self.shared.stalling.lock();
             let Some((bank, serial, held)) = stalling.banks.get_mut(n) else {

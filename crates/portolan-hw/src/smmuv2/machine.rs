@@ -6,7 +6,7 @@ use super::counts::{Counters, WriteKind};
 use super::features::Features;
 use crate::chassis::{Present, wait_for};
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Mmio, Nanos};
+use portolan::platform::{Mmio, Nanos, UnitPlatform};
 use portolan_spec::smmuv2::global::cr0;
 use portolan_spec::smmuv2::{bank, global};
 
@@ -37,11 +37,10 @@ impl Banks {
 /// Base of the driver: registers, memory, time.
 ///
 /// *Context.* Interrupt, but for [`Machine::forget_everything`], which waits for the unit: atomic.
-#[derive(Debug)]
-pub(super) struct Machine<R, M, C: Cpus> {
-    pub registers: R,
-    pub mem: M,
-    pub clock: C,
+pub(super) struct Machine<P: UnitPlatform> {
+    pub registers: P::Registers,
+    pub mem: P::Memory,
+    pub clock: P,
     /// Longest wait for anything but a synchronisation.
     pub limit: Nanos,
     /// Longest wait for a synchronisation.
@@ -57,8 +56,14 @@ pub(super) struct Machine<R, M, C: Cpus> {
 /// (Linux's `QCOM_DUMMY_VAL`).
 pub(super) const ANYTHING: u32 = u32::MAX;
 
-impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
-    pub fn new(registers: R, mem: M, clock: C, config: &Config, features: Features) -> Self {
+impl<P: UnitPlatform> Machine<P> {
+    pub fn new(
+        registers: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        config: &Config,
+        features: Features,
+    ) -> Self {
         let (limit, timeout) = (config.limit, config.implementation.timeout());
         Self {
             registers,

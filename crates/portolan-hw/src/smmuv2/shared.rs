@@ -13,11 +13,10 @@ use super::sync::Gate;
 use crate::chassis::Submitters;
 use crate::ids::Ids;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, Iova};
 use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Guarded, UnitPlatform};
 use portolan_spec::smmuv2::{bank, global};
 
 /// Stage of translation that a context bank does.
@@ -71,32 +70,31 @@ impl Tag {
 /// *Context.* Atomic: functions that sync or forget wait for the unit. [`Shared::new`] and
 /// [`Shared::take`] take heap memory and are for tasks; [`Shared::number`] and
 /// [`Shared::give_back`] are for interrupts as well.
-#[derive(Debug)]
-pub(super) struct Shared<R, M, C: Cpus> {
-    pub machine: Machine<R, M, C>,
+pub(super) struct Shared<P: UnitPlatform> {
+    pub machine: Machine<P>,
     pub implementation: Implementation,
     /// Banks of either stage.
-    pub banks: Ids<C>,
+    pub banks: Ids<P>,
     /// Banks of stage 2 only.
-    pub banks_of_stage2: Ids<C>,
+    pub banks_of_stage2: Ids<P>,
     /// For each bank.
-    gates: Vec<Gate<C>>,
-    global: Gate<C>,
+    gates: Vec<Gate<P>>,
+    global: Gate<P>,
     /// Banks in use, for the search for faults. A leaf: no other lock is taken under it.
-    pub in_use: Guarded<C, Banks>,
+    pub in_use: Guarded<P, Banks>,
     /// Banks whose accesses stall. A leaf as well.
-    pub stalling: Guarded<C, Stalling>,
+    pub stalling: Guarded<P, Stalling>,
     /// Each CPU its own: those that meet share their waits already ([`Gate`]), and commands are no ranges.
-    pub submitters: Submitters<C>,
+    pub submitters: Submitters<P>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform> Shared<P> {
     /// The CPUs that submit.
-    pub(super) fn cpus(&self) -> &C {
+    pub(super) fn cpus(&self) -> &P {
         &self.machine.clock
     }
 
-    pub fn new(machine: Machine<R, M, C>, implementation: Implementation, banks: u32) -> Self {
+    pub fn new(machine: Machine<P>, implementation: Implementation, banks: u32) -> Self {
         let features = &machine.features;
         let (most, second) = (features.banks, features.banks_of_stage2.min(banks));
         Self {
@@ -246,9 +244,9 @@ impl Pending {
     }
 }
 
-crate::chassis::handle!(SmmuV2Queue<R, M, C> of Shared, AtomicU64);
+crate::chassis::handle!(SmmuV2Queue of Shared, AtomicU64);
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform> Shared<P> {
     fn finish(&self, pending: Pending) -> Result<(), IommuError> {
         match pending {
             Pending::Nothing => Ok(()),
@@ -286,7 +284,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
+impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
@@ -306,7 +304,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuV2Queue<R, M, C> {
+impl<P: UnitPlatform> TagPool for SmmuV2Queue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
         let machine = &self.0.machine;

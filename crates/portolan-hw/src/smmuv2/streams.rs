@@ -15,7 +15,7 @@ use super::shared::Tag;
 use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv2::global::{self, s2cr, smr};
 use thiserror::Error;
 
@@ -161,9 +161,9 @@ impl Mapping {
     }
 
     /// Points a register's accesses at a domain, through, or nowhere.
-    pub fn point<R: Mmio, M, C: Cpus>(
+    pub fn point<P: UnitPlatform>(
         &self,
-        machine: &Machine<R, M, C>,
+        machine: &Machine<P>,
         slot: usize,
         attached: Option<To>,
     ) -> Result<(), IommuError> {
@@ -183,9 +183,9 @@ impl Mapping {
     }
 
     /// Has a match register match `streams`, or nothing.
-    pub fn match_streams<R: Mmio, M, C: Cpus>(
+    pub fn match_streams<P: UnitPlatform>(
         &self,
-        machine: &Machine<R, M, C>,
+        machine: &Machine<P>,
         slot: usize,
         streams: Option<Streams>,
     ) -> Result<(), IommuError> {

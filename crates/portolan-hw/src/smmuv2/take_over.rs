@@ -18,7 +18,7 @@ use super::machine::{Bank, Machine};
 use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
 use crate::at_work::AtWork;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv2::bank::{self, actlr};
 use portolan_spec::smmuv2::global::{self, acr, cr0, id7, s2cr, smr};
 
@@ -31,8 +31,8 @@ pub(super) struct Taken {
 }
 
 /// Takes the unit over; CR0 is `running` in the end.
-pub(super) fn take_over<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+pub(super) fn take_over<P: UnitPlatform>(
+    machine: &Machine<P>,
     config: &Config,
     running: u32,
 ) -> Result<Taken, IommuError> {
@@ -76,8 +76,8 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
 /// Finds out if firmware turns pass-through into a fault, as some of Qualcomm's does; returns the
 /// bank that passes through instead. It is tried on a register that matches nothing; if there is
 /// none, the streams of the last one are blocked.
-fn bypass_bank<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+fn bypass_bank<P: UnitPlatform>(
+    machine: &Machine<P>,
     implementation: Implementation,
 ) -> Result<Option<Bank>, IommuError> {
     if implementation.watched() == Watched::No {
@@ -109,8 +109,8 @@ fn bypass_bank<R: Mmio, M, C: Cpus>(
 }
 
 /// Blocks all streams, but for those that are to pass through, which are left as they are.
-fn take_streams<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+fn take_streams<P: UnitPlatform>(
+    machine: &Machine<P>,
     mapping: &Mapping,
     config: &Config,
 ) -> Result<Groups, IommuError> {
@@ -143,8 +143,8 @@ fn take_streams<R: Mmio, M, C: Cpus>(
 }
 
 /// Has the streams that are to pass through do so.
-fn pass_through<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+fn pass_through<P: UnitPlatform>(
+    machine: &Machine<P>,
     mapping: &Mapping,
     groups: &Groups,
 ) -> Result<(), IommuError> {
@@ -159,8 +159,8 @@ fn pass_through<R: Mmio, M, C: Cpus>(
 }
 
 /// Has those streams pass through that devices at work have and that do not yet.
-fn keep_at_work<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+fn keep_at_work<P: UnitPlatform>(
+    machine: &Machine<P>,
     mapping: &Mapping,
     groups: &mut Groups,
     at_work: &[AtWork],
@@ -186,8 +186,8 @@ fn keep_at_work<R: Mmio, M, C: Cpus>(
 }
 
 /// Finds out which bits of a stream's number are matched, and can be masked.
-fn measure<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+fn measure<P: UnitPlatform>(
+    machine: &Machine<P>,
     mapping: &mut Mapping,
     groups: &Groups,
 ) -> Result<(), IommuError> {
@@ -211,8 +211,8 @@ fn measure<R: Mmio, M, C: Cpus>(
 
 /// Turns the prefetcher of an MMU-500's context banks off. From r2p0 on their auxiliary registers
 /// take writes only once ACR.CACHE_LOCK is clear, and its secure counterpart too.
-fn turn_prefetch_off<R: Mmio, M, C: Cpus>(
-    machine: &Machine<R, M, C>,
+fn turn_prefetch_off<P: UnitPlatform>(
+    machine: &Machine<P>,
     implementation: Implementation,
 ) -> Result<Prefetch, IommuError> {
     if !implementation.is_mmu500() {

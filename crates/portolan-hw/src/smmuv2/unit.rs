@@ -16,9 +16,9 @@ use crate::chassis::book::{Attachment, Book, Streams};
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Guarded, UnitPlatform};
 use portolan_spec::smmuv2::global::{self, cr0};
 
 /// Position of the search for faults.
@@ -42,23 +42,24 @@ pub(super) struct Search {
 /// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault) and
 /// [`next_stall`](SmmuV2::next_stall). Task: taking over, making domains, moving streams,
 /// disabling, and dropping the unit, which disables it.
-#[derive(Debug)]
-pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    pub(super) shared: Arc<Shared<R, M, C>>,
+pub struct SmmuV2<P: UnitPlatform> {
+    pub(super) shared: Arc<Shared<P>>,
     pub(super) mapping: Mapping,
     prefetch: Prefetch,
     /// Groups of streams by the number of their registers.
-    pub(super) book: Book<C, usize, To, Groups>,
-    pub(super) search: Guarded<C, Search>,
+    pub(super) book: Book<P, usize, To, Groups>,
+    pub(super) search: Guarded<P, Search>,
     pub(super) stopped: AtomicBool,
     config: Config,
 }
+
+crate::chassis::opaque!(SmmuV2, AtomicU64);
 
 /// Global faults are recorded, unmatched streams fault, invalidations of processors are not heard.
 const RUNNING: u32 =
     cr0::GFRE | cr0::GFIE | cr0::GCFGFRE | cr0::GCFGFIE | cr0::USFCFG | cr0::VMIDPNE | cr0::PTM;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
+impl<P: UnitPlatform> SmmuV2<P> {
     /// Takes the unit over: all streams are blocked, or pass through if they were inherited so.
     ///
     /// *Context.* Task.
@@ -68,7 +69,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// [`Implementation::ThunderX`](super::Implementation::ThunderX) counts more banks than there
     /// are identifiers; [`IommuError::TimedOut`] if the unit does not forget its old state: streams
     /// are then blocked, unless it had not been translating before.
-    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
+    pub fn enable(
+        registers: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+    ) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
         config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, &config, features);
@@ -128,7 +134,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// A handle to its invalidations.
     ///
     /// *Context.* Interrupt.
-    pub fn queue(&self) -> SmmuV2Queue<R, M, C> {
+    pub fn queue(&self) -> SmmuV2Queue<P> {
         SmmuV2Queue(Arc::clone(&self.shared))
     }
 
@@ -159,7 +165,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
 }
 
 /// *Context.* Task.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for SmmuV2<R, M, C> {
+impl<P: UnitPlatform> Drop for SmmuV2<P> {
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept.
         if !self.stopped.load(Ordering::Relaxed) {

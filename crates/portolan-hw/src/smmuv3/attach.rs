@@ -22,7 +22,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, TableMem, UnitPlatform};
 use portolan::table::format::{Armv8Stage1, Format};
 use portolan_spec::smmuv3::command::{self as layout, Words, op};
 use portolan_spec::smmuv3::{Field, ste};
@@ -43,7 +43,7 @@ pub(super) fn passed_through(features: &Features) -> Target {
 
 /// *Context.* Task for functions that move streams: they may allocate, wait for the unit and for
 /// another caller that moves the same stream. Interrupt for the others.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
+impl<P: UnitPlatform> Iommu for Smmu<P> {
     /// Blocks a stream. A device with translations of its own (ATS) is asked to forget them before
     /// and after its entry refuses them; [`Smmu::disable_ats`] before, and accesses that are under
     /// way meanwhile are not aborted. For a device that will not answer there is
@@ -72,15 +72,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
 }
 
 /// Returns the tag of a domain, if it is of this unit.
-fn tag_of<F, T, R, M, C: Cpus>(
-    shared: &Arc<Shared<R, M, C>>,
-    domain: &PagedDomain<F, T, SmmuQueue<R, M, C>>,
+fn tag_of<F, T, P: UnitPlatform>(
+    shared: &Arc<Shared<P>>,
+    domain: &PagedDomain<F, T, SmmuQueue<P>>,
 ) -> Result<Tag, AttachError>
 where
     F: Format<Word = AtomicU64>,
     T: TableMem<AtomicU64>,
-    M: TableMem<AtomicU64>,
-    SmmuQueue<R, M, C>: TagPool,
+    SmmuQueue<P>: TagPool,
 {
     let own = Arc::ptr_eq(&domain.queue().0, shared);
     let tag = Tag::of(domain.context()).filter(|_| own);
@@ -88,19 +87,13 @@ where
 }
 
 /// First-stage tables, wherever they are.
-type First<const G: u32, T, R, M, C> = PagedDomain<Armv8Stage1<G>, T, SmmuQueue<R, M, C>>;
+type First<const G: u32, T, P> = PagedDomain<Armv8Stage1<G>, T, SmmuQueue<P>>;
 
-impl<const G: u32, T, R, M, C: Cpus> Attach<First<G, T, R, M, C>> for Smmu<R, M, C>
+impl<const G: u32, T, P: UnitPlatform> Attach<First<G, T, P>> for Smmu<P>
 where
     T: TableMem<AtomicU64> + 'static,
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + 'static,
 {
-    fn attach(
-        &self,
-        stream: StreamId,
-        domain: &Arc<First<G, T, R, M, C>>,
-    ) -> Result<(), AttachError> {
+    fn attach(&self, stream: StreamId, domain: &Arc<First<G, T, P>>) -> Result<(), AttachError> {
         self.switch(stream, self.first(domain)?)
     }
 
@@ -109,23 +102,15 @@ where
         &self,
         stream: StreamId,
         pasid: Pasid,
-        domain: &Arc<First<G, T, R, M, C>>,
+        domain: &Arc<First<G, T, P>>,
     ) -> Result<(), AttachError> {
         let Target { descriptor, attachment, .. } = self.first(domain)?;
         self.switch_pasid(stream, pasid, &descriptor.unwrap_or_default(), attachment)
     }
 }
 
-impl<const G: u32, R, M, C: Cpus> Attach<SecondStage<G, R, M, C>> for Smmu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + 'static,
-{
-    fn attach(
-        &self,
-        stream: StreamId,
-        domain: &Arc<SecondStage<G, R, M, C>>,
-    ) -> Result<(), AttachError> {
+impl<const G: u32, P: UnitPlatform> Attach<SecondStage<G, P>> for Smmu<P> {
+    fn attach(&self, stream: StreamId, domain: &Arc<SecondStage<G, P>>) -> Result<(), AttachError> {
         self.switch(stream, self.second(domain)?)
     }
 }
@@ -165,14 +150,10 @@ pub struct GuestContexts {
     pub without: WithoutSubstream,
 }
 
-impl<R, M, C: Cpus> Smmu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + 'static,
-{
+impl<P: UnitPlatform> Smmu<P> {
     fn first<const G: u32, T: TableMem<AtomicU64> + 'static>(
         &self,
-        domain: &Arc<First<G, T, R, M, C>>,
+        domain: &Arc<First<G, T, P>>,
     ) -> Result<Target, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Asid(asid) = tag else {
@@ -191,10 +172,7 @@ where
         })
     }
 
-    fn second<const G: u32>(
-        &self,
-        domain: &Arc<SecondStage<G, R, M, C>>,
-    ) -> Result<Target, AttachError> {
+    fn second<const G: u32>(&self, domain: &Arc<SecondStage<G, P>>) -> Result<Target, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Vmid(vmid) = tag else {
             return Err(AttachError::Mismatch);
@@ -222,7 +200,7 @@ where
     pub fn attach_nested<const G: u32>(
         &self,
         stream: StreamId,
-        domain: &Arc<SecondStage<G, R, M, C>>,
+        domain: &Arc<SecondStage<G, P>>,
         guest: &GuestContexts,
     ) -> Result<(), AttachError> {
         let features = &self.shared.features;

@@ -7,11 +7,10 @@
 use super::attach::passed_through;
 use super::unit::Smmu;
 use crate::reservations::Reservations;
-use core::sync::atomic::AtomicU64;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// Addresses reserved for streams, and the reservations of
     /// [`Config::reserved`](super::Config::reserved) that were ignored.
     ///

@@ -10,9 +10,8 @@ use crate::chassis::Block;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
 use alloc::collections::BTreeMap;
-use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv3::{cd, ste};
 
 /// Read as a stream table entry is.
@@ -55,8 +54,8 @@ pub(super) struct ContextTable {
 
 impl ContextTable {
     /// Room for `2^lg2` substreams.
-    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-        machine: &Machine<R, M, C>,
+    pub fn new<P: UnitPlatform>(
+        machine: &Machine<P>,
         lg2: u32,
         two_level: Has,
     ) -> Result<Self, IommuError> {
@@ -94,11 +93,7 @@ impl ContextTable {
 
     /// Writes `descriptor` where the unit does not look, and makes that the place that
     /// [`ContextTable::describe`] points at. For a single descriptor only.
-    pub fn flip<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-        &mut self,
-        machine: &Machine<R, M, C>,
-        descriptor: &cd::Cd,
-    ) {
+    pub fn flip<P: UnitPlatform>(&mut self, machine: &Machine<P>, descriptor: &cd::Cd) {
         if let Form::Single { current } = &mut self.form {
             *current ^= 1;
             let first = *current * cd::WORDS;
@@ -108,9 +103,9 @@ impl ContextTable {
     }
 
     /// Place of the descriptor of `pasid`; its table is made if it is not there.
-    pub fn place<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    pub fn place<P: UnitPlatform>(
         &mut self,
-        machine: &Machine<R, M, C>,
+        machine: &Machine<P>,
         pasid: u32,
     ) -> Result<At, IommuError> {
         if u64::from(pasid) >> self.lg2 != 0 {
@@ -137,7 +132,7 @@ impl ContextTable {
     }
 
     /// Gives the memory back. The unit must not look at it any more.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(self, machine: &Machine<R, M, C>) {
+    pub fn release<P: UnitPlatform>(self, machine: &Machine<P>) {
         if let Form::TwoLevel { second } = self.form {
             for (_, block) in second {
                 machine.free(block);

@@ -12,13 +12,12 @@ use super::features::StallModel;
 use super::stream_table::{Blocking, STREAM};
 use super::unit::Smmu;
 use crate::chassis::arm::Has;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, UnitPlatform};
 use portolan_spec::smmuv3::ste;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// Gives a stream room for `2^lg2` substreams. The stream must not be attached.
     ///
     /// *Context.* Task.

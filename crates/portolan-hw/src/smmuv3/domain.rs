@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{Cpus, ForeignTables, Mmio, OutOfTableMemory, TableMem};
+use portolan::platform::{ForeignTables, OutOfTableMemory, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
@@ -23,15 +23,15 @@ use portolan::table::format::{
 use portolan_spec::smmuv3::{cd, ste};
 
 /// A domain over tables of format `F`.
-type Over<F, R, M, C> = Tables<F, M, R, M, C>;
+type Over<F, P> = Tables<F, <P as UnitPlatform>::Memory, P>;
 /// The same, with tables in memory `T`.
-type Tables<F, T, R, M, C> = PagedDomain<F, T, SmmuQueue<R, M, C>>;
+type Tables<F, T, P> = PagedDomain<F, T, SmmuQueue<P>>;
 /// A first-stage domain with a granule of `2^G` bytes.
-pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
+pub type FirstStage<const G: u32, P> = Over<Armv8Stage1<G>, P>;
 /// A first-stage domain over tables that a kernel built itself.
-pub type ForeignFirstStage<const G: u32, R, M, C> = Tables<Armv8Stage1<G>, ForeignTables, R, M, C>;
+pub type ForeignFirstStage<const G: u32, P> = Tables<Armv8Stage1<G>, ForeignTables, P>;
 /// A second-stage domain with a granule of `2^G` bytes.
-pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
+pub type SecondStage<const G: u32, P> = Over<Armv8Stage2<G>, P>;
 
 /// Options of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ fn output_lg2(features: &Features, g: u32) -> u32 {
 }
 
 /// *Context.* Task.
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// An empty first-stage domain with a granule of `2^G` bytes.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
     pub fn first_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
+    ) -> Result<FirstStage<G, P>, IommuError> {
         let format = self.first_format(options)?;
         let mem = self.shared.machine.mem.clone();
         let tables = || PageTable::new(format, mem);
@@ -117,7 +117,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
         &self,
         options: &DomainOptions,
         tables: ForeignTables,
-    ) -> Result<ForeignFirstStage<G, R, M, C>, IommuError> {
+    ) -> Result<ForeignFirstStage<G, P>, IommuError> {
         let format = self.first_format(options)?;
         let tables = || Ok(PageTable::foreign(format, tables));
         let tag = |id| Tag::Asid(Asid::new(id));
@@ -142,7 +142,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
     pub fn second_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
+    ) -> Result<SecondStage<G, P>, IommuError> {
         let features = &self.shared.features;
         let widest = arm::second_stage_width(output_lg2(features, G), G);
         let config = config(features, (features.stage2, widest), G, options)?;
@@ -157,10 +157,10 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
     fn domain<F: Format<Word = AtomicU64>, T: TableMem<AtomicU64>>(
         &self,
         tables: impl FnOnce() -> Result<PageTable<F, T>, OutOfTableMemory>,
-        ids: &Ids<C>,
+        ids: &Ids<P>,
         tag: impl FnOnce(u16) -> Tag,
         options: &DomainOptions,
-    ) -> Result<Tables<F, T, R, M, C>, IommuError> {
+    ) -> Result<Tables<F, T, P>, IommuError> {
         let shared = &self.shared;
         let id = ids.take().ok_or(IommuError::OutOfContexts)?;
         let table = tables().inspect_err(|_| ids.give_back(id))?;

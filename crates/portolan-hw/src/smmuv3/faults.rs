@@ -9,11 +9,10 @@ use super::page_requests::answer;
 use super::records::Next;
 use super::unit::Smmu;
 use crate::chassis::arm::Has;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::iopf::{Permissions, RawPageRequest, RequestKind, Response, StallTag};
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Nanos, UnitPlatform};
 use portolan_spec::smmuv3::{event, reg};
 
 bitflags::bitflags! {
@@ -119,7 +118,7 @@ fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// The oldest event, see [`portolan::iommu::Iommu::next_fault`]. An access that stalled ends: the
     /// answer is written before the event leaves its queue.
     pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, IommuError> {

@@ -4,33 +4,37 @@
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::{Block, Present, wait_for};
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, Word};
+use portolan::platform::{Guarded, Mmio, Nanos, TableMem, UnitPlatform, Word};
 use portolan_spec::smmuv3::reg;
 
 /// Base of the driver: registers, memory, time.
 ///
 /// *Context.* Interrupt, but for [`Machine::wait`] and [`Machine::control`], which wait for the
 /// unit: atomic.
-#[derive(Debug)]
-pub(super) struct Machine<R, M, C: Cpus> {
-    pub registers: R,
-    pub mem: M,
-    pub clock: C,
+pub(super) struct Machine<P: UnitPlatform> {
+    pub registers: P::Registers,
+    pub mem: P::Memory,
+    pub clock: P,
     /// Longest wait for anything.
     pub limit: Nanos,
     /// Presence of reads of memory through the processors' caches.
     pub coherent: Has,
     /// Global errors as they were last acknowledged. A leaf: taken under the command queue's lock,
     /// and nothing is taken under it.
-    seen: Guarded<C, u32>,
+    seen: Guarded<P, u32>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
-    pub fn new(registers: R, mem: M, clock: C, limit: Nanos, coherent: Has) -> Self {
+impl<P: UnitPlatform> Machine<P> {
+    pub fn new(
+        registers: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        limit: Nanos,
+        coherent: Has,
+    ) -> Self {
         let seen = Guarded::new(registers.read32(reg::GERRORN));
         Self { registers, mem, clock, limit, coherent, seen }
     }
@@ -89,7 +93,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     }
 
     /// Table memory, and the way in which the unit reads it.
-    pub fn tables(&self) -> (&M, Walker) {
+    pub fn tables(&self) -> (&P::Memory, Walker) {
         (&self.mem, self.coherent.walker())
     }
 

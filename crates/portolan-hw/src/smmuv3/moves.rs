@@ -15,10 +15,9 @@ use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Words as Entry};
 use crate::chassis::sets::Atc;
 use arrayvec::ArrayVec;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv3::command::Words;
 use portolan_spec::smmuv3::{cd, ste};
 
@@ -34,7 +33,7 @@ pub(super) struct Target {
 /// Forgetting a stream: its entry and, if it had any, its descriptors.
 type Forget = ArrayVec<Words, 2>;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// Works on a stream on which no other caller works meanwhile.
     pub(super) fn with_stream<T>(
         &self,

@@ -7,14 +7,13 @@
 use super::command::{self, Resume};
 use super::records::Next;
 use super::unit::Smmu;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::IommuError;
 use portolan::iopf::{
     GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
     Response,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv3::command::Words;
 use portolan_spec::smmuv3::event::page_request as layout;
 use portolan_spec::smmuv3::reg;
@@ -65,7 +64,7 @@ pub(super) fn answer(to: ReplyTo, response: Response) -> Words {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// The oldest page request, if any. *Context.* Interrupt.
     ///
     /// # Errors
@@ -88,7 +87,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Smmu<R, M, C> {
+impl<P: UnitPlatform> Responder for Smmu<P> {
     type Error = IommuError;
 
     /// Sends a command and waits until the unit has taken it. *Context.* Atomic.

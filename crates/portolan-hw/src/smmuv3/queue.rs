@@ -10,10 +10,9 @@ use crate::chassis::arm::Has;
 use crate::chassis::{Published, Ring, Shape, Stop, Unit};
 use alloc::sync::Arc;
 use core::cell::Cell;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::PhysAddr;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Mmio, Nanos, UnitPlatform};
 use portolan_spec::smmuv3::command::{self as layout, Words, error, op};
 use portolan_spec::smmuv3::reg;
 
@@ -25,19 +24,18 @@ const STOPPED: u64 = 2;
 ///
 /// *Context.* Interrupt, but for [`CommandQueue::run`], which waits for the unit (atomic), and
 /// [`CommandQueue::new`], which takes heap memory (task).
-#[derive(Debug)]
-pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C: Cpus> {
-    machine: Arc<Machine<R, M, C>>,
-    ring: Ring<C>,
+pub(super) struct CommandQueue<P: UnitPlatform> {
+    machine: Arc<Machine<P>>,
+    ring: Ring<P>,
     state: Published,
     counters: Counters,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
+impl<P: UnitPlatform> CommandQueue<P> {
     /// A queue of `2^lg2` commands, with a sync at least after every `most_unsynced`; syncs write
     /// messages if `messages` says so.
     pub fn new(
-        machine: Arc<Machine<R, M, C>>,
+        machine: Arc<Machine<P>>,
         lg2: u32,
         most_unsynced: u64,
         messages: Has,
@@ -122,9 +120,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for CommandQueue<R, M, C> {
-    type Memory = M;
-    type Cpus = C;
+impl<P: UnitPlatform> Unit for CommandQueue<P> {
+    type Memory = P::Memory;
+    type Cpus = P;
     type Command = Words;
 
     const TURN_BITS: u32 = 1;
@@ -134,7 +132,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for CommandQueue<R, M, C> {
     /// Of the codes that are recorded of commands, the one that section 7.1 defines.
     const OVERWRITTEN: u32 = error::ILL;
 
-    fn machine(&self) -> (&M, &C, Nanos) {
+    fn machine(&self) -> (&P::Memory, &P, Nanos) {
         (&self.machine.mem, &self.machine.clock, self.machine.limit)
     }
 
@@ -206,7 +204,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for CommandQueue<R, M, C> {
     }
 }
 
-impl<R, M: TableMem<AtomicU64>, C: Cpus> Drop for CommandQueue<R, M, C> {
+impl<P: UnitPlatform> Drop for CommandQueue<P> {
     /// Gives the memory back if the unit is known to be disabled. *Context.* Task.
     fn drop(&mut self) {
         if self.state.get() == OFF {

@@ -5,9 +5,8 @@
 
 use super::machine::Machine;
 use crate::chassis::Block;
-use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::smmuv3::reg;
 
 /// Next record of a queue.
@@ -37,8 +36,8 @@ pub(super) struct Records {
 
 impl Records {
     /// Room for `2^lg2` records of `2^record_lg2` bytes; `produced` and `consumed` are registers.
-    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-        machine: &Machine<R, M, C>,
+    pub fn new<P: UnitPlatform>(
+        machine: &Machine<P>,
         lg2: u32,
         record_lg2: u32,
         produced: usize,
@@ -49,11 +48,7 @@ impl Records {
     }
 
     /// Gives the unit the queue by register `base`; the queue must be disabled.
-    pub fn install<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-        &mut self,
-        machine: &Machine<R, M, C>,
-        base: usize,
-    ) {
+    pub fn install<P: UnitPlatform>(&mut self, machine: &Machine<P>, base: usize) {
         self.at = 0;
         let value = reg::BASE_ALLOCATE.at(1) | self.block.at.get() | u64::from(self.lg2);
         machine.registers.write64(base, value);
@@ -63,9 +58,9 @@ impl Records {
 
     /// Takes the oldest record out, if `accept` can do its work for it at once. It runs under the
     /// queue's lock and may take the command queue's, never the other way round.
-    pub fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    pub fn next<P: UnitPlatform>(
         &mut self,
-        machine: &Machine<R, M, C>,
+        machine: &Machine<P>,
         accept: impl FnOnce(&[u64; 4]) -> Result<(), IommuError>,
     ) -> Result<Next, IommuError> {
         let produced = machine.read(self.produced)?;

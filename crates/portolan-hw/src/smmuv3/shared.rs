@@ -19,37 +19,35 @@ use crate::ids::Ids;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::iter::once;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, IovaRange, PageSize, StreamId};
 use portolan::inval::{CombineOptions, Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv3::command::Words;
 
 /// Parts that a unit and its domains share.
 ///
 /// *Context.* Atomic: [`Shared::run`] waits for the unit. Functions that make and count wait for
 /// nothing.
-#[derive(Debug)]
-pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
-    pub machine: Arc<Machine<R, M, C>>,
-    pub queue: CommandQueue<R, M, C>,
+pub(super) struct Shared<P: UnitPlatform> {
+    pub machine: Arc<Machine<P>>,
+    pub queue: CommandQueue<P>,
     pub features: Features,
-    pub asids: Ids<C>,
-    pub vmids: Ids<C>,
+    pub asids: Ids<P>,
+    pub vmids: Ids<P>,
     /// Devices with translations of their own.
-    pub atcs: Sets<C, Tag, Atc>,
+    pub atcs: Sets<P, Tag, Atc>,
     /// Streams with first stages of a guest's over one of our second stages.
-    pub nested: Sets<C, Tag, StreamId>,
-    pub submitters: Submitters<C>,
+    pub nested: Sets<P, Tag, StreamId>,
+    pub submitters: Submitters<P>,
 }
 
-crate::chassis::handle!(SmmuQueue<R, M: TableMem<AtomicU64>, C> of Shared, AtomicU64);
+crate::chassis::handle!(SmmuQueue of Shared, AtomicU64);
 
-impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform> Shared<P> {
     pub fn new(
-        machine: Arc<Machine<R, M, C>>,
-        queue: CommandQueue<R, M, C>,
+        machine: Arc<Machine<P>>,
+        queue: CommandQueue<P>,
         features: Features,
         combining: Option<CombineOptions>,
     ) -> Self {
@@ -68,9 +66,9 @@ impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform> Shared<P> {
     /// The CPUs that submit.
-    pub(super) fn cpus(&self) -> &C {
+    pub(super) fn cpus(&self) -> &P {
         &self.machine.clock
     }
 
@@ -112,8 +110,8 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, R, M: TableMem<AtomicU64>, C: Cpus> {
-    shared: &'a Shared<R, M, C>,
+struct Round<'a, P: UnitPlatform> {
+    shared: &'a Shared<P>,
     steps: &'a mut dyn Iterator<Item = Step>,
     /// A command for the next round.
     held: Option<Command>,
@@ -121,7 +119,7 @@ struct Round<'a, R, M: TableMem<AtomicU64>, C: Cpus> {
     ended: Ended,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
+impl<P: UnitPlatform> Round<'_, P> {
     /// Tells if the context of `command` can be noted.
     fn has_room(&self, command: Command) -> bool {
         let context = match command {
@@ -174,7 +172,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
+impl<P: UnitPlatform> Iterator for Round<'_, P> {
     type Item = Words;
 
     fn next(&mut self) -> Option<Words> {
@@ -199,7 +197,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
+impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
@@ -235,7 +233,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Shared<R, M
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuQueue<R, M, C> {
+impl<P: UnitPlatform> TagPool for SmmuQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
         self.0.queue.run(once(command::invalidate_tag(tag)))?;

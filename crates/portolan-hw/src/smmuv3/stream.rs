@@ -12,9 +12,8 @@ use crate::chassis::{Sorted, with_room};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Guarded, UnitPlatform};
 use portolan_spec::smmuv3::cd;
 
 /// Attachment of a stream, or of one of its substreams.
@@ -65,7 +64,7 @@ impl Stream {
     }
 
     /// Gives back its descriptors.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(self, machine: &Machine<R, M, C>) {
+    pub fn release<P: UnitPlatform>(self, machine: &Machine<P>) {
         for contexts in self.contexts.into_iter().chain(self.stale_contexts) {
             contexts.release(machine);
         }
@@ -84,18 +83,17 @@ impl Stream {
 /// All streams that were ever named.
 ///
 /// *Context.* Task: the list takes and frees heap memory.
-#[derive(Debug)]
-pub(super) struct Streams<C: Cpus>(Guarded<C, Sorted<StreamId, Arc<Turn<C, Stream>>>>);
+pub(super) struct Streams<P: UnitPlatform>(Guarded<P, Sorted<StreamId, Arc<Turn<P, Stream>>>>);
 
-impl<C: Cpus> Default for Streams<C> {
+impl<P: UnitPlatform> Default for Streams<P> {
     fn default() -> Self {
         Self(Guarded::default())
     }
 }
 
-impl<C: Cpus> Streams<C> {
+impl<P: UnitPlatform> Streams<P> {
     /// The stream `id`. Memory is needed only for one that was never named.
-    pub(super) fn of(&self, id: StreamId) -> Arc<Turn<C, Stream>> {
+    pub(super) fn of(&self, id: StreamId) -> Arc<Turn<P, Stream>> {
         let named = self.0.lock().get(id).cloned();
         named.unwrap_or_else(|| {
             let new = Arc::new(Turn::new(Stream::default()));
@@ -111,7 +109,7 @@ impl<C: Cpus> Streams<C> {
     }
 
     /// Gives back the memory of the streams. The unit must be disabled.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
+    pub fn release(&self, machine: &Machine<P>) {
         let all = core::mem::take(self.0.lock().list());
         for (_, stream) in all {
             if let Some(mut stream) = stream.try_with(core::mem::take) {

@@ -7,10 +7,9 @@ use super::machine::Machine;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
 use crate::chassis::{Block, Present as _, Sorted, with_room};
-use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Guarded, Mmio, UnitPlatform};
 use portolan_spec::smmuv3::{Field, reg, ste};
 
 /// Exponent of the number of streams of a second-level table: 16 KiB.
@@ -71,24 +70,23 @@ fn read_of_stream(entry: &ste::Ste) -> ste::Ste {
 }
 
 /// Second-level tables by the upper bits.
-type Second<C> = Guarded<C, Sorted<u32, Block>>;
+type Second<P> = Guarded<P, Sorted<u32, Block>>;
 
 /// The table.
 ///
 /// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
-#[derive(Debug)]
-pub(super) struct StreamTable<C: Cpus> {
+pub(super) struct StreamTable<P: UnitPlatform> {
     lg2: u32,
     base: Block,
     blocking: Blocking,
     /// `None` for a linear table.
-    second: Option<Second<C>>,
+    second: Option<Second<P>>,
 }
 
-impl<C: Cpus> StreamTable<C> {
+impl<P: UnitPlatform> StreamTable<P> {
     /// A table of `2^lg2` streams, all blocked.
-    pub fn new<R: Mmio, M: TableMem<AtomicU64>>(
-        machine: &Machine<R, M, C>,
+    pub fn new(
+        machine: &Machine<P>,
         features: &Features,
         lg2: u32,
         blocking: Blocking,
@@ -106,7 +104,7 @@ impl<C: Cpus> StreamTable<C> {
         Ok(table)
     }
 
-    fn block_all<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>, block: Block) {
+    fn block_all(&self, machine: &Machine<P>, block: Block) {
         let entry = self.blocking.entry();
         if entry[0] == 0 {
             return;
@@ -121,10 +119,7 @@ impl<C: Cpus> StreamTable<C> {
     ///
     /// # Errors
     /// [`IommuError::Nonsense`] if the unit does not hold it.
-    pub fn install<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        machine: &Machine<R, M, C>,
-    ) -> Result<(), IommuError> {
+    pub fn install(&self, machine: &Machine<P>) -> Result<(), IommuError> {
         let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
         if self.second.is_some() {
             config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
@@ -144,11 +139,7 @@ impl<C: Cpus> StreamTable<C> {
 
     /// Place of the entry of `stream`. Its table is made if it is not there; until the stream's
     /// cached configuration is invalidated the unit need not see it.
-    pub fn place<R: Mmio, M: TableMem<AtomicU64>>(
-        &self,
-        machine: &Machine<R, M, C>,
-        stream: StreamId,
-    ) -> Result<At, AttachError> {
+    pub fn place(&self, machine: &Machine<P>, stream: StreamId) -> Result<At, AttachError> {
         let index = stream.get();
         if u64::from(index) >> self.lg2 != 0 {
             return Err(AttachError::NoSuchStream { stream });
@@ -168,10 +159,10 @@ impl<C: Cpus> StreamTable<C> {
     }
 
     /// Makes the second-level table of `upper`, unless another CPU is faster.
-    fn add_second<R: Mmio, M: TableMem<AtomicU64>>(
+    fn add_second(
         &self,
-        machine: &Machine<R, M, C>,
-        second: &Second<C>,
+        machine: &Machine<P>,
+        second: &Second<P>,
         upper: u32,
     ) -> Result<Block, IommuError> {
         let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
@@ -191,7 +182,7 @@ impl<C: Cpus> StreamTable<C> {
     }
 
     /// Gives the memory back. The unit must be disabled.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
+    pub fn release(&self, machine: &Machine<P>) {
         if let Some(second) = &self.second {
             let blocks = core::mem::take(second.lock().list());
             for (_, block) in blocks {

@@ -10,13 +10,12 @@ use super::stream_table::STREAM;
 use super::unit::Smmu;
 use crate::chassis::arm::Has;
 use crate::chassis::entry::At;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan_spec::smmuv3::{cd, ste};
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+impl<P: UnitPlatform> Smmu<P> {
     /// Moves a substream.
     pub(super) fn switch_pasid(
         &self,

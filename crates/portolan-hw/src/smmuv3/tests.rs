@@ -31,8 +31,8 @@ use portolan_chips::smmuv3::SmmuMachine;
 use portolan_spec::smmuv3::command::{error, op};
 use portolan_spec::smmuv3::reg;
 
-type First = FirstStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
-type Second = SecondStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
+type First = FirstStage<12, SmmuMachine>;
+type Second = SecondStage<12, SmmuMachine>;
 
 const STREAM: StreamId = StreamId::new(0x1234);
 const OPTIONS: fn() -> DomainOptions = DomainOptions::default;

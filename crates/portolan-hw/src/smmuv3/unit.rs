@@ -17,11 +17,10 @@ use crate::chassis::arm::Has;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Guarded, Mmio, Nanos, UnitPlatform};
 use portolan_spec::smmuv3::{event, reg};
 use portolan_tables::overrides::CoherencyOverride;
 
@@ -75,14 +74,13 @@ impl RegisterPages {
 /// *Context.* Interrupt: a value.
 ///
 /// ```no_run
-/// # use core::sync::atomic::AtomicU64;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
+/// # use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 /// # use portolan_hw::smmuv3::{Config, Smmu, Want};
 /// /// A unit that is waited for no longer than a tenth of a second.
-/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-///     registers: R, memory: M, cpus: C,
-/// ) -> Result<Smmu<R, M, C>, IommuError> {
+/// fn open<P: UnitPlatform>(
+///     registers: P::Registers, memory: P::Memory, cpus: P,
+/// ) -> Result<Smmu<P>, IommuError> {
 ///     let mut config = Config::default();
 ///     config.limit = Nanos::from_millis(100);
 ///     config.page_requests = Want::IfThere;
@@ -180,16 +178,17 @@ pub(crate) fn stream_lg2(last: StreamId) -> u32 {
 /// still use stays allocated for good. *Context.* of the drop: Task.
 ///
 /// *Locking.* No lock is held across a wait. Calls that move the same stream take turns.
-#[derive(Debug)]
-pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    pub(super) shared: Arc<Shared<R, M, C>>,
-    pub(super) table: StreamTable<C>,
-    pub(super) streams: Streams<C>,
+pub struct Smmu<P: UnitPlatform> {
+    pub(super) shared: Arc<Shared<P>>,
+    pub(super) table: StreamTable<P>,
+    pub(super) streams: Streams<P>,
     pub(super) config: Config,
-    pub(super) events: Guarded<C, Records>,
-    pub(super) requests: Option<Guarded<C, Records>>,
-    power: Guarded<C, Power>,
+    pub(super) events: Guarded<P, Records>,
+    pub(super) requests: Option<Guarded<P, Records>>,
+    power: Guarded<P, Power>,
 }
+
+crate::chassis::opaque!(Smmu, AtomicU64);
 
 /// State of the unit's enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,12 +201,7 @@ enum Power {
     Unknown,
 }
 
-impl<R, M, C: Cpus> Smmu<R, M, C>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+impl<P: UnitPlatform> Smmu<P> {
     /// Takes the unit over and enables it, with all streams blocked but [`Config::at_work`].
     /// Earlier work of the unit ends: it is disabled first, and forgets everything. Accesses that
     /// come meanwhile are aborted, and none passes by the unit. Where it was disabled before, they
@@ -218,7 +212,12 @@ where
     /// # Errors
     /// See [`Features::read`]; [`IommuError::Memory`] before anything is changed;
     /// [`IommuError::TimedOut`] if it does not follow, and then it is left disabled if it can be.
-    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
+    pub fn enable(
+        registers: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+    ) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
@@ -232,7 +231,7 @@ where
 
     /// Allocates everything.
     fn prepare(
-        machine: Arc<Machine<R, M, C>>,
+        machine: Arc<Machine<P>>,
         features: Features,
         config: Config,
     ) -> Result<Self, IommuError> {
@@ -441,12 +440,12 @@ where
     }
 
     /// The unit's queue. *Context.* Interrupt.
-    pub fn queue(&self) -> SmmuQueue<R, M, C> {
+    pub fn queue(&self) -> SmmuQueue<P> {
         SmmuQueue(self.shared.clone())
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Smmu<R, M, C> {
+impl<P: UnitPlatform> Drop for Smmu<P> {
     fn drop(&mut self) {
         if self.disable().is_err() {
             return;

@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, ReservedRegion};
-use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
 use super::counts::WriteKind;
 use super::shared::{BLOCKED, Shared};
@@ -21,7 +21,7 @@ use portolan_spec::tegra_smmu::reg::{self, asid};
 
 type Attachment = book::Attachment<To>;
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// Blocks all streams that are not.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
 
     /// Clock and limit for a turn: a caller that has the turn moves streams; no other waits for it
     /// longer than the limit.
-    fn turn(&self) -> (&C, Nanos) {
+    fn turn(&self) -> (&P, Nanos) {
         (&self.shared.clock, self.shared.limit)
     }
 
@@ -80,7 +80,7 @@ enum Written {
     Unsure,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> Shared<P> {
     /// Writes where `group` is, and checks that the registers took it.
     fn place(
         &self,
@@ -125,7 +125,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
 
 /// *Context.* Interrupt: `next_fault`. Task: the others, since a domain that a stream leaves may
 /// end there.
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Iommu for TegraSmmu<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> Iommu for TegraSmmu<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;
         Ok(self.go(n, group, None)?)
@@ -145,16 +145,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Iommu for TegraSmmu<R, M, C> {
     }
 }
 
-impl<R, M, C: Cpus> Attach<TegraDomain<R, M, C>> for TegraSmmu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU32> + 'static,
-{
-    fn attach(
-        &self,
-        stream: StreamId,
-        domain: &Arc<TegraDomain<R, M, C>>,
-    ) -> Result<(), AttachError> {
+impl<P: UnitPlatform<AtomicU32>> Attach<TegraDomain<P>> for TegraSmmu<P> {
+    fn attach(&self, stream: StreamId, domain: &Arc<TegraDomain<P>>) -> Result<(), AttachError> {
         if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
             return Err(AttachError::Mismatch);
         }

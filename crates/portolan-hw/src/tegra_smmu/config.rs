@@ -13,12 +13,12 @@ use crate::reservations::Reservations;
 /// ```no_run
 /// # use core::sync::atomic::AtomicU32;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan::platform::UnitPlatform;
 /// # use portolan_hw::tegra_smmu::{Chip, Config, TegraSmmu};
 /// /// The unit of a Tegra X1.
-/// fn open<R: Mmio, M: TableMem<AtomicU32>, C: Cpus>(
-///     registers: R, memory: M, cpus: C,
-/// ) -> Result<TegraSmmu<R, M, C>, IommuError> {
+/// fn open<P: UnitPlatform<AtomicU32>>(
+///     registers: P::Registers, memory: P::Memory, cpus: P,
+/// ) -> Result<TegraSmmu<P>, IommuError> {
 ///     TegraSmmu::enable(registers, memory, cpus, Config::of(Chip::Tegra210))
 /// }
 /// ```

@@ -8,14 +8,14 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::Iova;
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 
 use super::counts::WriteKind;
 use super::shared::BLOCKED;
 use super::unit::TegraSmmu;
 use portolan_spec::tegra_smmu::reg::{self, asid, err, int};
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// The record, if there is one, which makes room for the next.
     pub(super) fn fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         let shared = &*self.shared;

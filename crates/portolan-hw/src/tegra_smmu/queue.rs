@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU32;
 use portolan::addr::Iova;
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::counts::WriteKind;
 use super::shared::Shared;
@@ -23,15 +23,15 @@ enum Ptc {
 }
 
 /// One plan on its way to the registers.
-struct Flush<'a, R, M, C: Cpus> {
-    shared: &'a Shared<R, M, C>,
+struct Flush<'a, P: UnitPlatform<AtomicU32>> {
+    shared: &'a Shared<P>,
     tables: TablesLeft,
     ptc: Ptc,
     /// Value that was last written to TLB_FLUSH since the last sync.
     last: Option<u32>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> Flush<'_, P> {
     fn step(&mut self, step: Step) -> Result<(), IommuError> {
         match step {
             // There is no such buffer.
@@ -119,7 +119,7 @@ fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for Shared<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> InvalidationQueue for Shared<P> {
     type Error = IommuError;
 
     /// A debt without tables flushes the lines of the page-table cache that have changed and not

@@ -12,7 +12,7 @@ use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, RangeForm, Ranges, Walker, WriteBuffer,
 };
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Cpus, Guarded, Held, Mmio, Nanos, TableMem};
+use portolan::platform::{Guarded, Held, Mmio, Nanos, UnitPlatform};
 use portolan::table::Format;
 use portolan::table::format::Tegra;
 
@@ -41,35 +41,34 @@ pub(super) enum Power {
 /// Shared by the unit, its handles and its domains.
 ///
 /// *Locking.* Both locks are held for a few writes to registers, never while something is awaited.
-#[derive(Debug)]
-pub(super) struct Shared<R, M, C: Cpus> {
-    pub(super) regs: R,
-    pub(super) mem: M,
-    pub(super) clock: C,
+pub(super) struct Shared<P: UnitPlatform<AtomicU32>> {
+    pub(super) regs: P::Registers,
+    pub(super) mem: P::Memory,
+    pub(super) clock: P,
     pub(super) limit: Nanos,
     pub(super) chip: Chip,
     pub(super) counters: Counters,
-    pub(super) ids: Ids<C>,
+    pub(super) ids: Ids<P>,
     /// The empty directory of [`BLOCKED`].
     pub(super) nothing: PhysAddr,
     /// Lines flushed one by one; with more, all of them at once.
     pub(super) lines_at_most: u64,
     /// Held while the page-table cache is flushed, whose lines of 34 bits take two writes.
-    pub(super) noted: Noted<C>,
+    pub(super) noted: Noted<P>,
     /// Held from the choice of an address space to the write of its directory.
-    select: Guarded<C, ()>,
+    select: Guarded<P, ()>,
     power: Published,
-    pub(super) submitters: Submitters<C>,
+    pub(super) submitters: Submitters<P>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> Shared<P> {
     /// The CPUs that submit.
-    pub(super) fn cpus(&self) -> &C {
+    pub(super) fn cpus(&self) -> &P {
         &self.clock
     }
 
     pub(super) fn new(
-        (regs, mem, clock): (R, M, C),
+        (regs, mem, clock): (P::Registers, P::Memory, P),
         config: &Config,
         nothing: PhysAddr,
         counters: Counters,
@@ -162,7 +161,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         self.forget_tables_with(self.noted.lock());
     }
 
-    fn forget_tables_with(&self, mut noted: Held<'_, C, Stale>) {
+    fn forget_tables_with(&self, mut noted: Held<'_, P, Stale>) {
         self.write(WriteKind::PtcAll, reg::PTC_FLUSH, ptc_flush::ALL);
         *noted = Stale::Nothing;
     }
@@ -224,9 +223,9 @@ pub(super) const fn capabilities() -> Capabilities {
     }
 }
 
-crate::chassis::handle!(TegraQueue<R, M, C> of Shared, AtomicU32);
+crate::chassis::handle!(TegraQueue of Shared, AtomicU32);
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TagPool for TegraQueue<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> TagPool for TegraQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let shared = &*self.0;
         if shared.is_off() {

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU32;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Cpus, Guarded, OutOfTableMemory, TableMem};
+use portolan::platform::{Guarded, OutOfTableMemory, TableMem, UnitPlatform};
 
 /// Runs of lines that are told apart before everything is flushed instead.
 const RUNS: usize = 16;
@@ -53,25 +53,26 @@ impl Stale {
 }
 
 /// Stale lines that units and their domains share.
-pub(super) type Noted<C> = Arc<Guarded<C, Stale>>;
+pub(super) type Noted<P> = Arc<Guarded<P, Stale>>;
 
-/// Table memory `M` of a domain. Pages beyond the unit's memory addresses are refused.
+/// Table memory of a domain. Pages beyond the unit's memory addresses are refused.
 ///
-/// *Context.* Interrupt, as `M`'s methods: nothing is added but a short section under a lock.
-#[derive(Debug)]
-pub struct TegraTables<M, C: Cpus> {
-    mem: M,
-    noted: Noted<C>,
+/// *Context.* Interrupt, as the methods of the memory of `P`: nothing is added but a short section under a lock.
+pub struct TegraTables<P: UnitPlatform<AtomicU32>> {
+    mem: P::Memory,
+    noted: Noted<P>,
     memory_lg2: u32,
 }
 
-impl<M, C: Cpus> TegraTables<M, C> {
-    pub(super) fn new(mem: M, noted: Noted<C>, memory_lg2: u32) -> Self {
+crate::chassis::opaque!(TegraTables, AtomicU32);
+
+impl<P: UnitPlatform<AtomicU32>> TegraTables<P> {
+    pub(super) fn new(mem: P::Memory, noted: Noted<P>, memory_lg2: u32) -> Self {
         Self { mem, noted, memory_lg2 }
     }
 }
 
-impl<M: TableMem<AtomicU32>, C: Cpus> TableMem<AtomicU32> for TegraTables<M, C> {
+impl<P: UnitPlatform<AtomicU32>> TableMem<AtomicU32> for TegraTables<P> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         reachable(&self.mem, size, self.memory_lg2)
     }
@@ -102,8 +103,8 @@ impl<M: TableMem<AtomicU32>, C: Cpus> TableMem<AtomicU32> for TegraTables<M, C> 
 }
 
 /// A page that a walker with addresses of `memory_lg2` bits reaches.
-pub(super) fn reachable<M: TableMem<AtomicU32>>(
-    mem: &M,
+pub(super) fn reachable(
+    mem: &impl TableMem<AtomicU32>,
     size: PageSize,
     memory_lg2: u32,
 ) -> Result<PhysAddr, OutOfTableMemory> {

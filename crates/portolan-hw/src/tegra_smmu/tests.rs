@@ -15,7 +15,7 @@ use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
     IommuError,
 };
-use portolan::platform::{Mmio, SlabTables};
+use portolan::platform::{Mmio, SlabTables, UnitParts};
 use portolan::table::Access;
 use portolan_chips::fixture::Ticks;
 use spin::Mutex;
@@ -81,12 +81,13 @@ impl Mmio for Regs {
 }
 
 type Tables = Arc<SlabTables<AtomicU32>>;
-type Smmu = TegraSmmu<Arc<Regs>, Tables, Arc<Ticks>>;
+type Smmu = TegraSmmu<UnitParts<Arc<Regs>, Tables, Arc<Ticks>>>;
 
 fn unit(chip: Chip, memory: PhysAddr) -> (Arc<Regs>, Smmu) {
     let regs = Regs::new();
     let tables = Arc::new(SlabTables::new(memory, PageSize::SIZE_4K, 64));
-    let smmu = TegraSmmu::enable(regs.clone(), tables, Arc::default(), Config::of(chip));
+    let smmu =
+        TegraSmmu::enable(regs.clone(), tables, UnitParts::new(Arc::default()), Config::of(chip));
     let smmu = smmu.expect("a unit");
     regs.take();
     (regs, smmu)
@@ -126,7 +127,9 @@ fn taking_over_blocks_everything() {
     let regs = Regs::new();
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
     let config = Config::of(Chip::Tegra210);
-    let smmu = TegraSmmu::enable(regs.clone(), tables, Arc::new(Ticks::default()), config).unwrap();
+    let smmu =
+        TegraSmmu::enable(regs.clone(), tables, UnitParts::new(Arc::new(Ticks::default())), config)
+            .unwrap();
     let log = regs.take();
     // Probe, caches, the empty directory of address space 0.
     let begin = [
@@ -345,7 +348,12 @@ fn nonsense_is_refused() {
         spoil(&regs);
         let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
         let config = Config::of(Chip::Tegra210);
-        let smmu = TegraSmmu::enable(regs, tables.clone(), Arc::new(Ticks::default()), config);
+        let smmu = TegraSmmu::enable(
+            regs,
+            tables.clone(),
+            UnitParts::new(Arc::new(Ticks::default())),
+            config,
+        );
         (smmu.err(), tables.live())
     };
     let gone = |regs: &Regs| regs.gone.store(1, Ordering::Relaxed);
@@ -354,7 +362,8 @@ fn nonsense_is_refused() {
     let regs = Regs::new();
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
     let config = Config::of(Chip::Tegra30);
-    let smmu = TegraSmmu::enable(regs, tables.clone(), Arc::new(Ticks::default()), config);
+    let smmu =
+        TegraSmmu::enable(regs, tables.clone(), UnitParts::new(Arc::new(Ticks::default())), config);
     assert!(matches!(smmu.err(), Some(IommuError::Memory(_))));
     assert_eq!(tables.live(), 0);
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU32;
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{Awaited, IommuError, PagedDomain};
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, Mmio, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
@@ -35,7 +35,7 @@ pub(super) enum To {
 pub(super) type EnableBits = [u32; reg::ENABLES.len()];
 
 /// One address space of a unit.
-pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;
+pub type TegraDomain<P> = PagedDomain<Tegra, TegraTables<P>, TegraQueue<P>>;
 
 /// Checks that there is a unit that keeps written values, by a register that does nothing by
 /// itself.
@@ -53,7 +53,7 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuE
     Ok(())
 }
 
-/// One SMMU with registers `R`, tables in memory `M`, and clock `C`.
+/// One SMMU of the machine `P`.
 ///
 /// *Locking.* Streams are moved one at a time, each by a few register accesses; a caller waits for
 /// its turn no longer than the limit. Nothing is awaited or allocated under a lock.
@@ -61,16 +61,17 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuE
 /// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault). Task: taking over,
 /// making domains, moving streams (a domain that they leave may end there), letting go, and
 /// dropping it: then all streams are blocked, and nothing that the hardware may use is freed.
-#[derive(Debug)]
-pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
-    pub(super) shared: Arc<Shared<R, M, C>>,
+pub struct TegraSmmu<P: UnitPlatform<AtomicU32>> {
+    pub(super) shared: Arc<Shared<P>>,
     quirks: Quirks,
     reserved: Reservations,
     /// Streams by the number of their swgroup.
-    pub(super) book: Book<C, usize, To, EnableBits>,
+    pub(super) book: Book<P, usize, To, EnableBits>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
+crate::chassis::opaque!(TegraSmmu, AtomicU32);
+
+impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// Takes the unit over: every swgroup is blocked. A unit that translates goes on doing so, by
     /// the tables that it has, until then; it is never turned off, since accesses pass while it is.
     ///
@@ -80,7 +81,12 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// [`IommuError::Memory`] before anything changes; [`IommuError::Gone`],
     /// [`IommuError::Nonsense`] with the register that did not take the written value, or
     /// [`IommuError::TimedOut`]. Memory that the hardware may have been told of is then not freed.
-    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
+    pub fn enable(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        config: Config,
+    ) -> Result<Self, IommuError> {
         let chip = config.chip;
         let mut reserved = config.reserved.clone();
         reserved.within(chip.memory_lg2());
@@ -164,7 +170,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// A handle to its flushes.
     ///
     /// *Context.* Interrupt.
-    pub fn queue(&self) -> TegraQueue<R, M, C> {
+    pub fn queue(&self) -> TegraQueue<P> {
         TegraQueue(Arc::clone(&self.shared))
     }
 
@@ -192,14 +198,14 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// An empty domain with 32-bit addresses.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// [`IommuError::OutOfContexts`], [`IommuError::Memory`], or the hardware's.
-    pub fn domain(&self) -> Result<TegraDomain<R, M, C>, IommuError> {
+    pub fn domain(&self) -> Result<TegraDomain<P>, IommuError> {
         self.domain_with(self.quirks)
     }
 
@@ -209,7 +215,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     ///
     /// # Errors
     /// As [`TegraSmmu::domain`].
-    pub fn domain_with(&self, quirks: Quirks) -> Result<TegraDomain<R, M, C>, IommuError> {
+    pub fn domain_with(&self, quirks: Quirks) -> Result<TegraDomain<P>, IommuError> {
         let shared = &*self.shared;
         let memory = shared.chip.memory();
         let noted = Arc::clone(&shared.noted);
@@ -227,7 +233,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
 }
 
 /// *Context.* Task.
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Drop for TegraSmmu<R, M, C> {
+impl<P: UnitPlatform<AtomicU32>> Drop for TegraSmmu<P> {
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept.
         let _ = self.block_all();

@@ -4,7 +4,7 @@
 //! function's registers are in its first window, which firmware or the kernel has placed and switched on.
 
 use portolan::addr::{PciFunction, PhysRange};
-use portolan::platform::{Platform, RawMemory};
+use portolan::platform::Platform;
 
 use super::{EnableError, Enabling, Outcome, enable_at};
 use crate::riscv::{Config, Features, RiscvIommu, Signal};
@@ -42,7 +42,7 @@ pub(super) fn enable<P: Platform>(
     mut config: Config,
 ) -> Outcome {
     enable_at(by, window, |registers, memory, clock| {
-        if !RiscvIommu::<_, RawMemory<P>, P>::can_signal(&registers, config.signal)? {
+        if !RiscvIommu::<P>::can_signal(&registers, config.signal)? {
             config.signal = Signal::None;
         }
         let lg2 = Features::read(&registers)?.output_lg2;

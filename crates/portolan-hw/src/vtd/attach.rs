@@ -4,14 +4,13 @@
 //! (invalidations after each change, and their order) and 9.3 to 9.6.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::{InvalTag, Pasid, StreamId};
 use portolan::iommu::{
     AttachError, DeviceTlb, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::core::{Remote, split_id};
@@ -42,7 +41,7 @@ fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
     Remote { stream, pasid: (pasid != RID_PASID).then_some(pasid), device }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// The device TLB of a stream, if it may be used once the attachment at the key is left: not
     /// while another PASID is attached whose domain does not know of it.
     fn usable_device(&self, streams: &Streams, (stream, pasid): Key) -> Option<Device> {
@@ -52,7 +51,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         told.then_some(device)
     }
 
-    pub(super) fn turn(&self) -> (&C, Nanos) {
+    pub(super) fn turn(&self) -> (&P, Nanos) {
         (&self.core.control.clock, self.config.limit)
     }
 
@@ -311,7 +310,7 @@ impl Target {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
+impl<P: UnitPlatform> Iommu for Vtd<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, RID_PASID, Target::Blocked)?;
         Ok(self.revoke_interrupts(Some(stream))?)

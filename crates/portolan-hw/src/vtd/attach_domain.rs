@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{Attach, AttachError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstStage, VtdSecondStage};
 
 use super::attach::{RID_PASID, Target};
@@ -15,17 +15,14 @@ use crate::chassis::book::Hold;
 
 macro_rules! attach {
     ($format:ident, $stage:ident) => {
-        impl<T, R, M, C: Cpus> Attach<PagedDomain<$format, T, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<T, P: UnitPlatform> Attach<PagedDomain<$format, T, VtdQueue<P>>> for Vtd<P>
         where
             T: TableMem<AtomicU64> + 'static,
-            R: Mmio + 'static,
-            M: TableMem<AtomicU64> + 'static,
-            C: Cpus,
         {
             fn attach(
                 &self,
                 stream: StreamId,
-                domain: &Arc<PagedDomain<$format, T, VtdQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, T, VtdQueue<P>>>,
             ) -> Result<(), AttachError> {
                 self.attach_as(stream, RID_PASID, domain)
             }
@@ -34,24 +31,21 @@ macro_rules! attach {
                 &self,
                 stream: StreamId,
                 pasid: Pasid,
-                domain: &Arc<PagedDomain<$format, T, VtdQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, T, VtdQueue<P>>>,
             ) -> Result<(), AttachError> {
                 self.attach_as(stream, self.checked(pasid)?, domain)
             }
         }
 
-        impl<T, R, M, C: Cpus> AttachAs<PagedDomain<$format, T, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<T, P: UnitPlatform> AttachAs<PagedDomain<$format, T, VtdQueue<P>>> for Vtd<P>
         where
             T: TableMem<AtomicU64> + 'static,
-            R: Mmio + 'static,
-            M: TableMem<AtomicU64> + 'static,
-            C: Cpus,
         {
             fn attach_as(
                 &self,
                 stream: StreamId,
                 pasid: u32,
-                domain: &Arc<PagedDomain<$format, T, VtdQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, T, VtdQueue<P>>>,
             ) -> Result<(), AttachError> {
                 let ours = Arc::ptr_eq(&domain.queue().0, &self.core);
                 if !ours || self.is_untranslated(stream) {

@@ -21,14 +21,13 @@ pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
 /// Settings of a unit.
 ///
 /// ```no_run
-/// # use core::sync::atomic::AtomicU64;
 /// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan::platform::{Nanos, UnitPlatform};
 /// # use portolan_hw::vtd::{Config, Mode, Vtd};
 /// /// A unit with PASIDs, that is waited for no longer than a tenth of a second.
-/// fn open<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus>(
-///     registers: R, memory: M, cpus: C,
-/// ) -> Result<Vtd<R, M, C>, IommuError> {
+/// fn open<P: UnitPlatform>(
+///     registers: P::Registers, memory: P::Memory, cpus: P,
+/// ) -> Result<Vtd<P>, IommuError> {
 ///     let mut config = Config::default();
 ///     config.mode = Mode::Scalable;
 ///     config.limit = Nanos::from_millis(100);

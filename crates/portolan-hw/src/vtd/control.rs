@@ -5,7 +5,7 @@
 //! (protected memory).
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
+use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 
 use super::counts::{CommandKind as Kind, Counters};
 use super::features::{Features, Has};
@@ -27,19 +27,18 @@ struct UnderWay {
 }
 
 /// Registers, clock and identification of a unit.
-#[derive(Debug)]
-pub(super) struct Control<R, C: Cpus> {
-    pub(super) regs: R,
-    pub(super) clock: C,
+pub(super) struct Control<P: UnitPlatform> {
+    pub(super) regs: P::Registers,
+    pub(super) clock: P,
     pub(super) limit: Nanos,
     pub(super) features: Features,
     pub(super) counters: Counters,
     /// The last command given, until the unit has followed: the next one may not come before.
-    under_way: Guarded<C, Option<UnderWay>>,
+    under_way: Guarded<P, Option<UnderWay>>,
 }
 
-impl<R: Mmio, C: Cpus> Control<R, C> {
-    pub(super) fn new(regs: R, clock: C, limit: Nanos, features: Features) -> Self {
+impl<P: UnitPlatform> Control<P> {
+    pub(super) fn new(regs: P::Registers, clock: P, limit: Nanos, features: Features) -> Self {
         Self {
             regs,
             clock,

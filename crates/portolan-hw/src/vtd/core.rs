@@ -7,12 +7,11 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
 use portolan::iommu::{Awaited, DeviceTlb, IommuError, TagPool};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan::platform::{Guarded, Nanos, UnitPlatform};
 
 use super::control::Control;
 use super::counts::CommandKind as Kind;
@@ -79,28 +78,26 @@ pub(super) struct Tag {
 }
 
 /// The way that invalidations take.
-#[derive(Debug)]
-pub(super) enum Way<C: Cpus> {
-    Ring(Ring<C>),
-    Direct(Direct<C>),
+pub(super) enum Way<P: UnitPlatform> {
+    Ring(Ring<P>),
+    Direct(Direct<P>),
 }
 
 /// Shared by the unit, its handles and its domains.
-#[derive(Debug)]
-pub(super) struct Core<R, M, C: Cpus> {
-    pub(super) control: Control<R, C>,
-    pub(super) mem: M,
-    pub(super) way: Way<C>,
-    pub(super) ids: Ids<C>,
-    pub(super) tags: Guarded<C, Sorted<u32, Arc<Tag>>>,
+pub(super) struct Core<P: UnitPlatform> {
+    pub(super) control: Control<P>,
+    pub(super) mem: P::Memory,
+    pub(super) way: Way<P>,
+    pub(super) ids: Ids<P>,
+    pub(super) tags: Guarded<P, Sorted<u32, Arc<Tag>>>,
     /// Translation is off for good, and everything was invalidated: nothing is owed any more.
     pub(super) released: Published,
-    pub(super) submitters: Submitters<C>,
+    pub(super) submitters: Submitters<P>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
+impl<P: UnitPlatform> Core<P> {
     /// The CPUs that submit.
-    pub(super) fn cpus(&self) -> &C {
+    pub(super) fn cpus(&self) -> &P {
         &self.control.clock
     }
 
@@ -207,14 +204,14 @@ pub(super) const INTERRUPTED: IommuError = IommuError::Refused { code: refusal::
 const BATCH: usize = 16;
 
 /// Requests under way from one caller.
-pub(super) struct Sending<'a, R, M, C: Cpus> {
-    pub(super) core: &'a Core<R, M, C>,
+pub(super) struct Sending<'a, P: UnitPlatform> {
+    pub(super) core: &'a Core<P>,
     ticket: Option<Ticket>,
     batch: ArrayVec<Counted, BATCH>,
 }
 
-impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
-    pub(super) fn new(core: &'a Core<R, M, C>) -> Self {
+impl<'a, P: UnitPlatform> Sending<'a, P> {
+    pub(super) fn new(core: &'a Core<P>) -> Self {
         Self { core, ticket: None, batch: ArrayVec::new() }
     }
 
@@ -271,7 +268,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         }
     }
 
-    fn push(&mut self, ring: &Ring<C>, command: Counted) -> Result<(), IommuError> {
+    fn push(&mut self, ring: &Ring<P>, command: Counted) -> Result<(), IommuError> {
         if self.batch.is_full() {
             ring.place(self.core, &mut self.ticket, &self.batch, Next::More)?;
             self.batch.clear();
@@ -311,7 +308,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 }
 
-crate::chassis::handle!(VtdQueue<R, M, C> of Core, AtomicU64);
+crate::chassis::handle!(VtdQueue of Core, AtomicU64);
 
 impl Remote {
     /// Requests that make the device forget `extent`.
@@ -327,7 +324,7 @@ impl Remote {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
+impl<P: UnitPlatform> VtdQueue<P> {
     /// Has the unit forget cached entries of the interrupt remapping table (6.5.2.7), and waits: for an
     /// embedder with a table of its own, which the driver neither reads nor sets. A mask that is wider
     /// than the unit takes means all entries.
@@ -346,7 +343,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for VtdQueue<R, M, C> {
+impl<P: UnitPlatform> TagPool for VtdQueue<P> {
     /// *Context.* Task.
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let (domain, stage) = split_id(context);
@@ -379,7 +376,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for VtdQueue<R, M, C> {
     }
 }
 
-impl<R, M, C: Cpus> Core<R, M, C> {
+impl<P: UnitPlatform> Core<P> {
     /// A free domain identifier.
     pub(super) fn take_id(&self) -> Result<u16, IommuError> {
         let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;

@@ -6,7 +6,7 @@
 
 use arrayvec::ArrayVec;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio};
+use portolan::platform::{Guarded, Mmio, UnitPlatform};
 
 use super::control::Control;
 use super::counts::CommandKind as Kind;
@@ -47,7 +47,7 @@ struct State {
 
 impl State {
     /// Reads the outcome of the running command, if it is done; `None` if it is not.
-    fn finish<R: Mmio>(&mut self, regs: &R) -> Result<Option<()>, IommuError> {
+    fn finish(&mut self, regs: &impl Mmio) -> Result<Option<()>, IommuError> {
         let Some(running) = self.running else {
             return Ok(Some(()));
         };
@@ -77,24 +77,19 @@ impl State {
 
 /// Commands through registers. A caller that finds the unit at another's command waits for the
 /// unit, and reads the outcome on the other's behalf: it may have interrupted it.
-#[derive(Debug)]
-pub(super) struct Direct<C: Cpus> {
-    state: Guarded<C, State>,
+pub(super) struct Direct<P: UnitPlatform> {
+    state: Guarded<P, State>,
 }
 
-impl<C: Cpus> Default for Direct<C> {
+impl<P: UnitPlatform> Default for Direct<P> {
     fn default() -> Self {
         Self { state: Guarded::default() }
     }
 }
 
-impl<C: Cpus> Direct<C> {
+impl<P: UnitPlatform> Direct<P> {
     /// Invalidates part of the context cache.
-    pub(super) fn contexts<R: Mmio>(
-        &self,
-        control: &Control<R, C>,
-        what: Contexts,
-    ) -> Result<(), IommuError> {
+    pub(super) fn contexts(&self, control: &Control<P>, what: Contexts) -> Result<(), IommuError> {
         let (kind, asked, fields) = match what {
             Contexts::All => (Kind::ContextGlobal, 1, 0),
             Contexts::Device { domain, stream } => {
@@ -106,11 +101,7 @@ impl<C: Cpus> Direct<C> {
     }
 
     /// Invalidates part of the IOTLB.
-    pub(super) fn iotlb<R: Mmio>(
-        &self,
-        control: &Control<R, C>,
-        what: Iotlb,
-    ) -> Result<(), IommuError> {
+    pub(super) fn iotlb(&self, control: &Control<P>, what: Iotlb) -> Result<(), IommuError> {
         let (kind, asked, domain, address) = match what {
             Iotlb::All => (Kind::IotlbGlobal, 1, 0, None),
             Iotlb::Domain { domain } => (Kind::IotlbDomain, 2, domain, None),
@@ -132,9 +123,9 @@ impl<C: Cpus> Direct<C> {
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
-    fn run<R: Mmio>(
+    fn run(
         &self,
-        control: &Control<R, C>,
+        control: &Control<P>,
         kind: Kind,
         address: Option<(usize, u64)>,
         (offset, value): (usize, u64),

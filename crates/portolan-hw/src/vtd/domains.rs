@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::inval::{Capabilities, Quirks, Walker};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{Cpus, ForeignTables, Mmio, TableMem};
+use portolan::platform::{ForeignTables, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
@@ -22,15 +22,15 @@ use crate::chassis::book::Hold;
 use crate::chassis::with_room;
 
 /// A domain with second-stage tables.
-pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C>>;
+pub type SecondDomain<P> = PagedDomain<VtdSecondStage, <P as UnitPlatform>::Memory, VtdQueue<P>>;
 /// A domain with first-stage tables in memory `T`.
-type FirstOver<T, R, M, C> = PagedDomain<VtdFirstStage, T, VtdQueue<R, M, C>>;
+type FirstOver<T, P> = PagedDomain<VtdFirstStage, T, VtdQueue<P>>;
 /// A domain with first-stage tables.
-pub type FirstDomain<R, M, C> = FirstOver<M, R, M, C>;
+pub type FirstDomain<P> = FirstOver<<P as UnitPlatform>::Memory, P>;
 /// A domain over first-stage tables that a kernel built itself.
-pub type ForeignFirstDomain<R, M, C> = PagedDomain<VtdFirstStage, ForeignTables, VtdQueue<R, M, C>>;
+pub type ForeignFirstDomain<P> = PagedDomain<VtdFirstStage, ForeignTables, VtdQueue<P>>;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Walker of the unit: coherent, or one that has to be told of changes.
     fn walker(&self) -> Walker {
         let snoops = match self.config.mode {
@@ -58,14 +58,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// An empty domain with second-stage tables of the depth that covers all addresses. It maps those
     /// that devices may use (`CAP.MGAW`), which are often fewer than its tables could.
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] without second stage; [`IommuError::OutOfContexts`],
     /// [`IommuError::Memory`].
-    pub fn second_stage(&self) -> Result<SecondDomain<R, M, C>, IommuError> {
+    pub fn second_stage(&self) -> Result<SecondDomain<P>, IommuError> {
         let levels = self.features().best_second_levels();
         let levels = levels.ok_or(IommuError::Unsupported)?;
         self.second_stage_as(levels, self.second_capabilities(), self.config.quirks)
@@ -80,7 +80,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         levels: VtdLevels,
         caps: Capabilities,
         quirks: Quirks,
-    ) -> Result<SecondDomain<R, M, C>, IommuError> {
+    ) -> Result<SecondDomain<P>, IommuError> {
         let has = self.features().has;
         let mode = self.config.mode == Mode::Legacy || has.contains(Has::SCALABLE_SECOND);
         let deep = self.features().second_levels().any(|has| has == levels);
@@ -105,7 +105,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// # Errors
     /// [`IommuError::Unsupported`] outside scalable mode, or without such tables;
     /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
-    pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<R, M, C>, IommuError> {
+    pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<P>, IommuError> {
         let table = PageTable::new(self.first_format(levels)?, self.core.mem.clone())?;
         let features = self.features();
         self.first_over(table.limited(features.width, features.first_sizes()))
@@ -123,7 +123,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         &self,
         levels: VtdFirstLevels,
         tables: ForeignTables,
-    ) -> Result<ForeignFirstDomain<R, M, C>, IommuError> {
+    ) -> Result<ForeignFirstDomain<P>, IommuError> {
         self.first_over(PageTable::foreign(self.first_format(levels)?, tables))
     }
 
@@ -140,7 +140,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     fn first_over<T: TableMem<AtomicU64>>(
         &self,
         table: PageTable<VtdFirstStage, T>,
-    ) -> Result<FirstOver<T, R, M, C>, IommuError> {
+    ) -> Result<FirstOver<T, P>, IommuError> {
         let id = self.core.take_id()?;
         // Who had the identifier before may have been nested.
         let before = self.known.lock().parents.remove(id);
@@ -160,13 +160,8 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     pub fn nested(
         &self,
         levels: VtdFirstLevels,
-        parent: &Arc<SecondDomain<R, M, C>>,
-    ) -> Result<FirstDomain<R, M, C>, IommuError>
-    where
-        R: Send + Sync + 'static,
-        M: Send + Sync + 'static,
-        C: Send + Sync + 'static,
-    {
+        parent: &Arc<SecondDomain<P>>,
+    ) -> Result<FirstDomain<P>, IommuError> {
         let ours = Arc::ptr_eq(&parent.queue().0, &self.core);
         if !ours || !self.features().has.contains(Has::NESTED) {
             return Err(IommuError::Unsupported);

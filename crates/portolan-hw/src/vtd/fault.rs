@@ -9,7 +9,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
-use portolan::platform::{Cpus, Guarded, Mmio};
+use portolan::platform::{Guarded, Mmio, UnitPlatform};
 
 use super::control::Control;
 use crate::chassis::Present;
@@ -17,20 +17,19 @@ use portolan_spec::vtd::record::{FAULT_BYTES, fault, reason};
 use portolan_spec::vtd::reg::{self, fsts};
 
 /// Index at which the next record is expected; none before the first.
-#[derive(Debug)]
-pub(super) struct Reader<C: Cpus> {
-    next: Guarded<C, Option<usize>>,
+pub(super) struct Reader<P: UnitPlatform> {
+    next: Guarded<P, Option<usize>>,
 }
 
-impl<C: Cpus> Default for Reader<C> {
+impl<P: UnitPlatform> Default for Reader<P> {
     fn default() -> Self {
         Self { next: Guarded::default() }
     }
 }
 
-impl<C: Cpus> Reader<C> {
+impl<P: UnitPlatform> Reader<P> {
     /// Gives back all that was recorded before, unread.
-    pub(super) fn discard<R: Mmio>(&self, control: &Control<R, C>) -> Result<(), IommuError> {
+    pub(super) fn discard(&self, control: &Control<P>) -> Result<(), IommuError> {
         for _ in 0..=control.features.fault_count {
             if self.next(control)?.is_none() {
                 break;
@@ -41,10 +40,7 @@ impl<C: Cpus> Reader<C> {
     }
 
     /// The oldest record, or that some were lost.
-    pub(super) fn next<R: Mmio>(
-        &self,
-        control: &Control<R, C>,
-    ) -> Result<Option<FaultEvent>, IommuError> {
+    pub(super) fn next(&self, control: &Control<P>) -> Result<Option<FaultEvent>, IommuError> {
         let mut next = self.next.lock();
         let (regs, features) = (&control.regs, &control.features);
         let status = regs.present32(reg::FSTS)?;

@@ -4,11 +4,10 @@
 //! device that does not complete an invalidation) and 6.5.3.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::streams::{Attachment, Key, Streams};
 use super::structures::{ABSENT, Forget, Mode, change};
@@ -16,7 +15,7 @@ use super::unit::Vtd;
 use crate::chassis::entry::At;
 use crate::chassis::with_room;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Blocks `stream`, all its PASIDs and its interrupts too, without asking the device for
     /// anything: for one that was removed by surprise, or no longer completes invalidations of its
     /// TLB. Returns once nothing is under way through its domains, which may then be dropped, and

@@ -5,15 +5,13 @@
 //! Entries verify their source. Messages that choose CPU and vector
 //! themselves are blocked (`GCMD.CFI` off). Not supported: posted format.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
     Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
     MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::control::Switch;
 use super::core::Core;
@@ -71,7 +69,7 @@ fn entry(
     Ok(words)
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
+impl<P: UnitPlatform> Core<P> {
     /// Changes an entry step by step.
     fn set_interrupt(&self, at: At, index: u16, new: &Words) -> Result<(), IommuError> {
         let open = at.read(&self.mem)[0] & P != 0;
@@ -108,7 +106,7 @@ fn one(index: u16) -> InterruptEntries {
     InterruptEntries::Some { index, lg2_count }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Has the unit use its interrupt table, and nothing else. *Context.* Task.
     pub(super) fn start_interrupts(&self) -> Result<(), IommuError> {
         let Some(remap) = &self.remap else {
@@ -125,7 +123,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// The table, if there is one.
-    fn remap(&self) -> Result<&Remap<C>, IommuError> {
+    fn remap(&self) -> Result<&Remap<P>, IommuError> {
         self.remap.as_ref().ok_or(IommuError::Unsupported)
     }
 
@@ -169,7 +167,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for Vtd<R, M, C> {
+impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
     fn allocate(
         &self,
         source: InterruptSource,

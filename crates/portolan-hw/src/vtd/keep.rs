@@ -4,11 +4,10 @@
 //! 11.4.5.
 
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::Config;
 use super::streams::{Attachment, Streams, To};
@@ -20,7 +19,7 @@ use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
 use portolan_spec::vtd::reg;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// As [`Vtd::enable`], but the streams in `keep` go on through the tables that the system
     /// before left in memory, until they are moved: their context entries are copied, and the
     /// tables of these stay in use. For a kernel that starts after a crash, and has to write its
@@ -35,9 +34,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// # Errors
     /// As [`Vtd::enable`].
     pub fn take_over(
-        regs: R,
-        mem: M,
-        clock: C,
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
         config: Config,
         keep: &[StreamId],
         read: impl Fn(PhysAddr) -> Option<u64>,

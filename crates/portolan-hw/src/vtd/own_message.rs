@@ -5,10 +5,8 @@
 //! choose CPU and vector themselves, and no unit remaps them. Not supported: the message for
 //! completions.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::iommu::{InterruptTarget, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, UnitPlatform};
 
 use super::features::Has;
 use super::unit::Vtd;
@@ -16,7 +14,7 @@ use crate::chassis::Present;
 use crate::interrupt::compose::plain_message;
 use portolan_spec::vtd::reg::{self, event};
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Programs the fault event message, as [`IommuDomains`](portolan::iommu::IommuDomains) says.
     pub(crate) fn signal(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
         self.program(reg::FECTL, target)

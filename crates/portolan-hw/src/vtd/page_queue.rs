@@ -5,7 +5,7 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Mmio, TableMem, UnitPlatform};
 
 use super::control::Control;
 use crate::chassis::Published;
@@ -20,9 +20,9 @@ pub(super) struct PageQueue {
 
 impl PageQueue {
     /// Gives the queue's memory back. Translation must be off.
-    pub(super) fn free<R: Mmio, C: Cpus>(
+    pub(super) fn free<P: UnitPlatform>(
         &self,
-        control: &Control<R, C>,
+        control: &Control<P>,
         mem: &impl TableMem<AtomicU64>,
     ) {
         let address = self.address.withdraw();

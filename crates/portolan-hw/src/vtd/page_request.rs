@@ -4,15 +4,13 @@
 //! 11.4.11. Private data is handed on as it is. Grouping, handling and the
 //! promise of one answer a group are `portolan::iopf`'s.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{Iova, PageSize, Pasid, StreamId};
 use portolan::iommu::IommuError;
 use portolan::iopf::{
     GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
     Response,
 };
-use portolan::platform::{Cpus, Mmio, TableMem, Word};
+use portolan::platform::{Mmio, TableMem, UnitPlatform, Word};
 
 use super::features::Has;
 use super::page_queue::place;
@@ -44,7 +42,7 @@ pub enum PageEvent {
     Lost,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Sets up a page-request queue of `2^lg2_pages` pages (7 at most), to be read with
     /// [`Vtd::next_page_request`]. Devices whose TLB is used may send requests from their next
     /// attachment on.
@@ -125,7 +123,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Vtd<R, M, C> {
+impl<P: UnitPlatform> Responder for Vtd<P> {
     type Error = IommuError;
 
     /// *Context.* Atomic. Sends a descriptor and waits until the unit has taken it; [`IommuError::Unsupported`]

@@ -6,13 +6,12 @@
 //! length, and an item that does not fit makes the invalidation wider.
 
 use alloc::sync::Arc;
-use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::core::{ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, context_id, split_id};
 use super::features::Has;
@@ -71,8 +70,8 @@ impl Owed {
 }
 
 /// Calls `each` with every debt and the tag with its devices.
-fn each_owed<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    core: &Core<R, M, C>,
+fn each_owed<P: UnitPlatform>(
+    core: &Core<P>,
     owed: &Owed,
     mut each: impl FnMut(&Tag, Extent) -> Result<(), IommuError>,
 ) -> Result<(), IommuError> {
@@ -99,12 +98,12 @@ fn each_owed<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 }
 
 /// The devices that a plan asks.
-struct Devices<'a, R, M, C: Cpus> {
-    core: &'a Core<R, M, C>,
+struct Devices<'a, P: UnitPlatform> {
+    core: &'a Core<P>,
     owed: &'a Owed,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Devices<'_, R, M, C> {
+impl<P: UnitPlatform> Devices<'_, P> {
     fn count(&self, counts: impl Fn(u16) -> bool) -> usize {
         let mut count = 0;
         let counted = each_owed(self.core, self.owed, |tag, _| {
@@ -138,13 +137,13 @@ impl Sent {
 }
 
 /// Steps of a plan being turned into requests.
-struct Paying<'a, R, M, C: Cpus> {
-    sending: Sending<'a, R, M, C>,
+struct Paying<'a, P: UnitPlatform> {
+    sending: Sending<'a, P>,
     sent: Sent,
     owed: Owed,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
+impl<P: UnitPlatform> Paying<'_, P> {
     fn step(&mut self, step: Step) -> Result<(), IommuError> {
         let core = self.sending.core;
         match step {
@@ -306,7 +305,7 @@ fn iotlb(domain: u16, extent: Extent) -> Iotlb {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for Core<R, M, C> {
+impl<P: UnitPlatform> InvalidationQueue for Core<P> {
     type Error = IommuError;
 
     /// *Context.* Atomic: waits for the hardware; uses no heap.

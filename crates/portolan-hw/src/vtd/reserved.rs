@@ -3,11 +3,9 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.4 (memory
 //! that firmware lists for a device) and 3.13 (interrupt messages).
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, Domain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 
 use super::quirks::Quirks;
 use super::unit::Vtd;
@@ -18,7 +16,7 @@ const GRAPHICS: StreamId = StreamId::new(0x10);
 /// The sound controller of a chipset: device 27 of the first bus.
 const AZALIA: StreamId = StreamId::new(0xd8);
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Tells if `stream` may not be attached, as it does not work translated.
     pub(super) fn is_untranslated(&self, stream: StreamId) -> bool {
         let quirk = match stream {

@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
 
 use super::core::Core;
 use super::counts::CommandKind as Kind;
@@ -31,11 +31,11 @@ pub(super) enum Width {
 const WIDE: u32 = 5;
 
 /// A ring of `2^lg2_pages` pages (at most 7), not yet handed to the unit.
-pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
-    mem: &M,
+pub(super) fn ring<P: UnitPlatform>(
+    mem: &impl TableMem<AtomicU64>,
     lg2_pages: u32,
     width: Width,
-) -> Result<Ring<C>, IommuError> {
+) -> Result<Ring<P>, IommuError> {
     let lg2_bytes = match width {
         Width::Bits128 => WIDE - 1,
         Width::Bits256 => WIDE,
@@ -46,15 +46,15 @@ pub(super) fn ring<M: TableMem<AtomicU64>, C: Cpus>(
 }
 
 /// Value of the address register.
-pub(super) fn address<C: Cpus>(ring: &Ring<C>) -> u64 {
+pub(super) fn address<P: UnitPlatform>(ring: &Ring<P>) -> u64 {
     let block = ring.commands();
     let wide = queue::WIDE.at((ring.shape().lg2_bytes == WIDE).into());
     block.at.get() | queue::SIZE.at((block.size.lg2() - 12).into()) | wide
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {
-    type Memory = M;
-    type Cpus = C;
+impl<P: UnitPlatform> Unit for Core<P> {
+    type Memory = P::Memory;
+    type Cpus = P;
     type Command = Counted;
 
     const TURN_BITS: u32 = 0;
@@ -63,7 +63,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {
     const HEAD: usize = reg::IQH;
     const OVERWRITTEN: u32 = refusal::DESCRIPTOR;
 
-    fn machine(&self) -> (&M, &C, Nanos) {
+    fn machine(&self) -> (&P::Memory, &P, Nanos) {
         (&self.mem, &self.control.clock, self.control.limit)
     }
 

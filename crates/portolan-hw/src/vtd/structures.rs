@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::inval::Walker;
 use portolan::iommu::{Interrupt, InterruptError, IommuError};
-use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem};
+use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform};
 
 use super::core::Core;
 use super::features::{Features, Has};
@@ -77,8 +77,8 @@ pub(super) struct Structures {
 
 impl Structures {
     /// An empty root table; PASIDs of up to `pasid_bits`.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
         mode: Mode,
         pasid_bits: u32,
     ) -> Result<Self, OutOfTableMemory> {
@@ -96,7 +96,7 @@ impl Structures {
     }
 
     /// Gives everything back. The unit must have stopped reading it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         mem.free(self.root, PAGE);
         let tables = self.contexts.values().chain(self.pasids.values());
         tables.for_each(|&table| mem.free(table, PAGE));
@@ -113,9 +113,9 @@ impl Structures {
     }
 
     /// The context entry of `stream`, with the table that holds it.
-    pub(super) fn context<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    pub(super) fn context<P: UnitPlatform>(
         &mut self,
-        core: &Core<R, M, C>,
+        core: &Core<P>,
         stream: u16,
     ) -> Result<At, IommuError> {
         let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
@@ -137,9 +137,9 @@ impl Structures {
     }
 
     /// The PASID directory of `stream`.
-    pub(super) fn directory<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    pub(super) fn directory<P: UnitPlatform>(
         &mut self,
-        core: &Core<R, M, C>,
+        core: &Core<P>,
         stream: u16,
     ) -> Result<PhysAddr, IommuError> {
         if let Some(&directory) = self.directories.get(&stream) {
@@ -151,9 +151,9 @@ impl Structures {
     }
 
     /// The entry of `pasid` in the directory of `stream`, with the table that holds it.
-    pub(super) fn pasid<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    pub(super) fn pasid<P: UnitPlatform>(
         &mut self,
-        core: &Core<R, M, C>,
+        core: &Core<P>,
         stream: u16,
         pasid: u32,
     ) -> Result<At, IommuError> {
@@ -175,8 +175,8 @@ impl Structures {
 
 /// Hangs a table on one word of an upper one, unless it hangs there. That it was not there before
 /// is forgotten with the entry that is about to be written in it.
-fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    core: &Core<R, M, C>,
+fn hang<P: UnitPlatform>(
+    core: &Core<P>,
     (upper, size): (PhysAddr, PageSize),
     word: usize,
     table: PhysAddr,
@@ -190,8 +190,8 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 /// Changes an entry to `new`, step by step.
 ///
 /// On an error hardware may still use its copy of the old entry.
-pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-    core: &Core<R, M, C>,
+pub(super) fn change<P: UnitPlatform>(
+    core: &Core<P>,
     at: At,
     new: &Words,
     forget: Forget<'_>,
@@ -219,17 +219,16 @@ const LEAST_LG2: u32 = 8;
 const MOST_LG2: u32 = 16;
 
 /// A unit's interrupt table.
-#[derive(Debug)]
-pub(super) struct Remap<C: Cpus> {
+pub(super) struct Remap<P: UnitPlatform> {
     pub(super) table: Block,
     pub(super) wanted: Remapping,
-    pub(super) slots: Turn<C, Slots>,
+    pub(super) slots: Turn<P, Slots>,
 }
 
-impl<C: Cpus> Remap<C> {
+impl<P: UnitPlatform> Remap<P> {
     /// An empty table, of which the unit does not know. *Context.* Task.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
         features: &Features,
         wanted: Remapping,
     ) -> Result<Self, IommuError> {
@@ -247,7 +246,7 @@ impl<C: Cpus> Remap<C> {
     }
 
     /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
         self.table.free(mem);
     }
 

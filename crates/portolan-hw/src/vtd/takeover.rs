@@ -7,7 +7,7 @@
 
 use portolan::addr::PhysAddr;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Mmio};
+use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::{Config, Takeover};
 use super::control::{Control, Switch};
@@ -82,8 +82,8 @@ pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, 
 /// Stops all parts that were left running: translation, unless it is inherited, then the queue,
 /// once that is empty. The remapping of interrupts as well if the driver is to do it: otherwise it
 /// is the embedder's.
-pub(super) fn quiet<R: Mmio, C: Cpus>(
-    control: &Control<R, C>,
+pub(super) fn quiet<P: UnitPlatform>(
+    control: &Control<P>,
     inherited: Inherited,
     remaps: Option<()>,
 ) -> Result<(), IommuError> {

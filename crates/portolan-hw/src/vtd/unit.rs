@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::inval::{Ranges, Walker};
 use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
-use portolan::platform::{AllMemory, Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{AllMemory, Guarded, Mmio, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::config::{Config, INTERRUPTS, Invalidation};
@@ -66,39 +66,36 @@ pub(super) struct Known {
     pub(super) parents: Sorted<u16, Parent>,
 }
 
-/// One IOMMU with VT-d's registers `R`, tables in memory `M`, and the CPUs `C`.
+/// One IOMMU with VT-d's registers on the machine `P`.
 ///
 /// *Locking.* Streams are moved one at a time; a caller waits for its turn no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 ///
 /// *Context.* Task, also to drop it. Methods that may be called from elsewhere say so.
-#[derive(Debug)]
-pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    pub(super) core: Arc<Core<R, M, C>>,
+pub struct Vtd<P: UnitPlatform> {
+    pub(super) core: Arc<Core<P>>,
     pub(crate) config: Config,
-    pub(super) book: Book<C, Key, To, Structures>,
-    pub(super) known: Guarded<C, Known>,
-    pub(super) faults: Reader<C>,
+    pub(super) book: Book<P, Key, To, Structures>,
+    pub(super) known: Guarded<P, Known>,
+    pub(super) faults: Reader<P>,
     pub(super) requests: PageQueue,
     pub(super) root: Root,
-    pub(super) remap: Option<Remap<C>>,
+    pub(super) remap: Option<Remap<P>>,
 }
+
+crate::chassis::opaque!(Vtd, AtomicU64);
 
 /// Memory that the hardware is going to be told of.
-struct Parts<C: Cpus> {
+struct Parts<P: UnitPlatform> {
     structures: Structures,
-    way: Way<C>,
-    remap: Option<Remap<C>>,
+    way: Way<P>,
+    remap: Option<Remap<P>>,
 }
 
-impl<C: Cpus> Parts<C> {
+impl<P: UnitPlatform> Parts<P> {
     /// Tables alone.
-    fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
-        config: &Config,
-        bits: u32,
-    ) -> Result<Self, IommuError> {
+    fn new(mem: &impl TableMem<AtomicU64>, config: &Config, bits: u32) -> Result<Self, IommuError> {
         Ok(Self {
             structures: Structures::new(mem, config.mode, bits)?,
             way: Way::Direct(Direct::default()),
@@ -107,9 +104,9 @@ impl<C: Cpus> Parts<C> {
     }
 
     /// A queue with descriptors of `width`, if there is to be one.
-    fn make_ring<M: TableMem<AtomicU64>>(
+    fn make_ring(
         &mut self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         config: &Config,
         width: Option<Width>,
     ) -> Result<(), IommuError> {
@@ -120,9 +117,9 @@ impl<C: Cpus> Parts<C> {
     }
 
     /// An interrupt table, if there is to be one.
-    fn make_remap<M: TableMem<AtomicU64>>(
+    fn make_remap(
         &mut self,
-        mem: &M,
+        mem: &impl TableMem<AtomicU64>,
         config: &Config,
         features: &Features,
     ) -> Result<(), IommuError> {
@@ -134,7 +131,7 @@ impl<C: Cpus> Parts<C> {
         Ok(())
     }
 
-    fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+    fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         self.structures.free(mem);
         if let Way::Ring(ring) = &self.way {
             ring.free(mem);
@@ -149,7 +146,7 @@ impl<C: Cpus> Parts<C> {
 /// tags entries that are not present (6.1).
 pub(super) const PASS: u16 = 1;
 
-impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
     /// are blocked. Translation that firmware or an earlier system left on stays on, until the unit uses the
     /// new tables instead of the old; see [`Takeover`](super::Takeover) and [`Vtd::take_over`]. The old queue
@@ -160,7 +157,12 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> Vtd<R
     ///
     /// # Errors
     /// See [`IommuError`]. Memory that the hardware may have been told of is then not freed.
-    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
+    pub fn enable(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        config: Config,
+    ) -> Result<Self, IommuError> {
         let unit = Self::prepare(regs, mem, clock, config)?;
         if unit.features().translates() {
             unit.keep_at_work()?;
@@ -195,7 +197,7 @@ impl<R: Mmio + 'static, M: TableMem<AtomicU64> + Clone + 'static, C: Cpus> Vtd<R
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// As [`Vtd::enable`], but does not change to the new tables yet: until [`Vtd::translate`],
     /// devices reach the same memory as before, which is all of it if translation was off. Streams
     /// attached in between are never blocked, which those with reserved memory
@@ -203,7 +205,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     ///
     /// # Errors
     /// As [`Vtd::enable`].
-    pub fn prepare(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
+    pub fn prepare(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+    ) -> Result<Self, IommuError> {
         config.reserved.within(config.output_lg2);
         config.reserved.hold([INTERRUPTS].into_iter());
         let mut features = Features::read(&regs)?;
@@ -334,7 +341,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// A handle to its invalidations.
     ///
     /// *Context.* Interrupt.
-    pub fn queue(&self) -> VtdQueue<R, M, C> {
+    pub fn queue(&self) -> VtdQueue<P> {
         VtdQueue(Arc::clone(&self.core))
     }
 
@@ -423,7 +430,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Vtd<R, M, C> {
+impl<P: UnitPlatform> Drop for Vtd<P> {
     /// *Context.* Task.
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept, and with it what it hangs on.

@@ -2,10 +2,8 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 9.3 to 9.6.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::attach::Target;
@@ -17,7 +15,7 @@ use crate::chassis::entry::Words;
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry};
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+impl<P: UnitPlatform> Vtd<P> {
     /// The words of the entry for `target`; those of the longest kind, zeros behind.
     pub(super) fn words(&self, target: &Target, to: Option<To>) -> Result<Words, AttachError> {
         let mut words = ABSENT;

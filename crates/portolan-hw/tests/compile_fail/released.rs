@@ -1,26 +1,26 @@
 //! A unit is turned off, and so devices reach all memory, without leave.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::UnitPlatform;
 use portolan_hw::amd::AmdVi;
 use portolan_hw::riscv::RiscvIommu;
 use portolan_hw::tegra_smmu::TegraSmmu;
 use portolan_hw::vtd::Vtd;
 
-fn vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(unit: Vtd<R, M, C>) {
+fn vtd<P: UnitPlatform>(unit: Vtd<P>) {
     let _ = unit.release();
 }
 
-fn amd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(unit: AmdVi<R, M, C>) {
+fn amd<P: UnitPlatform>(unit: AmdVi<P>) {
     let _ = unit.release();
 }
 
-fn riscv<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(unit: RiscvIommu<R, M, C>) {
+fn riscv<P: UnitPlatform>(unit: RiscvIommu<P>) {
     let _ = unit.release();
 }
 
-fn tegra<R: Mmio, M: TableMem<AtomicU32>, C: Cpus>(unit: TegraSmmu<R, M, C>) {
+fn tegra<P: UnitPlatform<AtomicU32>>(unit: TegraSmmu<P>) {
     let _ = unit.release();
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use portolan::addr::{Iova, IovaRange, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::dma::Direction;
 use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, ReservedRegion, Stage};
-use portolan::platform::{Mmio, Platform};
+use portolan::platform::{Mmio, Platform, UnitParts};
 use portolan::table::Access;
 use portolan_chips::chips::SKYLAKE_SP;
 use portolan_chips::smmuv3::SmmuIdentification;
@@ -84,7 +84,8 @@ fn a_unit_in_scalable_mode_without_a_first_stage_has_second_stage_domains() {
         let mut config = Config::default();
         config.mode = Mode::Scalable;
         let memory = machine.memory.clone();
-        let unit = Vtd::enable(machine.unit.clone(), memory, Arc::new(clock), config);
+        let unit =
+            Vtd::enable(machine.unit.clone(), memory, UnitParts::new(Arc::new(clock)), config);
         let unit = Arc::new(unit.expect("enabled"));
         assert!(unit.clone().new_domain().is_ok());
         unit.conditions().stage

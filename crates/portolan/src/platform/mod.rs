@@ -14,6 +14,8 @@
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
+//! * [`UnitPlatform`]: the machine as the driver of an IOMMU needs it, made of a [`Platform`] or of
+//!   parts ([`UnitParts`]).
 //! * [`Cpus`]: CPUs, and the words and locks that they share; [`IrqLock`] for kernels.
 //! * [`Tracer`]: receiver of reports of the library's operations.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
@@ -30,6 +32,7 @@ mod lock;
 mod mmio;
 mod slab;
 mod trace;
+mod unit;
 mod word;
 
 pub use cache::DataCache;
@@ -49,6 +52,7 @@ pub use slab::SlabTables;
 /// A lock that spins, for where no interrupt handler calls the library.
 pub use spin::Mutex as SpinLock;
 pub use trace::{TraceEvent, TraceKind, TraceLine, Tracer};
+pub use unit::{UnitParts, UnitPlatform};
 pub use word::Word;
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{UnitParts, UnitPlatform};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::RAVEN_RIDGE;
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -29,14 +28,14 @@ type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
 /// Registers and memory of the model behind a seam.
 type ModelRegs = seam::ModelRegs<AmdRegisters>;
 type ModelMem = seam::ModelTables;
+/// Machine of the model.
+type ModelMachine = UnitParts<ModelRegs, ModelMem, ModelClock>;
+/// Machine of QEMU.
+type QemuMachine = UnitParts<Registers, GuestTables, HostClock>;
 /// The driver on the model.
-pub type OnModel = Rig<
-    AmdVi<ModelRegs, ModelMem, ModelClock>,
-    AmdDomain<ModelRegs, ModelMem, ModelClock>,
-    ModelHost<AmdRegisters>,
->;
-type Opened = AmdVi<Registers, GuestTables, HostClock>;
-type Domain = AmdDomain<Registers, GuestTables, HostClock>;
+pub type OnModel = Rig<AmdVi<ModelMachine>, AmdDomain<ModelMachine>, ModelHost<AmdRegisters>>;
+type Opened = AmdVi<QemuMachine>;
+type Domain = AmdDomain<QemuMachine>;
 /// The driver on QEMU.
 pub type OnQemu = Rig<Opened, Domain, QemuHost>;
 
@@ -75,7 +74,7 @@ pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
     let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Amd);
     let capability = Capability::parse(identification.capability).map_err(failed)?;
-    let unit = AmdVi::enable(theirs, tables, Arc::new(clock), capability, config);
+    let unit = AmdVi::enable(theirs, tables, UnitParts::new(Arc::new(clock)), capability, config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
@@ -107,7 +106,8 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     config.interrupts = Some(Remapping::default());
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
-    let unit = AmdVi::enable(registers, tables, HostClock::new(), capability, config);
+    let unit =
+        AmdVi::enable(registers, tables, UnitParts::new(HostClock::new()), capability, config);
     Ok(Rig {
         abilities: Abilities {
             page_exact: Has::No("QEMU drops the whole domain whatever the address"),
@@ -150,12 +150,7 @@ fn named(counts: [u64; 5]) -> BTreeMap<String, u64> {
     names.zip(counts).collect()
 }
 
-fn submitted<R, M, C>(unit: &AmdVi<R, M, C>) -> BTreeMap<String, u64>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+fn submitted<P: UnitPlatform>(unit: &AmdVi<P>) -> BTreeMap<String, u64> {
     let counts = unit.counts();
     let of = |kind| counts.of(kind);
     named([

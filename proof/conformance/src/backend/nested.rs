@@ -14,7 +14,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{
     Attach, AttachError, Domain as _, FaultEvent, Iommu, IommuError, ReservedRegion,
 };
-use portolan::platform::{AllMemory, Cpus, Mmio, TableMem};
+use portolan::platform::{AllMemory, TableMem, UnitPlatform};
 use portolan::table::Access;
 use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
 
@@ -45,8 +45,8 @@ const BLOCK: u64 = 1 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 const MAIR: u64 = 0xff;
 
 /// A driver whose second-stage domains all carry a guest.
-pub struct Nested<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
-    pub(super) smmu: Smmu<R, M, C>,
+pub struct Nested<P: UnitPlatform> {
+    pub(super) smmu: Smmu<P>,
     memory: Arc<dyn TableMem<AtomicU64>>,
     descriptor: PhysAddr,
     table: PhysAddr,
@@ -58,20 +58,12 @@ fn write(memory: &dyn TableMem<AtomicU64>, page: PhysAddr, words: impl Iterator<
     }
 }
 
-impl<R, M, C> Nested<R, M, C>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+impl<P: UnitPlatform> Nested<P> {
     /// Writes the guest's structures to `memory`.
     ///
     /// # Errors
     /// Without memory for them.
-    pub fn new(
-        smmu: Smmu<R, M, C>,
-        memory: Arc<dyn TableMem<AtomicU64>>,
-    ) -> Result<Self, IommuError> {
+    pub fn new(smmu: Smmu<P>, memory: Arc<dyn TableMem<AtomicU64>>) -> Result<Self, IommuError> {
         let (descriptor, table) = (memory.alloc(PAGE)?, memory.alloc(PAGE)?);
         let words = [DESCRIPTOR_WORD, TABLE.get(), 0, MAIR];
         write(&*memory, descriptor, words.into_iter());
@@ -96,12 +88,7 @@ where
     }
 }
 
-impl<R, M, C> Iommu for Nested<R, M, C>
-where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> Iommu for Nested<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.smmu.block(stream)
     }
@@ -119,16 +106,11 @@ where
     }
 }
 
-impl<R, M, C> Attach<SecondStage<12, R, M, C>> for Nested<R, M, C>
-where
-    R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
-    C: Cpus,
-{
+impl<P: UnitPlatform> Attach<SecondStage<12, P>> for Nested<P> {
     fn attach(
         &self,
         stream: StreamId,
-        domain: &Arc<SecondStage<12, R, M, C>>,
+        domain: &Arc<SecondStage<12, P>>,
     ) -> Result<(), AttachError> {
         let access = Access::READ | Access::WRITE;
         for (iova, pa) in [(DESCRIPTOR, self.descriptor), (TABLE, self.table)] {

@@ -3,12 +3,11 @@
 use crate::promise::{all_memory, described};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::{RiscvContiguity, RiscvLevels};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
@@ -34,21 +33,25 @@ type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind a seam.
 type ModelRegs = seam::ModelRegs<RiscvRegisters>;
 type ModelMem = seam::ModelTables;
-type ModelUnit = RiscvIommu<ModelRegs, ModelMem, ModelClock>;
+/// Machine of the model.
+type ModelMachine = UnitParts<ModelRegs, ModelMem, ModelClock>;
+/// Machine of QEMU.
+type QemuMachine = UnitParts<Registers, GuestTables, HostClock>;
+type ModelUnit = RiscvIommu<ModelMachine>;
 /// The driver on the model, with domains `D`.
 pub type OnModel<D> = Rig<ModelUnit, D, ModelHost<RiscvRegisters>>;
 /// First-stage domains on the model.
-pub type FirstOnModel = FirstDomain<ModelRegs, ModelMem, ModelClock>;
+pub type FirstOnModel = FirstDomain<ModelMachine>;
 /// Second-stage domains on the model.
-pub type SecondOnModel = SecondDomain<ModelRegs, ModelMem, ModelClock>;
+pub type SecondOnModel = SecondDomain<ModelMachine>;
 
-type QemuUnit = RiscvIommu<Registers, GuestTables, HostClock>;
+type QemuUnit = RiscvIommu<QemuMachine>;
 /// The driver on QEMU, with domains `D`.
 pub type OnQemu<D> = Rig<QemuUnit, D, QemuHost>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu = FirstDomain<Registers, GuestTables, HostClock>;
+pub type FirstOnQemu = FirstDomain<QemuMachine>;
 /// Second-stage domains on QEMU.
-pub type SecondOnQemu = SecondDomain<Registers, GuestTables, HostClock>;
+pub type SecondOnQemu = SecondDomain<QemuMachine>;
 
 /// Vendor and device of QEMU's PCI function.
 const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
@@ -112,7 +115,7 @@ where
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Riscv);
-    let unit = RiscvIommu::enable(theirs, tables, Arc::new(clock), config);
+    let unit = RiscvIommu::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
@@ -181,7 +184,7 @@ where
     let config = Config::default();
     let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);
     let tables = host.machine().tables().clone();
-    let unit = RiscvIommu::enable(registers, tables, HostClock::new(), config);
+    let unit = RiscvIommu::enable(registers, tables, UnitParts::new(HostClock::new()), config);
     Ok(Rig {
         abilities: Abilities {
             reads: Has::No("edu writes only"),
@@ -204,12 +207,7 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
 }
 
 /// Number of commands by kind, as both sides count them.
-fn submitted<R, M, C>(unit: &RiscvIommu<R, M, C>) -> BTreeMap<String, u64>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+fn submitted<P: UnitPlatform>(unit: &RiscvIommu<P>) -> BTreeMap<String, u64> {
     let counts = unit.counts();
     let of = |kind| counts.of(kind);
     by_name([

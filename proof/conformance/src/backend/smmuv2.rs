@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{UnitParts, UnitPlatform};
 use portolan_chips::chips::LS1088A;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
@@ -25,14 +24,16 @@ type ModelClock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
 /// Registers and memory of the model behind a seam.
 type Regs = Bent<Arc<SmmuV2Registers>>;
 type Mem = ModelTables;
-type Iommu = SmmuV2<Regs, Mem, ModelClock>;
+/// Machine of the model.
+type ModelMachine = UnitParts<Regs, Mem, ModelClock>;
+type Iommu = SmmuV2<ModelMachine>;
 
 /// The driver on the model, with domains `D`.
 pub type ModelRig<D> = Rig<Iommu, D, ModelHost<SmmuV2Registers>>;
 /// First-stage domains.
-pub type First = FirstStage<12, Regs, Mem, ModelClock>;
+pub type First = FirstStage<12, ModelMachine>;
 /// Second-stage domains.
-pub type Second = SecondStage<12, Regs, Mem, ModelClock>;
+pub type Second = SecondStage<12, ModelMachine>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +50,7 @@ pub enum Kind {
 /// Virtual nanoseconds of a slow synchronisation.
 const SLOW_NS: u64 = 1_000;
 
-fn submitted<R, M, C>(unit: &SmmuV2<R, M, C>) -> BTreeMap<String, u64>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+fn submitted<P: UnitPlatform>(unit: &SmmuV2<P>) -> BTreeMap<String, u64> {
     let counts = unit.counts();
     by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
@@ -83,7 +79,7 @@ fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<Mode
     config.implementation = implementation;
     let theirs = Bent::new(registers.clone(), seam.sabotage());
     let tables = seam.tables(&memory);
-    let unit = SmmuV2::enable(theirs, tables, Arc::new(clock), config);
+    let unit = SmmuV2::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
@@ -98,7 +94,7 @@ fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<Mode
 /// # Errors
 /// If the driver does not take it over.
 pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<First>, Outcome> {
-    let domain = |unit: &SmmuV2<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &SmmuV2<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain)
 }
 
@@ -107,7 +103,6 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<First>, Outcome
 /// # Errors
 /// If the driver does not take it over.
 pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<Second>, Outcome> {
-    let domain =
-        |unit: &SmmuV2<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &SmmuV2<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain)
 }

@@ -3,12 +3,11 @@
 use crate::promise::all_memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{UnitParts, UnitPlatform};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_hw::smmuv3::{
@@ -35,27 +34,30 @@ type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
 /// Registers and memory of the model behind a seam.
 type ModelRegs = seam::ModelRegs<SmmuRegisters>;
 type ModelMem = seam::ModelTables;
-type ModelUnit = Smmu<ModelRegs, ModelMem, ModelClock>;
-type QemuUnit = Smmu<QemuRegs, GuestTables, HostClock>;
+/// Machine of the model.
+type ModelMachine = UnitParts<ModelRegs, ModelMem, ModelClock>;
+/// Machine of QEMU.
+type QemuMachine = UnitParts<QemuRegs, GuestTables, HostClock>;
+type ModelUnit = Smmu<ModelMachine>;
+type QemuUnit = Smmu<QemuMachine>;
 
 /// The driver on the model, with domains `D`.
 pub type ModelRig<D> = Rig<ModelUnit, D, ModelHost<SmmuRegisters>>;
 /// The driver on QEMU, with domains `D`.
 pub type QemuRig<D> = Rig<QemuUnit, D, QemuHost>;
 /// First-stage domains on the model.
-pub type FirstOnModel = FirstStage<12, ModelRegs, ModelMem, ModelClock>;
+pub type FirstOnModel = FirstStage<12, ModelMachine>;
 /// Second-stage domains on the model.
-pub type SecondOnModel = SecondStage<12, ModelRegs, ModelMem, ModelClock>;
+pub type SecondOnModel = SecondStage<12, ModelMachine>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu = FirstStage<12, QemuRegs, GuestTables, HostClock>;
+pub type FirstOnQemu = FirstStage<12, QemuMachine>;
 /// Second-stage domains on QEMU.
-pub type SecondOnQemu = SecondStage<12, QemuRegs, GuestTables, HostClock>;
+pub type SecondOnQemu = SecondStage<12, QemuMachine>;
 
 /// A guest in each domain, on the model.
-pub type NestedModelRig =
-    Rig<Nested<ModelRegs, ModelMem, ModelClock>, SecondOnModel, ModelHost<SmmuRegisters>>;
+pub type NestedModelRig = Rig<Nested<ModelMachine>, SecondOnModel, ModelHost<SmmuRegisters>>;
 /// A guest in each domain, on QEMU.
-pub type NestedQemuRig = Rig<Nested<QemuRegs, GuestTables, HostClock>, SecondOnQemu, QemuHost>;
+pub type NestedQemuRig = Rig<Nested<QemuMachine>, SecondOnQemu, QemuHost>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +73,7 @@ pub enum Kind {
 /// Exponent of a stream's substreams.
 const PASIDS_LG2: u32 = 4;
 
-fn submitted<R, M, C>(unit: &Smmu<R, M, C>) -> BTreeMap<String, u64>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+fn submitted<P: UnitPlatform>(unit: &Smmu<P>) -> BTreeMap<String, u64> {
     let counts = unit.counts();
     by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
@@ -112,7 +109,7 @@ fn model<D>(
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Smmuv3);
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);
-    let unit = Smmu::enable(theirs, tables, Arc::new(clock), config);
+    let unit = Smmu::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
@@ -145,7 +142,7 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<FirstOnModel>, 
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
         block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     };
-    let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
     let mut rig = model(kind, seam, domain, Some(pasids))?;
     rig.foreign = Some(Foreign {
         layout: Layout::ARMV8,
@@ -165,7 +162,7 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<FirstOnModel>, 
 /// # Errors
 /// If the driver does not take it over.
 pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
-    let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain, None)
 }
 
@@ -210,12 +207,7 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
 }
 
 /// The oldest event of a unit; page requests come first.
-fn asked<R, M, C>(unit: &Smmu<R, M, C>) -> Result<Option<Asked>, IommuError>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+fn asked<P: UnitPlatform>(unit: &Smmu<P>) -> Result<Option<Asked>, IommuError> {
     match unit.next_page_request()? {
         Some(PageRequestEvent::Request(raw)) => return Ok(Some(Asked::Request(raw))),
         Some(PageRequestEvent::Lost) => return Ok(Some(Asked::Lost)),
@@ -240,7 +232,7 @@ fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Ou
     let registers = seam.qemu(registers, &tables, Interface::Smmuv3);
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);
-    let unit = Smmu::enable(registers, tables, HostClock::new(), config);
+    let unit = Smmu::enable(registers, tables, UnitParts::new(HostClock::new()), config);
     Ok(Rig {
         abilities: Abilities { reads: Has::No("edu writes only"), ..Abilities::ALL },
         queue_entries,
@@ -254,7 +246,7 @@ fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Ou
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
 pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
-    let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
     qemu(seam, domain)
 }
 
@@ -264,7 +256,7 @@ pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
 /// As [`first_on_qemu`].
 pub fn second_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     super::qemu::needs_stages(Architecture::Aarch64)?;
-    let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     qemu(seam, domain)
 }
 

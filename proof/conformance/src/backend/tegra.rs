@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use portolan::addr::PhysAddr;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::Tegra;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
@@ -24,8 +24,10 @@ type ModelClock = Arc<PollingClock<Arc<TegraRegisters>>>;
 /// Registers and memory of the model behind a seam.
 type Regs = seam::ModelRegs<TegraRegisters, AtomicU32>;
 type Mem = seam::ModelTables<AtomicU32>;
-type Iommu = TegraSmmu<Regs, Mem, ModelClock>;
-type Domain = TegraDomain<Regs, Mem, ModelClock>;
+/// Machine of the model.
+type ModelMachine = UnitParts<Regs, Mem, ModelClock>;
+type Iommu = TegraSmmu<ModelMachine>;
+type Domain = TegraDomain<ModelMachine>;
 
 /// The driver on the model.
 pub type ModelRig = Rig<Iommu, Domain, ModelHost<TegraRegisters>>;
@@ -51,12 +53,7 @@ pub const fn model_of(chip: Chip) -> (TegraChip, PhysAddr) {
     }
 }
 
-fn submitted<R, M, C>(unit: &TegraSmmu<R, M, C>) -> BTreeMap<String, u64>
-where
-    R: Mmio,
-    M: TableMem<AtomicU32>,
-    C: Cpus,
-{
+fn submitted<P: UnitPlatform<AtomicU32>>(unit: &TegraSmmu<P>) -> BTreeMap<String, u64> {
     let counts = unit.counts();
     by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
@@ -74,7 +71,7 @@ pub fn on_model(chip: Chip, seam: Seam) -> Result<ModelRig, Outcome> {
     let mut config = Config::of(chip);
     config.limit = LIMIT;
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Registers);
-    let unit = TegraSmmu::enable(theirs, tables, Arc::new(clock), config);
+    let unit = TegraSmmu::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
     let [first, second, _] = model.clients();
     let devices = [first.stream, second.stream];
     let host = ModelHost::new(registers, memory, devices);

@@ -3,12 +3,11 @@
 use crate::promise::all_memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::VtdFirstLevels;
 use portolan_chips::chips::SKYLAKE_SP;
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -38,21 +37,25 @@ type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
 /// Registers and memory of the model behind a seam.
 type ModelRegs = seam::ModelRegs<VtdRegisters>;
 type ModelMem = seam::ModelTables;
-type ModelUnit = Vtd<ModelRegs, ModelMem, ModelClock>;
-type QemuUnit = Vtd<QemuRegs, GuestTables, HostClock>;
+/// Machine of the model.
+type ModelMachine = UnitParts<ModelRegs, ModelMem, ModelClock>;
+/// Machine of QEMU.
+type QemuMachine = UnitParts<QemuRegs, GuestTables, HostClock>;
+type ModelUnit = Vtd<ModelMachine>;
+type QemuUnit = Vtd<QemuMachine>;
 
 /// The driver on the model, with domains `D`.
 pub type ModelRig<D> = Rig<ModelUnit, D, ModelHost<VtdRegisters>>;
 /// The driver on QEMU, with domains `D`.
 pub type QemuRig<D> = Rig<QemuUnit, D, QemuHost>;
 /// First-stage domains on the model.
-pub type FirstOnModel = FirstDomain<ModelRegs, ModelMem, ModelClock>;
+pub type FirstOnModel = FirstDomain<ModelMachine>;
 /// Second-stage domains on the model.
-pub type SecondOnModel = SecondDomain<ModelRegs, ModelMem, ModelClock>;
+pub type SecondOnModel = SecondDomain<ModelMachine>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu = FirstDomain<QemuRegs, GuestTables, HostClock>;
+pub type FirstOnQemu = FirstDomain<QemuMachine>;
 /// Second-stage domains on QEMU.
-pub type SecondOnQemu = SecondDomain<QemuRegs, GuestTables, HostClock>;
+pub type SecondOnQemu = SecondDomain<QemuMachine>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +95,7 @@ fn small() -> Remapping {
 }
 
 /// Functions by which devices of the model ask for pages.
-fn faulting<R, M>() -> Faulting<Vtd<R, M, ModelClock>>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-{
+fn faulting<P: UnitPlatform>() -> Faulting<Vtd<P>> {
     Faulting {
         ways: &[Way::Requests],
         enable: |unit, stream, _| {
@@ -162,7 +161,7 @@ where
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let queue_entries = (kind != Kind::Registers).then_some(entries(&config));
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Vtd);
-    let unit = Vtd::enable(theirs, tables, Arc::new(clock), config);
+    let unit = Vtd::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
     let unit = unit.map_err(failed)?;
     if kind == Kind::Scalable {
         unit.read_page_requests(0).map_err(failed)?;
@@ -204,7 +203,7 @@ pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>
 /// # Errors
 /// If the driver does not take it over.
 pub fn first_on_model(seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
-    let domain = |unit: &Vtd<_, _, _>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
+    let domain = |unit: &Vtd<_>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
     let mut rig = model(Kind::Scalable, seam, domain)?;
     rig.foreign = Some(Foreign {
         layout: Layout::X86,
@@ -218,12 +217,7 @@ pub fn first_on_model(seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
     Ok(rig)
 }
 
-fn by_type<R, M, C>(unit: &Vtd<R, M, C>) -> BTreeMap<String, u64>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-    C: Cpus,
-{
+fn by_type<P: UnitPlatform>(unit: &Vtd<P>) -> BTreeMap<String, u64> {
     let counts = unit.counts();
     let of = |kind| counts.of(kind);
     by_name([
@@ -260,7 +254,7 @@ fn qemu<D>(
     let queue_entries = Some(entries(&config));
     let tables = machine.tables().clone();
     let registers = seam.qemu(registers, &tables, Interface::Vtd);
-    let unit = Vtd::enable(registers, tables, HostClock::new(), config);
+    let unit = Vtd::enable(registers, tables, UnitParts::new(HostClock::new()), config);
     let unit = unit.map_err(failed)?;
     Ok(Rig {
         fault_room: Some(unit.features().fault_count as u64),
@@ -307,7 +301,7 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
 pub fn legacy_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     let vtd = QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::CachingMode);
-    let domain = |unit: &Vtd<_, _, _>| unit.second_stage().map(Arc::new);
+    let domain = |unit: &Vtd<_>| unit.second_stage().map(Arc::new);
     qemu(vtd, Mode::Legacy, seam, domain)
 }
 
@@ -317,7 +311,7 @@ pub fn legacy_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
 /// As [`legacy_on_qemu`].
 pub fn scalable_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     let vtd = QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::Scalable);
-    let domain = |unit: &Vtd<_, _, _>| unit.second_stage().map(Arc::new);
+    let domain = |unit: &Vtd<_>| unit.second_stage().map(Arc::new);
     qemu(vtd, Mode::Scalable, seam, domain)
 }
 
@@ -328,6 +322,6 @@ pub fn scalable_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
 pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
     let vtd = QemuVtd::new(VtdWidth::Bits48);
     let vtd = vtd.with(VtdFeature::Scalable).with(VtdFeature::FirstLevel);
-    let domain = |unit: &Vtd<_, _, _>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
+    let domain = |unit: &Vtd<_>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
     qemu(vtd, Mode::Scalable, seam, domain)
 }

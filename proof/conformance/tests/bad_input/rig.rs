@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain, IommuError};
-use portolan::platform::{Cpus, Mmio, Nanos, Word};
+use portolan::platform::{Cpus, Mmio, Nanos, UnitParts, Word};
 use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
 use portolan_chips::amd::{AmdIdentification, AmdRegisters, AmdSetup};
@@ -139,9 +139,9 @@ macro_rules! vtd {
             type Word = AtomicU64;
             type Iommu = VtdRegisters;
             type Driver<R: Regs, C: Time> =
-                vtd::Vtd<R, Arc<ModelMemory>, C>;
+                vtd::Vtd<UnitParts<R, Arc<ModelMemory>, C>>;
             type Domain<R: Regs, C: Time> =
-                vtd::SecondDomain<R, Arc<ModelMemory>, C>;
+                vtd::SecondDomain<UnitParts<R, Arc<ModelMemory>, C>>;
 
             fn unit(memory: Arc<ModelMemory>) -> VtdRegisters {
                 let identification = $identification;
@@ -157,7 +157,7 @@ macro_rules! vtd {
                 config.limit = LIMIT;
                 config.mode = vtd::Mode::$mode;
                 config.invalidation = vtd::Invalidation::$way;
-                vtd::Vtd::enable(regs, memory, clock, config)
+                vtd::Vtd::enable(regs, memory, UnitParts::new(clock), config)
             }
 
             fn domain<R: Regs, C: Time>(
@@ -189,8 +189,8 @@ impl Driver for SmmuV3 {
     const BASES: &[usize] = &[0x80, 0x88];
     type Word = AtomicU64;
     type Iommu = SmmuRegisters;
-    type Driver<R: Regs, C: Time> = smmuv3::Smmu<R, Arc<ModelMemory>, C>;
-    type Domain<R: Regs, C: Time> = smmuv3::FirstStage<12, R, Arc<ModelMemory>, C>;
+    type Driver<R: Regs, C: Time> = smmuv3::Smmu<UnitParts<R, Arc<ModelMemory>, C>>;
+    type Domain<R: Regs, C: Time> = smmuv3::FirstStage<12, UnitParts<R, Arc<ModelMemory>, C>>;
 
     fn unit(memory: Arc<ModelMemory>) -> SmmuRegisters {
         SmmuRegisters::new(SmmuSetup::of(SmmuIdentification::able()), memory)
@@ -203,7 +203,7 @@ impl Driver for SmmuV3 {
     ) -> Result<Self::Driver<R, C>, IommuError> {
         let mut config = smmuv3::Config::default();
         config.limit = LIMIT;
-        smmuv3::Smmu::enable(regs, memory, clock, config)
+        smmuv3::Smmu::enable(regs, memory, UnitParts::new(clock), config)
     }
 
     fn domain<R: Regs, C: Time>(
@@ -231,8 +231,8 @@ impl Driver for Amd {
     const BASES: &[usize] = &[0, 0x8, 0x10, 0x20];
     type Word = AtomicU64;
     type Iommu = AmdRegisters;
-    type Driver<R: Regs, C: Time> = amd::AmdVi<R, Arc<ModelMemory>, C>;
-    type Domain<R: Regs, C: Time> = amd::AmdDomain<R, Arc<ModelMemory>, C>;
+    type Driver<R: Regs, C: Time> = amd::AmdVi<UnitParts<R, Arc<ModelMemory>, C>>;
+    type Domain<R: Regs, C: Time> = amd::AmdDomain<UnitParts<R, Arc<ModelMemory>, C>>;
 
     fn unit(memory: Arc<ModelMemory>) -> AmdRegisters {
         let setup = AmdSetup { identification: Self::identification(), ..AmdSetup::default() };
@@ -249,7 +249,7 @@ impl Driver for Amd {
         config.streams_lg2 = 9;
         let capability = amd::Capability::parse(Self::identification().capability);
         let capability = capability.expect("the block of an IOMMU");
-        amd::AmdVi::enable(regs, memory, clock, capability, config)
+        amd::AmdVi::enable(regs, memory, UnitParts::new(clock), capability, config)
     }
 
     fn domain<R: Regs, C: Time>(
@@ -509,8 +509,8 @@ impl Driver for Riscv {
     const IDENTIFICATION: usize = 0x8;
     type Word = AtomicU64;
     type Iommu = RiscvRegisters;
-    type Driver<R: Regs, C: Time> = riscv::RiscvIommu<R, Arc<ModelMemory>, C>;
-    type Domain<R: Regs, C: Time> = riscv::FirstDomain<R, Arc<ModelMemory>, C>;
+    type Driver<R: Regs, C: Time> = riscv::RiscvIommu<UnitParts<R, Arc<ModelMemory>, C>>;
+    type Domain<R: Regs, C: Time> = riscv::FirstDomain<UnitParts<R, Arc<ModelMemory>, C>>;
 
     fn unit(memory: Arc<ModelMemory>) -> RiscvRegisters {
         RiscvRegisters::new(RiscvSetup::of(RiscvIdentification::able()), memory)
@@ -523,7 +523,7 @@ impl Driver for Riscv {
     ) -> Result<Self::Driver<R, C>, IommuError> {
         let mut config = riscv::Config::default();
         config.limit = LIMIT;
-        riscv::RiscvIommu::enable(regs, memory, clock, config)
+        riscv::RiscvIommu::enable(regs, memory, UnitParts::new(clock), config)
     }
 
     fn domain<R: Regs, C: Time>(

@@ -12,7 +12,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{
     Attach as _, AttachError, Awaited, Domain as _, FaultEvent, FaultReason, Iommu as _, IommuError,
 };
-use portolan::platform::{Mmio as _, Nanos};
+use portolan::platform::{Mmio as _, Nanos, UnitParts};
 use portolan::table::Access;
 use portolan_chips::chips::LS1088A;
 use portolan_chips::inject::{Drain, RegisterFaults, Violation};
@@ -47,8 +47,8 @@ macro_rules! drivers {
             const IDENTIFICATION: usize = 0x2c;
             type Word = AtomicU64;
             type Iommu = SmmuV2Registers;
-            type Driver<R: Regs, C: Time> = SmmuV2<R, Arc<ModelMemory>, C>;
-            type Domain<R: Regs, C: Time> = FirstStage<12, R, Arc<ModelMemory>, C>;
+            type Driver<R: Regs, C: Time> = SmmuV2<UnitParts<R, Arc<ModelMemory>, C>>;
+            type Domain<R: Regs, C: Time> = FirstStage<12, UnitParts<R, Arc<ModelMemory>, C>>;
 
             fn unit(memory: Arc<ModelMemory>) -> SmmuV2Registers {
                 SmmuV2Registers::new($setup, memory)
@@ -62,7 +62,7 @@ macro_rules! drivers {
                 let mut config = Config::default();
                 config.limit = LIMIT;
                 config.implementation = $implementation;
-                SmmuV2::enable(regs, memory, clock, config)
+                SmmuV2::enable(regs, memory, UnitParts::new(clock), config)
             }
 
             fn domain<R: Regs, C: Time>(
@@ -116,8 +116,9 @@ crate::of! {
     }
 }
 
-type Made = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
-type Made12 = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
+type MadeParts = UnitParts<Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
+type Made = SmmuV2<MadeParts>;
+type Made12 = FirstStage<12, MadeParts>;
 
 fn enabled(setup: SmmuV2Setup, mut config: Config) -> (Bench<Arm>, Result<Made, IommuError>) {
     let base = PhysAddr::new(0x8000_0000);
@@ -125,7 +126,12 @@ fn enabled(setup: SmmuV2Setup, mut config: Config) -> (Bench<Arm>, Result<Made, 
     let unit = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
     let bench = Bench::<Arm> { unit, memory };
     config.limit = LIMIT;
-    let made = SmmuV2::enable(bench.unit.clone(), bench.memory.clone(), bench.clock(), config);
+    let made = SmmuV2::enable(
+        bench.unit.clone(),
+        bench.memory.clone(),
+        UnitParts::new(bench.clock()),
+        config,
+    );
     (bench, made)
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain, Iommu as _, IommuError};
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan::table::Access;
 use portolan_chips::inject::RegisterFaults;
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -45,8 +45,8 @@ impl Driver for Tegra {
     const MAPPED: u64 = 5 << 20;
     type Word = AtomicU32;
     type Iommu = TegraRegisters;
-    type Driver<R: Regs, C: Time> = TegraSmmu<R, Memory, C>;
-    type Domain<R: Regs, C: Time> = TegraDomain<R, Memory, C>;
+    type Driver<R: Regs, C: Time> = TegraSmmu<UnitParts<R, Memory, C>>;
+    type Domain<R: Regs, C: Time> = TegraDomain<UnitParts<R, Memory, C>>;
 
     fn unit(memory: Memory) -> TegraRegisters {
         TegraRegisters::new(TegraSetup::of(model_of(CHIP).0), memory)
@@ -81,7 +81,7 @@ crate::of! {
 }
 
 /// The driver on the model.
-type Taken = TegraSmmu<Arc<TegraRegisters>, Memory, ModelClock<TegraRegisters>>;
+type Taken = TegraSmmu<UnitParts<Arc<TegraRegisters>, Memory, ModelClock<TegraRegisters>>>;
 
 struct Bench {
     chip: Chip,
@@ -119,10 +119,10 @@ fn enable<R: Regs, C: Time>(
     regs: R,
     memory: Memory,
     clock: C,
-) -> Result<TegraSmmu<R, Memory, C>, IommuError> {
+) -> Result<TegraSmmu<UnitParts<R, Memory, C>>, IommuError> {
     let mut config = Config::of(chip);
     config.limit = LIMIT;
-    TegraSmmu::enable(regs, memory, clock, config)
+    TegraSmmu::enable(regs, memory, UnitParts::new(clock), config)
 }
 
 /// Gone, it translates nothing, and the driver finds out from the values that it reads, without any wait.

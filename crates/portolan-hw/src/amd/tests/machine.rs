@@ -20,7 +20,7 @@ use portolan_spec::amd::reg::{self, control};
 /// The code of a refusal.
 pub const ILLEGAL: u32 = code::ILLEGAL_COMMAND as u32;
 
-pub type Iommu = AmdVi<Machine, Machine, Machine>;
+pub type Iommu = AmdVi<Machine>;
 
 /// The driver's view of the unit's capability block.
 pub fn capability(id: &AmdIdentification) -> Capability {
@@ -54,7 +54,7 @@ impl Driven for Machine {
     type Kind = Kind;
     type Config = Config;
     type Unit = Iommu;
-    type Tables = AmdDomain<Machine, Machine, Machine>;
+    type Tables = AmdDomain<Machine>;
 
     const STREAMS: [StreamId; 2] = [StreamId::new(0x28), StreamId::new(0x29)];
     const WAIT: u64 = opcode::COMPLETION_WAIT;

@@ -51,7 +51,7 @@ suite! {
 
 crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::amd::AmdMachine }
 
-type Tables = AmdDomain<Machine, Machine, Machine>;
+type Tables = AmdDomain<Machine>;
 
 /// Tables that fit the machine's pages.
 fn config() -> Config {

@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use portolan::platform::UnitParts;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, Step, TablesLeft};
@@ -119,7 +120,8 @@ fn many_producers_share_the_buffer() {
     let amd = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = Arc::new(PollingClock::new(amd.clock().clone(), 100, amd.clone()));
     let capability = capability(&identification);
-    let unit = AmdVi::enable(amd.clone(), memory, clock, capability, config()).unwrap();
+    let unit =
+        AmdVi::enable(amd.clone(), memory, UnitParts::new(clock), capability, config()).unwrap();
     let before = unit.counts().of(Kind::Pages);
     std::thread::scope(|scope| {
         for _ in 0..PRODUCERS {

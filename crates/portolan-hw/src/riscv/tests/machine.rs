@@ -18,7 +18,7 @@ use portolan_spec::riscv::PPN;
 use portolan_spec::riscv::command::{OPCODE, opcode};
 use portolan_spec::riscv::reg::{self, queue};
 
-pub type Iommu = RiscvIommu<Machine, Machine, Machine>;
+pub type Iommu = RiscvIommu<Machine>;
 
 /// With a unit that has contexts in base format, and no extension.
 pub fn new_machine() -> Machine {
@@ -37,7 +37,7 @@ impl Driven for Machine {
     type Kind = Kind;
     type Config = Config;
     type Unit = Iommu;
-    type Tables = FirstDomain<Machine, Machine, Machine>;
+    type Tables = FirstDomain<Machine>;
 
     const STREAMS: [StreamId; 2] = [StreamId::new(0x28), StreamId::new(0x29)];
     const WAIT: u64 = opcode::FENCE;

@@ -42,8 +42,8 @@ suite! {
 
 crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::riscv::RiscvMachine }
 
-type Tables = FirstDomain<Machine, Machine, Machine>;
-type Queue = RiscvQueue<Machine, Machine, Machine>;
+type Tables = FirstDomain<Machine>;
+type Queue = RiscvQueue<Machine>;
 
 /// A directory of one level.
 fn config() -> Config {

@@ -5,6 +5,7 @@ extern crate std;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use portolan::platform::UnitParts;
 
 use portolan::addr::PhysAddr;
 use portolan::inval::{Command, InvalidationQueue, Preference, Quirks, Step, TablesLeft};
@@ -180,7 +181,9 @@ fn many_producers_share_the_queue() {
     let memory = Arc::new(ModelMemory::new(base, 64, Visibility::AtOnce));
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), 100, registers.clone());
-    let unit = RiscvIommu::enable(registers.clone(), memory, Arc::new(clock), config()).unwrap();
+    let unit =
+        RiscvIommu::enable(registers.clone(), memory, UnitParts::new(Arc::new(clock)), config())
+            .unwrap();
     std::thread::scope(|scope| {
         for _ in 0..PRODUCERS {
             scope.spawn(|| {

@@ -17,8 +17,8 @@ use super::super::{Config, DomainOptions, FirstStage, SmmuV2};
 use crate::chassis::tests::hostile::Hosted;
 
 pub type Machine = SmmuV2Machine;
-pub type Unit = SmmuV2<Machine, Machine, Machine>;
-pub type First = FirstStage<12, Machine, Machine, Machine>;
+pub type Unit = SmmuV2<Machine>;
+pub type First = FirstStage<12, Machine>;
 
 /// Both stages, stream matching, coherent, 8 match registers; 8 pages of 4 KiB in each half, 4
 /// banks, none of stage 2 only; all granules, 48 bits everywhere.

@@ -6,7 +6,7 @@ use super::*;
 use crate::chassis::{Ending, Outcome};
 use crate::smmuv3::tests::kit::{FULL, Kit as _, SLOWLY, machine};
 use portolan::iommu::Awaited;
-use portolan::platform::Clock as _;
+use portolan::platform::{Clock as _, UnitParts};
 use portolan_chips::inject::{Drain, RegisterFaults};
 use portolan_chips::machine::LOOK_NS;
 use portolan_chips::smmuv3::{SmmuMachine, SmmuRegisters};
@@ -14,8 +14,8 @@ use portolan_sim::clock::PollingClock;
 use portolan_spec::smmuv3::command::error;
 
 /// A clock that several CPUs look at.
-type Shared = PollingClock<Arc<SmmuRegisters>>;
-type Queue = CommandQueue<SmmuMachine, SmmuMachine, Shared>;
+type Shared = UnitParts<SmmuMachine, SmmuMachine, PollingClock<Arc<SmmuRegisters>>>;
+type Queue = CommandQueue<Shared>;
 
 const ENTRIES_LG2: u32 = 3;
 
@@ -27,8 +27,8 @@ fn queue(messages: Has) -> (SmmuMachine, Queue) {
 fn queue_with_syncs(messages: Has, most_unsynced: u64) -> (SmmuMachine, Queue) {
     let unit = machine(FULL);
     let limit = Nanos::from_millis(10);
-    let clock = Shared::new(unit.unit().clock().clone(), LOOK_NS, unit.unit().clone());
-    let machine = Machine::new(unit.clone(), unit.clone(), clock, limit, Has::Yes);
+    let clock = PollingClock::new(unit.unit().clock().clone(), LOOK_NS, unit.unit().clone());
+    let machine = Machine::new(unit.clone(), unit.clone(), Shared::new(clock), limit, Has::Yes);
     let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, most_unsynced, messages).unwrap();
     queue.install();
     queue.machine.registers.write32(reg::CR0, reg::cr0::CMDQEN);

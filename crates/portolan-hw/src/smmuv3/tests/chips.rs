@@ -6,7 +6,7 @@ use crate::reservations::{Reservations, Reserved};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
-use portolan::platform::{OutOfTableMemory, TableMem};
+use portolan::platform::{OutOfTableMemory, TableMem, UnitParts};
 use portolan_chips::machine::Event;
 use portolan_chips::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
 use portolan_spec::smmuv3::ste;
@@ -345,7 +345,9 @@ fn records_of_a_unit_that_does_not_snoop_are_read_past_the_cache() {
         let unit = machine(FULL);
         let cached = Arc::new(Cached { memory: unit.clone(), dropped: Mutex::default() });
         let board = Config { coherency, ..config() };
-        let driver = Smmu::enable(unit.clone(), cached.clone(), unit.clone(), board).unwrap();
+        let driver =
+            Smmu::enable(unit.clone(), cached.clone(), UnitParts::new(unit.clone()), board)
+                .unwrap();
         for event in 0..2 {
             unit.record([0x10 | event << 32, 0, 0, 0]);
         }

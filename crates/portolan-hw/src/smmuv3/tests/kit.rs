@@ -15,7 +15,7 @@ use crate::chassis::tests::hostile::Hosted;
 use crate::smmuv3::{Config, DomainOptions, FirstStage, Smmu};
 use portolan_spec::smmuv3::{self as spec, cd, command, reg, ste};
 
-pub(in crate::smmuv3) type Driver = Smmu<SmmuMachine, SmmuMachine, SmmuMachine>;
+pub(in crate::smmuv3) type Driver = Smmu<SmmuMachine>;
 
 /// Of a unit with everything but messages: both stages, stalls, ATS, page requests; streams of 16
 /// bits and substreams of 12; 2^8 commands, and 2^4 of each kind of record.
@@ -145,7 +145,7 @@ impl Kit for SmmuMachine {
 impl Hosted for SmmuMachine {
     type Kind = SmmuV3;
     type Unit = Driver;
-    type Tables = FirstStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
+    type Tables = FirstStage<12, SmmuMachine>;
 
     const STREAMS: [StreamId; 2] = [StreamId::new(0x1234), StreamId::new(0x1235)];
 

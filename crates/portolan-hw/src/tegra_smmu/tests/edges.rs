@@ -5,9 +5,9 @@ use crate::promise::tests::promised;
 use portolan::addr::PhysRange;
 use portolan::inval::{InvalidationQueue, TablesLeft};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
-use portolan::platform::{OutOfTableMemory, TableMem};
+use portolan::platform::{OutOfTableMemory, TableMem, UnitParts};
 
-use super::super::{TegraTables, tables};
+use super::super::TegraTables;
 use super::*;
 use crate::reservations::Reserved;
 
@@ -51,7 +51,8 @@ fn what_firmware_reserves_for_a_swgroup_is_told() {
     config.reserved.believe(described());
     config.reserved.add(reserved).unwrap();
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
-    let smmu = TegraSmmu::enable(Regs::new(), tables, Arc::new(Ticks::default()), config);
+    let smmu =
+        TegraSmmu::enable(Regs::new(), tables, UnitParts::new(Arc::new(Ticks::default())), config);
     let smmu = smmu.unwrap();
     let of = |n| {
         let mut found = Vec::new();
@@ -82,7 +83,12 @@ fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
     let regs = Regs::new();
     let memory = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 64));
     let config = Config::of(Chip::Tegra210);
-    let smmu = TegraSmmu::enable(regs.clone(), memory.clone(), Arc::<Ticks>::default(), config);
+    let smmu = TegraSmmu::enable(
+        regs.clone(),
+        memory.clone(),
+        UnitParts::new(Arc::<Ticks>::default()),
+        config,
+    );
     let smmu = smmu.expect("a unit");
     regs.take();
     let domain = smmu.domain().unwrap();
@@ -149,7 +155,7 @@ fn a_unit_that_does_not_turn_translation_on_is_not_waited_for_forever() {
     regs.loses.store(0x10, Ordering::Relaxed);
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
     let config = Config::of(Chip::Tegra210);
-    let smmu = TegraSmmu::enable(regs, tables, Arc::new(Ticks::default()), config);
+    let smmu = TegraSmmu::enable(regs, tables, UnitParts::new(Arc::new(Ticks::default())), config);
     let awaited = Awaited::Control;
     assert!(matches!(smmu.err(), Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited));
 }
@@ -160,7 +166,8 @@ fn a_unit_that_is_dropped_blocks_its_streams_and_domains_free_their_tables() {
     let regs = Regs::new();
     let config = Config::of(Chip::Tegra210);
     let smmu: Smmu =
-        TegraSmmu::enable(regs.clone(), tables.clone(), Arc::default(), config).unwrap();
+        TegraSmmu::enable(regs.clone(), tables.clone(), UnitParts::new(Arc::default()), config)
+            .unwrap();
     let before = tables.live();
     let domain = Arc::new(smmu.domain().unwrap());
     let mut owed = Gather::new();
@@ -183,7 +190,8 @@ fn a_unit_that_was_let_go_of_is_off_and_left_alone() {
     let regs = Regs::new();
     let config = Config::of(Chip::Tegra210);
     let smmu: Smmu =
-        TegraSmmu::enable(regs.clone(), tables.clone(), Arc::default(), config).unwrap();
+        TegraSmmu::enable(regs.clone(), tables.clone(), UnitParts::new(Arc::default()), config)
+            .unwrap();
     let domain = smmu.domain().unwrap();
     smmu.release(all_memory()).unwrap();
     assert_eq!(regs.get(0x10), 0);
@@ -222,8 +230,9 @@ impl TableMem<AtomicU32> for Barriers {
 fn lines_that_are_written_back_are_awaited() {
     let slab = SlabTables::new(LOW, PageSize::SIZE_4K, 4);
     let memory = Arc::new(Barriers(slab, AtomicUsize::new(0)));
-    let noted: tables::Noted<Ticks> = Arc::default();
-    let tables = TegraTables::new(memory.clone(), noted, 32);
+    let noted = Arc::default();
+    let tables =
+        TegraTables::<UnitParts<Regs, Arc<Barriers>, Ticks>>::new(memory.clone(), noted, 32);
     tables.clean(PhysRange::page(LOW, PageSize::SIZE_4K));
     assert_eq!(memory.1.load(Ordering::Relaxed), 1);
 }

@@ -3,6 +3,7 @@
 use crate::promise::tests::{all_memory, promised};
 use portolan::addr::InvalTag;
 use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
+use portolan::platform::UnitParts;
 
 use super::*;
 
@@ -15,7 +16,8 @@ fn a_unit_that_translates_is_taken_over_without_being_turned_off() {
     regs.set(0x234, 1 << 18);
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
     let config = Config::of(Chip::Tegra210);
-    let smmu = TegraSmmu::enable(regs.clone(), tables, Arc::new(Ticks::default()), config);
+    let smmu =
+        TegraSmmu::enable(regs.clone(), tables, UnitParts::new(Arc::new(Ticks::default())), config);
     assert!(smmu.is_ok());
     let log = regs.take();
     let at = |wanted: (usize, u32)| log.iter().position(|&write| write == wanted);

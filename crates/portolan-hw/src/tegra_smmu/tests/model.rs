@@ -15,8 +15,8 @@ on_a_hostile_machine! { portolan_chips::tegra_smmu::TegraMachine }
 
 impl Hosted for TegraMachine {
     type Kind = Kind;
-    type Unit = TegraSmmu<TegraMachine, TegraMachine, TegraMachine>;
-    type Tables = TegraDomain<TegraMachine, TegraMachine, TegraMachine>;
+    type Unit = TegraSmmu<TegraMachine>;
+    type Tables = TegraDomain<TegraMachine>;
 
     /// Host1x, and PCI Express.
     const STREAMS: [StreamId; 2] = [StreamId::new(6), StreamId::new(3)];

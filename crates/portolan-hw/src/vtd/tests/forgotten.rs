@@ -306,9 +306,8 @@ fn a_changed_context_entry_is_forgotten_before_what_was_reached_through_it() {
     let machine = new_machine(CAP, ECAP);
     let (unit, domain) = attached(&machine, legacy());
     let other = Arc::new(unit.second_stage().unwrap());
-    let id = |domain: &Arc<PagedDomain<_, _, VtdQueue<VtdMachine, VtdMachine, VtdMachine>>>| {
-        u64::from(domain.context().get())
-    };
+    let id =
+        |domain: &Arc<PagedDomain<_, _, VtdQueue<VtdMachine>>>| u64::from(domain.context().get());
     unit.attach(STREAM, &other).unwrap();
     let sent = machine.take_commands();
     let sent: Vec<_> = sent.map(|words| words[0] & 0xffff_ffff_ffff).collect();

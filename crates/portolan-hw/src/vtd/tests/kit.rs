@@ -22,7 +22,7 @@ pub const ECAP: u64 = 0x00f0_0f4a;
 pub const SCALABLE: u64 =
     ECAP | 1 << 2 | 1 << 26 | 1 << 29 | 19 << 35 | 1 << 40 | 1 << 43 | 1 << 46 | 1 << 47;
 
-pub type Iommu = Vtd<VtdMachine, VtdMachine, VtdMachine>;
+pub type Iommu = Vtd<VtdMachine>;
 
 pub fn new_machine(cap: u64, ecap: u64) -> VtdMachine {
     of_version(0x40, cap, ecap)

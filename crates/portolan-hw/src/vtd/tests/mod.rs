@@ -43,7 +43,7 @@ suite! {
 
 crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::vtd::VtdMachine }
 
-type Second = SecondDomain<VtdMachine, VtdMachine, VtdMachine>;
+type Second = SecondDomain<VtdMachine>;
 
 fn config(mode: Mode) -> Config {
     Config { mode, limit: Nanos::from_millis(10), ..Config::default() }

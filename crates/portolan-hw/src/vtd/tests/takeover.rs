@@ -4,6 +4,7 @@ use crate::promise::tests::all_memory;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use portolan::platform::UnitParts;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, IommuError};
@@ -72,7 +73,7 @@ fn streams_attached_before_the_change_of_tables_are_never_blocked() {
     let machine = new_machine(CAP, ECAP);
     translating(&machine, OLD_ROOT);
     let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
-    let unit = Vtd::prepare(regs, mem, clock, legacy()).unwrap();
+    let unit = Vtd::prepare(regs, mem, UnitParts::new(clock), legacy()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(machine.reg(reg::RTADDR), OLD_ROOT);

@@ -17,7 +17,7 @@ use portolan::demand::{
 };
 use portolan::iommu::{Attach as _, Domain};
 use portolan::iopf::{Bounds, Dispatcher, Flow, Handler};
-use portolan::platform::Nanos;
+use portolan::platform::{Nanos, UnitParts};
 use portolan::table::Access;
 use portolan_chips::Transfer;
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -47,9 +47,11 @@ const LOOK_NS: u64 = 10;
 const PASIDS_LG2: u32 = 4;
 
 type Clock = Arc<PollingClock<Arc<SmmuRegisters>>>;
-type Unit = Smmu<Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
-type Guest = SecondStage<12, Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
-type Process = FirstStage<12, Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
+/// Parts of the machine.
+type Parts = UnitParts<Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
+type Unit = Smmu<Parts>;
+type Guest = SecondStage<12, Parts>;
+type Process = FirstStage<12, Parts>;
 
 /// Owner of the memory that a device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +158,7 @@ impl Machine {
         let clock: Clock = Arc::new(looks);
         let mut config = Config::default();
         config.limit = LIMIT;
-        let unit = Smmu::enable(registers.clone(), tables, clock.clone(), config)?;
+        let unit = Smmu::enable(registers.clone(), tables, UnitParts::new(clock.clone()), config)?;
         let range = IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?;
         unit.enable_stalls(STREAM)?;
         let mut options = DomainOptions::default();
