@@ -1,4 +1,6 @@
 //! A device translates its own addresses, which no unit checks, without leave.
+//!
+//! Neither the trait nor a driver has a way round it.
 
 use portolan::addr::StreamId;
 use portolan::iommu::{DeviceTlb, IommuDomains};
