@@ -54,8 +54,9 @@ impl Reach {
     }
 }
 
+/// Progress of a mapping on its way into the kernel and out of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MappingState {
     /// The call that maps it is being made.
     Mapping,
     Mapped,
@@ -65,15 +66,16 @@ enum State {
     Unmapping,
 }
 
+/// A mapping, and its progress.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct MappingRecord {
     range: IovaRange,
     memory: PhysAddr,
     access: Access,
-    state: State,
+    state: MappingState,
 }
 
-impl Record {
+impl MappingRecord {
     fn bytes(&self) -> u64 {
         self.range.len_minus_one().saturating_add(1)
     }
@@ -81,14 +83,14 @@ impl Record {
 
 #[derive(Debug, Default)]
 struct Inner {
-    records: BTreeMap<Iova, Record>,
+    records: BTreeMap<Iova, MappingRecord>,
     /// Ranges that system calls are unmapping: nothing is mapped in between.
     unmapping: Vec<IovaRange>,
 }
 
 impl Inner {
     /// The records that overlap `range`, ascending.
-    fn within(&self, range: IovaRange) -> impl Iterator<Item = &Record> {
+    fn within(&self, range: IovaRange) -> impl Iterator<Item = &MappingRecord> {
         let before = self.records.range(..range.start()).next_back();
         let before = before.map(|(_, record)| record);
         let from = self.records.range(range.start()..=range.last());
@@ -96,7 +98,7 @@ impl Inner {
         all.filter(move |record| record.range.overlaps(range))
     }
 
-    fn put(&mut self, range: IovaRange, from: State, to: State) {
+    fn put(&mut self, range: IovaRange, from: MappingState, to: MappingState) {
         let starts: Vec<Iova> = self.within(range).map(|one| one.range.start()).collect();
         for start in starts {
             if let Some(record) = self.records.get_mut(&start) {
@@ -105,8 +107,8 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, range: IovaRange, of: State) {
-        let gone = |record: &&Record| record.state == of;
+    fn remove(&mut self, range: IovaRange, of: MappingState) {
+        let gone = |record: &&MappingRecord| record.state == of;
         let gone = self.within(range).filter(gone);
         let gone: Vec<Iova> = gone.map(|one| one.range.start()).collect();
         for start in gone {
@@ -117,7 +119,7 @@ impl Inner {
     /// The first unwanted mapping in `range`, with all in a row behind it, also past the range; and the
     /// bytes in them.
     fn unwanted(&self, range: IovaRange) -> Option<(IovaRange, u64)> {
-        let unwanted = |record: &&Record| record.state == State::Unwanted;
+        let unwanted = |record: &&MappingRecord| record.state == MappingState::Unwanted;
         let first = self.within(range).find(unwanted)?;
         let from = self.records.range(first.range.start()..);
         extent(from.map(|(_, record)| record).take_while(unwanted))
@@ -197,7 +199,7 @@ impl UserDomain {
 
     fn fill(&self, place: &mut Place, calls: Arc<dyn Calls>) -> Result<(), IommuError> {
         let mut inner = self.inner();
-        inner.remove(self.reach.window(), State::Unwanted);
+        inner.remove(self.reach.window(), MappingState::Unwanted);
         make(inner.records.values(), &*calls)?;
         *place = Some(calls);
         Ok(())
@@ -230,7 +232,7 @@ impl UserDomain {
         if let (Some(calls), Some((all, bytes))) = (&*place, extent(inner.records.values())) {
             calls.unmap(all, bytes)?;
         }
-        inner.remove(self.reach.window(), State::Unwanted);
+        inner.remove(self.reach.window(), MappingState::Unwanted);
         *place = None;
         Ok(())
     }
@@ -241,7 +243,7 @@ impl UserDomain {
         iova: Iova,
         segment: Segment,
         access: Access,
-    ) -> Result<Record, TableMapError> {
+    ) -> Result<MappingRecord, TableMapError> {
         let Segment { pa, bytes } = segment;
         if bytes == 0 {
             return Err(TableMapError::Empty { iova });
@@ -260,7 +262,7 @@ impl UserDomain {
         let range = range.filter(|range| self.reach.holds(*range));
         let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
         PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
-        Ok(Record { range, memory: pa, access, state: State::Mapping })
+        Ok(MappingRecord { range, memory: pa, access, state: MappingState::Mapping })
     }
 
     /// The records for `segments` from `iova` on, neighbours in memory in one, and the range of all.
@@ -269,7 +271,7 @@ impl UserDomain {
         iova: Iova,
         segments: impl Iterator<Item = Segment>,
         access: Access,
-    ) -> Result<(Vec<Record>, IovaRange), TableMapError> {
+    ) -> Result<(Vec<MappingRecord>, IovaRange), TableMapError> {
         let mut joined: Vec<Segment> = Vec::new();
         for next in segments {
             match joined.last_mut() {
@@ -281,7 +283,7 @@ impl UserDomain {
             }
         }
         let mut at = Some(iova);
-        let mut records: Vec<Record> = Vec::with_capacity(joined.len());
+        let mut records: Vec<MappingRecord> = Vec::with_capacity(joined.len());
         for segment in joined {
             let here = at.ok_or(TableMapError::IovaOutOfRange { iova })?;
             let record = self.checked(here, segment, access)?;
@@ -318,8 +320,8 @@ impl UserDomain {
         };
         let mut inner = self.inner();
         match made {
-            Ok(()) => inner.put(all, State::Mapping, State::Mapped),
-            Err(_) => inner.remove(all, State::Mapping),
+            Ok(()) => inner.put(all, MappingState::Mapping, MappingState::Mapped),
+            Err(_) => inner.remove(all, MappingState::Mapping),
         }
         made?;
         Ok(all)
@@ -339,7 +341,7 @@ impl UserDomain {
                 inner = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            inner.put(run, State::Unwanted, State::Unmapping);
+            inner.put(run, MappingState::Unwanted, MappingState::Unmapping);
             inner.unmapping.push(run);
             drop(inner);
             let calls = place.as_ref();
@@ -347,8 +349,8 @@ impl UserDomain {
             inner = self.inner();
             inner.unmapping.retain(|one| *one != run);
             match unmapped {
-                Ok(()) => inner.remove(run, State::Unmapping),
-                Err(_) => inner.put(run, State::Unmapping, State::Unwanted),
+                Ok(()) => inner.remove(run, MappingState::Unmapping),
+                Err(_) => inner.put(run, MappingState::Unmapping, MappingState::Unwanted),
             }
             self.settled.notify_all();
             unmapped?;
@@ -358,7 +360,7 @@ impl UserDomain {
     /// Checks that mappings hold all of `range` and nothing else.
     fn covered(inner: &Inner, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut next = Some(range.start());
-        for record in inner.within(range).filter(|one| one.state == State::Mapped) {
+        for record in inner.within(range).filter(|one| one.state == MappingState::Mapped) {
             let iova = next.unwrap_or(range.start());
             if record.range.start() > iova {
                 return Err(TableUnmapError::NotMapped { iova });
@@ -377,14 +379,14 @@ impl UserDomain {
 }
 
 /// Range from the first to the last of `records`, which ascend, and the bytes in them.
-fn extent<'r>(records: impl Iterator<Item = &'r Record>) -> Option<(IovaRange, u64)> {
+fn extent<'r>(records: impl Iterator<Item = &'r MappingRecord>) -> Option<(IovaRange, u64)> {
     let all = records.map(|record| (record.range, record.bytes()));
     all.reduce(|(range, bytes), (next, more)| (range.hull(next), bytes.saturating_add(more)))
 }
 
 /// Has the kernel map all of `records`, which ascend, or none.
 fn make<'r>(
-    records: impl Iterator<Item = &'r Record> + Clone,
+    records: impl Iterator<Item = &'r MappingRecord> + Clone,
     calls: &dyn Calls,
 ) -> Result<(), IommuError> {
     for (done, record) in records.clone().enumerate() {
@@ -459,7 +461,7 @@ impl Domain for UserDomain {
         }
         let mut inner = self.inner();
         Self::covered(&inner, range)?;
-        inner.put(range, State::Mapped, State::Unwanted);
+        inner.put(range, MappingState::Mapped, MappingState::Unwanted);
         drop(inner);
         owed.owe_unmap(self.table, range, self.granule()).map_err(TableUnmapError::from)?;
         Ok(())
@@ -487,7 +489,7 @@ impl Domain for UserDomain {
     fn translate(&self, iova: Iova) -> Option<Translation> {
         let inner = self.inner();
         let record = inner.within(IovaRange::page(iova, PageSize::of_lg2(0))).next()?;
-        if record.state != State::Mapped {
+        if record.state != MappingState::Mapped {
             return None;
         }
         let above = iova.get() - record.range.start().get();

@@ -48,8 +48,9 @@ pub enum ReclaimError {
     System(#[from] io::Error),
 }
 
+/// Pages of a guest that are on their way, pinned, given to devices or gone.
 #[derive(Debug, Default)]
-struct State {
+struct PageSets {
     /// Ranges that are being taken back, by first page: a populating thread waits there.
     leaving: BTreeMap<u64, u64>,
     /// Pins of each page.
@@ -64,7 +65,7 @@ struct State {
     waiting: Vec<PhysAddr>,
 }
 
-impl State {
+impl PageSets {
     fn is_leaving(&self, first: u64, last: u64) -> bool {
         (self.leaving.iter()).any(|(start, end)| *start <= last && first <= *end)
     }
@@ -75,7 +76,7 @@ impl State {
 pub struct GuestMemory {
     memory: HostMemory,
     base: Iova,
-    state: Mutex<State>,
+    state: Mutex<PageSets>,
     settled: Condvar,
 }
 
@@ -103,7 +104,7 @@ impl GuestMemory {
         start.checked_add(offset).filter(|_| inside)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PageSets> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +125,7 @@ impl GuestMemory {
     }
 
     /// Waits until nothing of `range` is being taken back.
-    fn settled(&self, range: IovaRange) -> MutexGuard<'_, State> {
+    fn settled(&self, range: IovaRange) -> MutexGuard<'_, PageSets> {
         let (first, last) = Self::numbers(range);
         let mut state = self.state();
         while state.is_leaving(first, last) {

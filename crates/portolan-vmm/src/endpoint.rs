@@ -46,10 +46,10 @@ const MOST_PIECES: usize = 64;
 ///
 /// Drop a guard before the next look-up of the same thread: a guest's request may wait for it.
 #[derive(Clone, Debug)]
-pub struct Endpoint(Arc<Inner>);
+pub struct Endpoint(Arc<EndpointInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct EndpointInner {
     id: EndpointId,
     source: Weak<dyn Source>,
     sets: Sets,
@@ -57,7 +57,7 @@ struct Inner {
 
 impl Endpoint {
     pub(crate) fn new(id: EndpointId, source: Weak<dyn Source>, capacity: NonZeroUsize) -> Self {
-        Self(Arc::new(Inner { id, source, sets: Sets::new(capacity, Replacement::InSets) }))
+        Self(Arc::new(EndpointInner { id, source, sets: Sets::new(capacity, Replacement::InSets) }))
     }
 
     /// Its number.

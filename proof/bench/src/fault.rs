@@ -50,14 +50,14 @@ const TARGET_NS: f64 = 1000.0;
 
 /// The document that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct FaultReport {
     /// One row.
-    pub benchmarks: Vec<Row>,
+    pub benchmarks: Vec<FaultRow>,
 }
 
 /// Serving a fault.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct FaultRow {
     /// `fault`.
     pub name: &'static str,
     /// Operation that was measured.
@@ -111,12 +111,12 @@ impl Clock for Wall {
 type Cpus = Arc<SpinCpus<Wall, fn() -> CpuId>>;
 
 /// Memory that notes the time that populating took.
-struct Timed {
+struct TimedPager {
     guest: Arc<GuestMemory>,
     ns: AtomicU64,
 }
 
-impl Pager for Timed {
+impl Pager for TimedPager {
     fn populate(
         &self,
         range: IovaRange,
@@ -163,11 +163,11 @@ impl Responder for Answers {
 }
 
 type Domain = PagedDomain<Armv8Stage2<12>, HostTables, Free>;
-type Container = Ioas<Domain, Arc<Timed>, Cpus>;
+type Container = Ioas<Domain, Arc<TimedPager>, Cpus>;
 
 struct Bench {
     guest: Arc<GuestMemory>,
-    owner: Arc<Timed>,
+    owner: Arc<TimedPager>,
     container: Arc<Container>,
     dispatcher: Dispatcher<Cpus, Answers>,
     range: IovaRange,
@@ -191,7 +191,7 @@ impl Bench {
         let memory = HostMemory::new(PAGES * PAGE, Backing::File, Base::Host)?;
         let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
         let range = guest.range().context("an empty guest")?;
-        let owner = Arc::new(Timed { guest: guest.clone(), ns: AtomicU64::new(0) });
+        let owner = Arc::new(TimedPager { guest: guest.clone(), ns: AtomicU64::new(0) });
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Wall(Instant::now()), current));
         let options = IoasOptions::default();
@@ -229,7 +229,7 @@ impl Bench {
 ///
 /// # Errors
 /// If the system has no memory, or a fault is not served.
-pub fn measure() -> Result<Report> {
+pub fn measure() -> Result<FaultReport> {
     let bench = Bench::new()?;
     let bar = Progress::new(ROUNDS);
     let (mut ours, mut population) = (Vec::new(), Vec::new());
@@ -257,8 +257,8 @@ pub fn measure() -> Result<Report> {
         bail!("{answered} faults were served");
     }
     let samples = ours.len();
-    Ok(Report {
-        benchmarks: vec![Row {
+    Ok(FaultReport {
+        benchmarks: vec![FaultRow {
             name: NAME,
             what: "a page fault of a device: request, handler, map, response",
             size_bytes: PAGE,
@@ -278,7 +278,7 @@ pub fn measure() -> Result<Report> {
 }
 
 /// The report for people, in lines of `columns`.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &FaultReport, columns: usize) -> String {
     let header = [("benchmark", 0), ("median ns", 0), ("p10 ns", 1), ("p90 ns", 2), ("p99 ns", 3)];
     let ns = |ns: f64| format!("{ns:.0}");
     let spread = |name: &str, of: &Spread| {

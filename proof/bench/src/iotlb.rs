@@ -39,14 +39,14 @@ const READERS: usize = 2;
 
 /// The document that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct IotlbReport {
     /// One for each peer, number of translations, and threads.
-    pub benchmarks: Vec<Row>,
+    pub benchmarks: Vec<IotlbRow>,
 }
 
 /// Look-ups in one map.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct IotlbRow {
     /// `iotlb`.
     pub name: &'static str,
     /// Owner of the map: this library, or another crate.
@@ -128,9 +128,9 @@ fn put(iotlb: &mut Iotlb, page: u64) {
 }
 
 /// Map of `vm_memory`; no thread changes it.
-struct Bare(Iotlb);
+struct VmMemoryMap(Iotlb);
 
-impl Map for Bare {
+impl Map for VmMemoryMap {
     fn find(&self, page: u64) -> Option<u64> {
         let at = GuestAddress(page * PAGE + 8);
         let mut found = Iotlb::lookup(&self.0, at, 8, Permissions::Read).ok()?;
@@ -200,8 +200,8 @@ fn sample(map: &dyn Map, order: &[u64]) -> f64 {
     start.elapsed().as_nanos() as f64 / order.len() as f64
 }
 
-fn row(who: &'static str, entries: u64, readers: usize, mut samples: Vec<f64>) -> Result<Row> {
-    Ok(Row {
+fn row(who: &'static str, entries: u64, readers: usize, mut samples: Vec<f64>) -> Result<IotlbRow> {
+    Ok(IotlbRow {
         name: NAME,
         who,
         entries,
@@ -213,11 +213,11 @@ fn row(who: &'static str, entries: u64, readers: usize, mut samples: Vec<f64>) -
 }
 
 /// All maps in turn, so that they meet the same disturbances.
-fn alone(entries: u64, samples: usize) -> Result<Vec<Row>> {
+fn alone(entries: u64, samples: usize) -> Result<Vec<IotlbRow>> {
     let maps: [(&str, Box<dyn Map>); 4] = [
         ("portolan-vmm", Box::new(ours(entries)?)),
         ("vm-memory in an RwLock", Box::new(Locked(RwLock::new(bare(entries))))),
-        ("vm-memory, no lock", Box::new(Bare(bare(entries)))),
+        ("vm-memory, no lock", Box::new(VmMemoryMap(bare(entries)))),
         ("rangemap, no lock", Box::new(Ranges(ranges(entries)))),
     ];
     let mut found = maps.each_ref().map(|_| Vec::new());
@@ -236,7 +236,12 @@ fn alone(entries: u64, samples: usize) -> Result<Vec<Row>> {
 }
 
 /// Measures look-ups by two threads while this one changes the pages beside theirs.
-fn beside_changes(who: &'static str, map: &dyn Map, entries: u64, samples: usize) -> Result<Row> {
+fn beside_changes(
+    who: &'static str,
+    map: &dyn Map,
+    entries: u64,
+    samples: usize,
+) -> Result<IotlbRow> {
     let running = AtomicU64::new(READERS as u64);
     let start = Instant::now();
     let (found, changes) = std::thread::scope(|scope| {
@@ -272,7 +277,7 @@ fn beside_changes(who: &'static str, map: &dyn Map, entries: u64, samples: usize
 ///
 /// # Errors
 /// If there is no sample, which cannot be.
-pub fn measure(extent: crate::measure::Extent) -> Result<Report> {
+pub fn measure(extent: crate::measure::Extent) -> Result<IotlbReport> {
     let samples = match extent {
         crate::measure::Extent::Short => SAMPLES_SHORT,
         crate::measure::Extent::Whole => SAMPLES,
@@ -291,11 +296,11 @@ pub fn measure(extent: crate::measure::Extent) -> Result<Report> {
         benchmarks.push(beside_changes(who, &locked, entries, samples)?);
         bar.add(1);
     }
-    Ok(Report { benchmarks })
+    Ok(IotlbReport { benchmarks })
 }
 
 /// The report for people, in lines of `columns`.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &IotlbReport, columns: usize) -> String {
     let header = [
         ("map", 0),
         ("entries", 0),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use portolan_bench::linux::{self, Absent, Fetch};
-use portolan_bench::measure::{self, Extent, Report};
+use portolan_bench::measure::{self, BenchReport, Extent};
 use portolan_bench::{all, bounce, fault, iotlb, markdown, text};
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
@@ -91,7 +91,7 @@ fn run(args: &Cli) -> Result<Outcome> {
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
         iotlb::NAME => output.show(&iotlb::measure(extent)?, iotlb::text)?,
         name => {
-            let text = |report: &Report, columns| match args.markdown {
+            let text = |report: &BenchReport, columns| match args.markdown {
                 true => markdown::tables(report),
                 false => text::of_scenarios(report, columns),
             };
@@ -102,7 +102,7 @@ fn run(args: &Cli) -> Result<Outcome> {
 }
 
 /// Measures the scenarios whose name holds `name`.
-fn scenarios(name: &str, extent: Extent) -> Result<Report> {
+fn scenarios(name: &str, extent: Extent) -> Result<BenchReport> {
     let all = all();
     let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
     let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
@@ -127,11 +127,11 @@ fn scenarios(name: &str, extent: Extent) -> Result<Report> {
         benchmarks.push(row.with_context(|| scenario.name)?);
         progress.add(1);
     }
-    Ok(Report::of(benchmarks, skipped))
+    Ok(BenchReport::of(benchmarks, skipped))
 }
 
 /// Measures bounce slots on up to `threads` threads; as many as there are CPUs if nothing is asked for.
-fn pools(threads: Option<usize>) -> Result<bounce::Report> {
+fn pools(threads: Option<usize>) -> Result<bounce::BounceReport> {
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let cases = bounce::cases(threads.unwrap_or_else(here));
     let progress = Progress::new(cases.len() as u64);
@@ -140,7 +140,7 @@ fn pools(threads: Option<usize>) -> Result<bounce::Report> {
         benchmarks.push(bounce::run(case)?);
         progress.add(1);
     }
-    Ok(bounce::Report { benchmarks })
+    Ok(bounce::BounceReport { benchmarks })
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use crate::linux;
-use crate::measure::{BenchRow, Outcome, Report};
+use crate::measure::{BenchReport, BenchRow, Outcome};
 use crate::spread::Spread;
 
 /// The tables: ours beside Linux's code and the limit; beside others; means and slowest hundredths, where
 /// single calls were timed.
-pub fn tables(report: &Report) -> String {
+pub fn tables(report: &BenchReport) -> String {
     let mut out = String::from(
         "| benchmark | ours: ns | Linux's code: ns | times as fast | wanted | limit: ns | ours by limit | wanted |\n\
          |---|---|---|---|---|---|---|---|\n",
@@ -148,7 +148,7 @@ mod tests {
             outcome(linux::NAME, "median", Some(true)),
             outcome("limit", "median", Some(false)),
         ];
-        let report = Report {
+        let report = BenchReport {
             benchmarks: vec![row(targets)],
             skipped: BTreeMap::from([("a_peer", "it is not here")]),
         };
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_judged_by_the_slowest_calls_has_a_table_of_them() {
-        let report = Report {
+        let report = BenchReport {
             benchmarks: vec![row(vec![outcome(linux::NAME, "p99", None)])],
             skipped: BTreeMap::new(),
         };

@@ -87,14 +87,14 @@ pub struct BenchRow {
 
 /// The document that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// A row per scenario.
     pub benchmarks: Vec<BenchRow>,
     /// Peers that are not here, and benchmarks that this machine cannot do, and the remedy for each.
     pub skipped: BTreeMap<&'static str, &'static str>,
 }
 
-impl Report {
+impl BenchReport {
     /// Report of the benchmarks that were measured, and of those that were not.
     pub fn of(benchmarks: Vec<BenchRow>, skipped: Vec<(&'static str, &'static str)>) -> Self {
         let missing = linux::missing().map(|why| (linux::NAME, why));

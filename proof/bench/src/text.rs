@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use portolan_cli::display;
 
 use crate::bounce;
-use crate::measure::{BenchRow, Outcome, Report};
+use crate::measure::{BenchReport, BenchRow, Outcome};
 use crate::spread::Spread;
 
 /// The report on bounce slots for people, in lines of `columns`.
-pub fn of_bounce(report: &bounce::Report, columns: usize) -> String {
+pub fn of_bounce(report: &bounce::BounceReport, columns: usize) -> String {
     let header = [
         ("benchmark", 0),
         ("bytes", 0),
@@ -55,7 +55,7 @@ pub fn of_bounce(report: &bounce::Report, columns: usize) -> String {
 
 /// The report for people, in lines of `columns`: of each benchmark a line for ours and one for each other,
 /// with its median divided by ours.
-pub fn of_scenarios(report: &Report, columns: usize) -> String {
+pub fn of_scenarios(report: &BenchReport, columns: usize) -> String {
     let header = [
         ("benchmark", 0),
         ("who", 0),

@@ -123,7 +123,7 @@ pub(crate) struct Tag {
 
 /// Part of a page that an invalidation drops if it names a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum PartialDrop {
     /// The part that the specification promises.
     AsPromised,
     /// All of it.
@@ -133,7 +133,7 @@ enum Manner {
 /// The caches of one stage.
 #[derive(Debug)]
 pub struct Stage {
-    manner: Manner,
+    manner: PartialDrop,
     leaves: Cache<Held<Known>>,
     pointers: [Cache<Held<Cursor>>; LEVELS],
     pub(crate) walk_steps: u64,
@@ -145,8 +145,10 @@ impl Stage {
             geometry.map_or_else(Cache::unbounded, Cache::of_size)
         }
         let (manner, leaves, pointers) = match temper {
-            Temper::Adversarial => (Manner::AsPromised, None, None),
-            Temper::Realistic(sizes) => (Manner::Generous, Some(sizes.iotlb), Some(sizes.walk)),
+            Temper::Adversarial => (PartialDrop::AsPromised, None, None),
+            Temper::Realistic(sizes) => {
+                (PartialDrop::Generous, Some(sizes.iotlb), Some(sizes.walk))
+            }
         };
         Self {
             manner,
@@ -255,8 +257,8 @@ impl Stage {
     /// Hardware as it is does more than it has to where a page is named in part.
     fn as_promised(&self, drops: Drops) -> Drops {
         match self.manner {
-            Manner::AsPromised => drops,
-            Manner::Generous => Drops { names: Names::AnyPart, ..drops },
+            PartialDrop::AsPromised => drops,
+            PartialDrop::Generous => Drops { names: Names::AnyPart, ..drops },
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::oracle::{Oracle, Piece, merged};
 
 /// Table pages that may be waiting for quiet outside of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum WaitingTables {
     /// None: all debts are paid and reclaimed.
     Nothing,
     /// At most so many.
@@ -66,7 +66,7 @@ pub fn audit<F: Format, M: TableMem<F::Word>>(
     audited: Audited<'_, F, M>,
     model: TableFormat,
     oracle: &Oracle,
-    waiting: Waiting,
+    waiting: WaitingTables,
 ) -> Vec<String> {
     audit_managed(audited, model, None, oracle, waiting)
 }
@@ -77,7 +77,7 @@ pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
     model: TableFormat,
     managed: Option<DirtyManaged>,
     oracle: &Oracle,
-    waiting: Waiting,
+    waiting: WaitingTables,
 ) -> Vec<String> {
     let mut found = Vec::new();
     let table = audited.table;
@@ -105,17 +105,17 @@ pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
 fn check_pages<F: Format, M: TableMem<F::Word>>(
     pages: usize,
     tree: &Tree<'_, F, M>,
-    waiting: Waiting,
+    waiting: WaitingTables,
     found: &mut Vec<String>,
 ) {
     let (linked, marked) = (tree.linked, tree.marked);
     let known = linked + marked;
     match waiting {
-        Waiting::Nothing if pages != linked || marked != 0 => found.push(format!(
+        WaitingTables::Nothing if pages != linked || marked != 0 => found.push(format!(
             "{pages} table pages are counted, {linked} are reachable, {marked} more are marked, and \
              nothing waits"
         )),
-        Waiting::AtMost(most) if pages < known || pages > known + most => found.push(format!(
+        WaitingTables::AtMost(most) if pages < known || pages > known + most => found.push(format!(
             "{pages} table pages are counted, {linked} are reachable, {marked} more are marked, and \
              at most {most} wait"
         )),

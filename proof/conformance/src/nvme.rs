@@ -8,7 +8,7 @@ use portolan::platform::Mmio;
 use portolan_qemu::dma::{Direction, DmaArea};
 use portolan_qemu::nvme::{BLOCK, Nvme, NvmeQueues, Prp, QueueMemory};
 
-use crate::conformance::{Shared, Transfer};
+use crate::conformance::{SharedPage, Transfer};
 
 /// Longest time that a command may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -21,9 +21,9 @@ pub(crate) struct Running<R, M> {
     nvme: Nvme<R, M>,
     memory: M,
     /// Memory for lists of addresses.
-    list: Shared,
+    list: SharedPage,
     /// Memory that stays mapped and that no queue is in.
-    spare: Shared,
+    spare: SharedPage,
 }
 
 fn direction(way: Transfer) -> Direction {
@@ -35,14 +35,14 @@ fn direction(way: Transfer) -> Direction {
 
 impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
     /// Starts it with [`Disk::start`](crate::conformance::Disk::start)'s pages.
-    pub(crate) fn start(registers: R, memory: M, pages: [Shared; 5]) -> Result<Self, String> {
+    pub(crate) fn start(registers: R, memory: M, pages: [SharedPage; 5]) -> Result<Self, String> {
         let [queues @ .., list] = pages;
         let [admin_submission, admin_completion, io_submission, io_completion] =
             queues.map(|page| DmaArea::new(page.pa, page.iova));
         let queues =
             NvmeQueues { admin_submission, admin_completion, io_submission, io_completion };
         let nvme = Nvme::on(registers, memory.clone(), &queues, LIMIT);
-        let spare = Shared {
+        let spare = SharedPage {
             pa: PhysAddr::new(io_completion.phys.get() + SPARE),
             iova: Iova::new(io_completion.iova.get() + SPARE),
         };

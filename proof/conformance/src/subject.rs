@@ -9,7 +9,7 @@ use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, PageTable, Segment, TableMapError, TableUnmapError};
 use portolan_sim::decode::TableFormat;
 
-use crate::audit::{Audited, DirtyManaged, Waiting, audit_managed};
+use crate::audit::{Audited, DirtyManaged, WaitingTables, audit_managed};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
 
@@ -161,7 +161,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
                     let completed = self.table.complete_split(pending, &quiesced, &mut self.owed);
                     completed.expect("a proof of this table");
                     self.table.reclaim(quiesced).expect("a proof of this table");
-                    self.audit(Waiting::AtMost(self.owed.table_pages()));
+                    self.audit(WaitingTables::AtMost(self.owed.table_pages()));
                 }
                 other => return other,
             }
@@ -173,7 +173,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// # Panics
     /// If they differ.
     #[track_caller]
-    pub fn audit(&self, waiting: Waiting) {
+    pub fn audit(&self, waiting: WaitingTables) {
         let on = self.table.format().dirty_tracking() == DirtyTracking::Hardware;
         let bits = self.name.dirty_managed().zip(self.name.dirty_mark());
         let managed = bits.filter(|_| on).map(|(managed, (mark, dirty))| DirtyManaged {
@@ -192,7 +192,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// If they differ.
     #[track_caller]
     pub fn audit_open(&self) {
-        self.audit(Waiting::AtMost(self.owed.table_pages()));
+        self.audit(WaitingTables::AtMost(self.owed.table_pages()));
     }
 
     fn pay_all(&mut self) {
@@ -213,7 +213,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
             pruned.expect("a debt of this table");
         }
         self.pay_all();
-        self.audit(Waiting::Nothing);
+        self.audit(WaitingTables::Nothing);
         if self.oracle.is_empty() {
             assert_eq!(self.table.pages(), 1, "{}: tables stayed", self.name);
         }

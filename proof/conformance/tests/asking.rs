@@ -54,13 +54,13 @@ where
 
 #[test]
 fn smmuv3_first_stage() {
-    let make = || smmuv3::first_on_model(smmuv3::Kind::Plain, Seam::Bare);
+    let make = || smmuv3::first_on_model(smmuv3::SmmuV3Kind::Plain, Seam::Bare);
     must_pass(&[REQUESTS, END, STALLS, SHARED, SHARED_STALLS].concat(), make);
 }
 
 #[test]
 fn smmuv3_second_stage() {
-    let make = || smmuv3::second_on_model(smmuv3::Kind::Plain, Seam::Bare);
+    let make = || smmuv3::second_on_model(smmuv3::SmmuV3Kind::Plain, Seam::Bare);
     must_pass(&[REQUESTS, END, STALLS].concat(), make);
 }
 
@@ -73,7 +73,7 @@ fn smmuv3_nested() {
 
 #[test]
 fn vtd_scalable() {
-    must_pass(REQUESTS, || vtd::second_on_model(vtd::Kind::Scalable, Seam::Bare));
+    must_pass(REQUESTS, || vtd::second_on_model(vtd::VtdKind::Scalable, Seam::Bare));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use portolan::inval::Step;
 use portolan::iommu::IommuError;
 use portolan_sim::cpus::Hardware;
-use portolan_verify::mappings::{Health, Way, mappings, sabotaged};
+use portolan_verify::mappings::{Health, UnmapMode, mappings, sabotaged};
 
 const CPUS: u64 = 8;
 
@@ -20,14 +20,14 @@ fn seed() -> u64 {
 #[test]
 fn no_device_reaches_what_a_driver_has_back() {
     let seed = seed();
-    for way in Way::ALL {
+    for way in UnmapMode::ALL {
         let report = mappings((way, Health::Sound), seed, CPUS, 40_000, &mut |_| {});
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         assert!(report.retries > 10_000 && report.accesses > 10_000, "{report:?}");
         match way {
-            Way::Lazy => assert!(report.reached_exposed > 0, "{report:?}"),
-            Way::Deferred => assert!(report.reached_waiting > 0, "{report:?}"),
-            Way::Strict | Way::Combined => {}
+            UnmapMode::Lazy => assert!(report.reached_exposed > 0, "{report:?}"),
+            UnmapMode::Deferred => assert!(report.reached_waiting > 0, "{report:?}"),
+            UnmapMode::Strict | UnmapMode::Combined => {}
         }
     }
 }
@@ -35,7 +35,7 @@ fn no_device_reaches_what_a_driver_has_back() {
 #[test]
 fn everything_comes_back_from_hardware_that_fails_beside_other_cpus() {
     let seed = seed();
-    for way in Way::ALL {
+    for way in UnmapMode::ALL {
         let report = mappings((way, Health::Failing), seed, CPUS, 40_000, &mut |_| {});
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         let met = [report.failures, report.refused, report.recovered];
@@ -45,7 +45,7 @@ fn everything_comes_back_from_hardware_that_fails_beside_other_cpus() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    for way in Way::ALL {
+    for way in UnmapMode::ALL {
         for health in [Health::Sound, Health::Failing] {
             let run = || mappings((way, health), 11, CPUS, 4000, &mut |_| {});
             assert_eq!(run(), run());
@@ -72,7 +72,7 @@ impl<H: Hardware> Hardware for Forgetful<H> {
 
 #[test]
 fn a_lost_invalidation_is_noticed() {
-    let ways = Way::ALL.into_iter();
+    let ways = UnmapMode::ALL.into_iter();
     let runs = ways.flat_map(|way| [Health::Sound, Health::Failing].map(|health| (way, health)));
     for run in runs {
         let report = sabotaged(run, 5, CPUS, 20_000, &mut |_| {}, |hardware| Forgetful {

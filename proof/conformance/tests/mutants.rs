@@ -5,7 +5,7 @@ use portolan_verify::backend::BackendName;
 use portolan_verify::backend::seam::{Sabotage, Seam};
 use portolan_verify::conformance::Outcome;
 use portolan_verify::mutate::{
-    AMD_MUTANTS, Fate, MUTANTS, Mutant, RISCV_MUTANTS, SMMUV2_MUTANTS, TEGRA_MUTANTS,
+    AMD_MUTANTS, MUTANTS, Mutant, MutantFate, RISCV_MUTANTS, SMMUV2_MUTANTS, TEGRA_MUTANTS,
 };
 
 #[test]
@@ -40,16 +40,16 @@ fn all_are_noticed(mutants: &[Mutant]) {
         let (on, without) = (mutant.ground.as_str(), mutant.without);
         let fate = mutant.run();
         let text = match &fate {
-            Fate::Noticed(failed) => failed.join(", "),
-            Fate::Survived => "none".to_owned(),
-            Fate::Skipped(why) => {
+            MutantFate::Noticed(failed) => failed.join(", "),
+            MutantFate::Survived => "none".to_owned(),
+            MutantFate::Skipped(why) => {
                 println!("SKIP {on} without {without}: {why}");
                 continue;
             }
         };
         println!("| {on} | {without} | {text} |");
         let missed = mutant.noticed_by.iter().filter(|name| match &fate {
-            Fate::Noticed(failed) => !failed.contains(name),
+            MutantFate::Noticed(failed) => !failed.contains(name),
             _ => true,
         });
         let missed: Vec<_> = missed.copied().collect();

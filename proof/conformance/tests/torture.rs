@@ -6,7 +6,7 @@
 mod formats;
 
 use portolan_verify::format::FormatName;
-use portolan_verify::torture::{Sabotage, concurrent, sabotaged, torture};
+use portolan_verify::torture::{DebtSabotage, concurrent, sabotaged, torture};
 
 const OPERATIONS: u64 = 3_000;
 
@@ -44,7 +44,7 @@ fn equal_seeds_give_equal_runs() {
 /// The adversarial model notices each part that is left out of the payment of a debt.
 #[test]
 fn every_sabotage_is_noticed() {
-    for sabotage in Sabotage::ALL {
+    for sabotage in DebtSabotage::ALL {
         for format in FormatName::ALL {
             let report = sabotaged(format, 5, 40_000, sabotage, &mut |_| {});
             println!("{sabotage:?} on {format}: {:?}", report.violations);

@@ -185,8 +185,8 @@ fn plot(out: &mut String, drawn: &Drawn, number: usize) {
     out.push_str("<div class=\"plot\">");
     for element in &drawn.svg {
         let class = match element.page {
-            draw::Page::Narrow => "narrow",
-            draw::Page::Wide => "wide",
+            draw::PageWidth::Narrow => "narrow",
+            draw::PageWidth::Wide => "wide",
         };
         let ((width, height), content) = (element.size, &element.content);
         let _ = writeln!(

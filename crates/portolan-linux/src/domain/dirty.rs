@@ -13,15 +13,16 @@ use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, DirtyError};
 use rustix::io::Errno;
 
-use super::{Inner, Record, State, UserDomain};
+use super::{Inner, MappingRecord, MappingState, UserDomain};
 
 /// Pages of a bitmap that is read in one call, unless one mapping has more.
 const AT_ONCE: u64 = 1 << 20;
 
 /// The first mapping in `range` that devices may write, with its neighbours of that kind.
 fn writable(inner: &Inner, range: IovaRange, page: PageSize) -> Option<IovaRange> {
-    let mapped =
-        |record: &&Record| record.state == State::Mapped && record.access.contains(Access::WRITE);
+    let mapped = |record: &&MappingRecord| {
+        record.state == MappingState::Mapped && record.access.contains(Access::WRITE)
+    };
     let mut records = inner.within(range).filter(mapped).map(|record| record.range);
     let first = records.next()?;
     let joined = records.try_fold(first, |run, next| {

@@ -42,8 +42,9 @@ struct Handshake {
     ioctls: u64,
 }
 
+/// `struct uffdio_register` of Linux.
 #[repr(C)]
-struct Register {
+struct UffdioRegister {
     start: u64,
     bytes: u64,
     mode: u64,
@@ -67,7 +68,7 @@ impl Argument for Handshake {
     const OPCODE: Opcode = opcode::read_write::<Self>(GROUP, 0x3f);
 }
 
-impl Argument for Register {
+impl Argument for UffdioRegister {
     const OPCODE: Opcode = opcode::read_write::<Self>(GROUP, 0);
 }
 
@@ -136,7 +137,7 @@ impl UserFaults {
         let unsupported = |error: Errno| UserFaultError::Unsupported(error.into());
         let mut handshake = Handshake { api: API, features: WANTED, ioctls: 0 };
         update(&file, &mut handshake).map_err(unsupported)?;
-        let mut register = Register {
+        let mut register = UffdioRegister {
             start: memory.mapping.start.addr().get() as u64,
             bytes: memory.bytes(),
             mode: MISSING,

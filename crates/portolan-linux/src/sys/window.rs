@@ -39,7 +39,7 @@ impl Window {
     }
 
     /// Reads a register.
-    pub(crate) fn read<T: Register>(&self, offset: usize) -> Option<T> {
+    pub(crate) fn read<T: RegisterValue>(&self, offset: usize) -> Option<T> {
         let at = self.at::<T>(offset)?;
         // SAFETY: inside the mapping, aligned, and any bits are a valid `T`.
         let value = unsafe { at.read_volatile() };
@@ -49,7 +49,7 @@ impl Window {
     }
 
     /// Writes a register.
-    pub(crate) fn write<T: Register>(&self, offset: usize, value: T) -> Option<()> {
+    pub(crate) fn write<T: RegisterValue>(&self, offset: usize, value: T) -> Option<()> {
         let at = self.at::<T>(offset)?;
         // Earlier writes to memory are there when the device looks.
         fence(Ordering::SeqCst);
@@ -68,7 +68,7 @@ impl Drop for Window {
 }
 
 /// Value that one access of a register moves.
-pub(crate) trait Register: Copy {}
+pub(crate) trait RegisterValue: Copy {}
 
-impl Register for u32 {}
-impl Register for u64 {}
+impl RegisterValue for u32 {}
+impl RegisterValue for u64 {}

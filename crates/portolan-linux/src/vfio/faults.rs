@@ -51,12 +51,12 @@ pub struct FaultQueue {
 
 /// A record, as far as it makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Record {
+struct FaultRecord {
     request: Option<RawPageRequest>,
     cookie: u32,
 }
 
-impl Record {
+impl FaultRecord {
     fn read(record: &[u8], streams: &BTreeMap<u32, StreamId>) -> Result<Self, InfoError> {
         let (flags, device) = (word(record, 0)?, word(record, 4)?);
         let (pasid, group) = (word(record, 8)?, word(record, 12)?);
@@ -128,7 +128,7 @@ impl FaultQueue {
         let bytes = bytes.map_err(|error| VfioError::of(Step::Faults)(error.into()))?;
         let (mut taken, mut refused) = (0, None);
         for record in bytes.chunks(RECORD) {
-            let Record { request, cookie } = Record::read(record, &self.streams)?;
+            let FaultRecord { request, cookie } = FaultRecord::read(record, &self.streams)?;
             let Some(request) = request else {
                 // The records of a group are one behind the other.
                 if refused.replace(cookie) != Some(cookie) {

@@ -33,10 +33,11 @@ pub enum ContextError {
 
 /// Context that an endpoint's accesses go through.
 #[derive(Debug)]
-pub struct Context(Kind);
+pub struct Context(ContextKind);
 
+/// Contents of a context.
 #[derive(Debug)]
-enum Kind {
+enum ContextKind {
     Blocked,
     PassThrough,
     Tables { tables: Box<dyn Walk>, tag: InvalTag },
@@ -72,12 +73,12 @@ impl<F: Format<Word = AtomicU64>> Walk for Tables<F> {
 impl Context {
     /// Every access is refused.
     pub fn blocked() -> Self {
-        Self(Kind::Blocked)
+        Self(ContextKind::Blocked)
     }
 
     /// Addresses are the guest's own.
     pub fn pass_through() -> Self {
-        Self(Kind::PassThrough)
+        Self(ContextKind::PassThrough)
     }
 
     /// Addresses are translated by the tables at `root`, which is an address of the guest. The guest's invalidations
@@ -102,13 +103,13 @@ impl Context {
             return Err(ContextError::Root { root });
         }
         let tables = Box::new(Tables { format, root });
-        Ok(Self(Kind::Tables { tables, tag }))
+        Ok(Self(ContextKind::Tables { tables, tag }))
     }
 
     pub(super) fn tag(&self) -> Option<InvalTag> {
         match &self.0 {
-            Kind::Blocked | Kind::PassThrough => None,
-            Kind::Tables { tag, .. } => Some(*tag),
+            ContextKind::Blocked | ContextKind::PassThrough => None,
+            ContextKind::Tables { tag, .. } => Some(*tag),
         }
     }
 
@@ -119,9 +120,9 @@ impl Context {
         read: Read<'_>,
     ) -> Result<Translation, FaultKind> {
         match &self.0 {
-            Kind::Blocked => Err(FaultKind::Blocked),
-            Kind::PassThrough => Ok(Translation::SAME),
-            Kind::Tables { tables, .. } => tables.walk(iova, access, read),
+            ContextKind::Blocked => Err(FaultKind::Blocked),
+            ContextKind::PassThrough => Ok(Translation::SAME),
+            ContextKind::Tables { tables, .. } => tables.walk(iova, access, read),
         }
     }
 }

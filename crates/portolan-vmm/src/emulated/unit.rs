@@ -76,7 +76,7 @@ pub struct Fault {
 }
 
 /// An endpoint and the source of its translations: its context.
-struct Place<M> {
+struct EmulatedEndpoint<M> {
     endpoint: Endpoint,
     walker: Arc<Walker<M>>,
 }
@@ -96,7 +96,7 @@ struct Walker<M> {
 pub struct EmulatedUnit<M> {
     memory: M,
     options: UnitOptions,
-    places: RwLock<BTreeMap<EndpointId, Place<M>>>,
+    endpoints: RwLock<BTreeMap<EndpointId, EmulatedEndpoint<M>>>,
     faults: Arc<Mutex<Faults<Fault>>>,
 }
 
@@ -106,7 +106,7 @@ where
 {
     /// A unit without endpoints.
     pub fn new(memory: M, options: UnitOptions) -> Self {
-        Self { memory, options, places: RwLock::default(), faults: Arc::default() }
+        Self { memory, options, endpoints: RwLock::default(), faults: Arc::default() }
     }
 
     /// Adds a device, which is blocked.
@@ -114,8 +114,8 @@ where
     /// # Errors
     /// [`Taken`].
     pub fn add(&self, id: EndpointId) -> Result<Endpoint, Taken> {
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
-        if places.contains_key(&id) {
+        let mut endpoints = self.endpoints.write().unwrap_or_else(PoisonError::into_inner);
+        if endpoints.contains_key(&id) {
             return Err(Taken(id));
         }
         let walker = Arc::new(Walker {
@@ -126,8 +126,8 @@ where
         let source: Arc<dyn Source> = walker.clone();
         let capacity = self.options.capacity;
         let endpoint = Endpoint::new(id, Arc::downgrade(&source), capacity);
-        let place = Place { endpoint: endpoint.clone(), walker };
-        places.insert(id, place);
+        let entry = EmulatedEndpoint { endpoint: endpoint.clone(), walker };
+        endpoints.insert(id, entry);
         Ok(endpoint)
     }
 
@@ -137,8 +137,8 @@ where
     /// See [`AttachError`]. The device is taken away all the same.
     pub fn remove(&self, id: EndpointId) -> Result<(), AttachError> {
         let attached = self.attach(id, Context::blocked());
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
-        places.remove(&id);
+        let mut endpoints = self.endpoints.write().unwrap_or_else(PoisonError::into_inner);
+        endpoints.remove(&id);
         attached
     }
 
@@ -148,11 +148,11 @@ where
     /// # Errors
     /// See [`AttachError`].
     pub fn attach(&self, id: EndpointId, context: Context) -> Result<(), AttachError> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let place = places.get(&id).ok_or(AttachError::NoEndpoint(id))?;
-        let endpoint = place.endpoint.clone();
-        *place.walker.context() = context;
-        drop(places);
+        let endpoints = self.endpoints.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = endpoints.get(&id).ok_or(AttachError::NoEndpoint(id))?;
+        let endpoint = entry.endpoint.clone();
+        *entry.walker.context() = context;
+        drop(endpoints);
         Ok(endpoint.forget(EVERYTHING, self.options.invalidation_limit)?)
     }
 
@@ -162,14 +162,14 @@ where
     /// # Errors
     /// If a device used one all the time until the limit was over. All are forgotten all the same.
     pub fn invalidate(&self, scope: Scope, range: Option<IovaRange>) -> Result<(), StillHeld> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let selected = places.values().filter(|place| {
+        let endpoints = self.endpoints.read().unwrap_or_else(PoisonError::into_inner);
+        let selected = endpoints.values().filter(|entry| {
             // A walk that has begun is waited for here: its translations are taken away below.
-            let tag = place.walker.context().tag();
+            let tag = entry.walker.context().tag();
             scope == Scope::All || tag.map(Scope::Tag) == Some(scope)
         });
-        let selected: Vec<_> = selected.map(|place| place.endpoint.clone()).collect();
-        drop(places);
+        let selected: Vec<_> = selected.map(|entry| entry.endpoint.clone()).collect();
+        drop(endpoints);
         let (range, limit) = (range.unwrap_or(EVERYTHING), self.options.invalidation_limit);
         let forgotten = selected.iter().map(|endpoint| endpoint.forget(range, limit));
         forgotten.fold(Ok(()), Result::and)

@@ -12,10 +12,10 @@ use super::set::Set;
 /// Drop it before the next look-up of the same thread: a front-end may wait for an invalidation before it
 /// answers a miss.
 #[derive(Debug)]
-pub struct IotlbGuard(Inner);
+pub struct IotlbGuard(FoundTranslations);
 
 #[derive(Debug)]
-enum Inner {
+enum FoundTranslations {
     /// Of one set.
     One(arc_swap::Guard<Arc<Set>>),
     /// Of several: copies, and the sets that say so.
@@ -24,11 +24,11 @@ enum Inner {
 
 impl IotlbGuard {
     pub(super) fn one(set: arc_swap::Guard<Arc<Set>>) -> Self {
-        Self(Inner::One(set))
+        Self(FoundTranslations::One(set))
     }
 
     pub(super) fn several(copies: Iotlb, sets: Vec<Arc<Set>>) -> Self {
-        Self(Inner::Several { copies, _sets: sets })
+        Self(FoundTranslations::Several { copies, _sets: sets })
     }
 }
 
@@ -37,8 +37,8 @@ impl Deref for IotlbGuard {
 
     fn deref(&self) -> &Iotlb {
         match &self.0 {
-            Inner::One(set) => set.iotlb(),
-            Inner::Several { copies, .. } => copies,
+            FoundTranslations::One(set) => set.iotlb(),
+            FoundTranslations::Several { copies, .. } => copies,
         }
     }
 }

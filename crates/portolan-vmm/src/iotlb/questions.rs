@@ -68,15 +68,16 @@ struct Channel {
     answered: u64,
 }
 
+/// The channel, if there is one, and the threads that wait for a reply.
 #[derive(Debug, Default)]
-struct State {
+struct ChannelState {
     channel: Option<Channel>,
     /// Numbers the channels that there were.
     generation: u64,
     waiting: BTreeMap<(u64, u64), Waiting>,
 }
 
-impl State {
+impl ChannelState {
     /// Closes the channel, and gives every waiting thread `error`.
     fn close(&mut self, error: AskError) {
         if let Some(channel) = self.channel.take() {
@@ -92,12 +93,12 @@ impl State {
 /// The channel, and the threads that wait.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
     changed: Condvar,
 }
 
 impl Questions {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -223,7 +224,7 @@ impl Questions {
 
 /// Sends a question; returns its number, and if a reply comes.
 fn send_question(
-    state: &mut State,
+    state: &mut ChannelState,
     at: Iova,
     access: Permissions,
 ) -> Result<((u64, u64), Replies), AskError> {

@@ -14,9 +14,9 @@ use portolan_spec::virtio::{
 };
 use vm_memory::Permissions;
 
-use super::domains::{Domain, Kind, Mappings};
+use super::domains::{Domain, DomainKind, Mappings};
 use super::requests::{self, status};
-use super::state::{Place, State};
+use super::state::{ViommuEndpoint, ViommuState};
 use crate::endpoint::{Endpoint, EndpointId, Source};
 use crate::iotlb::EVERYTHING;
 
@@ -72,19 +72,19 @@ const PROBE_BYTES: usize = 512;
 const HEAD_BYTES: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct ViommuInner {
     options: ViommuOptions,
-    state: Mutex<State>,
+    state: Mutex<ViommuState>,
 }
 
 /// A virtio-iommu.
 #[derive(Debug)]
-pub struct VirtioIommu(Arc<Inner>);
+pub struct VirtioIommu(Arc<ViommuInner>);
 
 impl VirtioIommu {
     /// A device without endpoints; those without a domain reach nothing until the guest says otherwise.
     pub fn new(options: ViommuOptions) -> Self {
-        Self(Arc::new(Inner { options, state: Mutex::default() }))
+        Self(Arc::new(ViommuInner { options, state: Mutex::default() }))
     }
 
     /// Adds a device, which must not map `doorbells`, where its messages go.
@@ -103,8 +103,11 @@ impl VirtioIommu {
         let capacity = self.0.options.capacity;
         let source: Arc<dyn Source> = self.0.clone();
         let endpoint = Endpoint::new(id, Arc::downgrade(&source), capacity);
-        let place =
-            Place { endpoint: endpoint.clone(), domain: None, doorbells: doorbells.to_vec() };
+        let place = ViommuEndpoint {
+            endpoint: endpoint.clone(),
+            domain: None,
+            doorbells: doorbells.to_vec(),
+        };
         state.endpoints.insert(id.get(), place);
         Ok(endpoint)
     }
@@ -178,8 +181,8 @@ impl VirtioIommu {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ViommuInner {
+    fn state(&self) -> MutexGuard<'_, ViommuState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -213,13 +216,13 @@ impl Inner {
         let mut state = self.state();
         let bypass = flags & ATTACH_BYPASS != 0;
         let other = state.domains.get(&domain);
-        if other.is_some_and(|other| matches!(other.kind, Kind::Bypass) != bypass) {
+        if other.is_some_and(|other| matches!(other.kind, DomainKind::Bypass) != bypass) {
             return Err(status::INVAL);
         }
         let moved = state.leave(endpoint)?;
         let kind = match bypass {
-            true => Kind::Bypass,
-            false => Kind::Mapped(Mappings::default()),
+            true => DomainKind::Bypass,
+            false => DomainKind::Mapped(Mappings::default()),
         };
         let joined = state
             .domains
@@ -257,26 +260,27 @@ impl Inner {
         }
         let mut state = self.state();
         let full = state.mappings() >= self.options.mappings;
-        let State { domains, endpoints, .. } = &mut *state;
+        let ViommuState { domains, endpoints, .. } = &mut *state;
         let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
         let mut places = domain.endpoints.iter().filter_map(|at| endpoints.get(at));
-        let on_doorbell = |place: &Place| place.doorbells.iter().any(|of| of.overlaps(range));
+        let on_doorbell =
+            |place: &ViommuEndpoint| place.doorbells.iter().any(|of| of.overlaps(range));
         match &mut domain.kind {
             _ if places.any(on_doorbell) => Err(status::INVAL),
-            Kind::Bypass => Err(status::INVAL),
-            Kind::Mapped(_) if full => Err(status::NOMEM),
-            Kind::Mapped(mappings) => mappings.map(range, phys, flags),
+            DomainKind::Bypass => Err(status::INVAL),
+            DomainKind::Mapped(_) if full => Err(status::NOMEM),
+            DomainKind::Mapped(mappings) => mappings.map(range, phys, flags),
         }
     }
 
     fn unmap(&self, domain: u32, start: u64, last: u64) -> Result<(), u8> {
         let range = IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)?;
         let mut state = self.state();
-        let State { domains, endpoints, .. } = &mut *state;
+        let ViommuState { domains, endpoints, .. } = &mut *state;
         let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
         match &mut domain.kind {
-            Kind::Bypass => return Err(status::INVAL),
-            Kind::Mapped(mappings) => mappings.unmap(range)?,
+            DomainKind::Bypass => return Err(status::INVAL),
+            DomainKind::Mapped(mappings) => mappings.unmap(range)?,
         }
         let places = domain.endpoints.iter().filter_map(|at| endpoints.get(at));
         let told: Vec<_> = places.map(|place| place.endpoint.clone()).collect();
@@ -305,7 +309,7 @@ impl Inner {
     }
 }
 
-impl Source for Inner {
+impl Source for ViommuInner {
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
         // Under the lock: a mapping that is unmapped afterwards is taken out again.
         let mut state = self.state();

@@ -21,7 +21,7 @@ struct Mapping {
 
 /// Kind of a domain.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum DomainKind {
     /// Addresses are the guest's own.
     Bypass,
     Mapped(Mappings),
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 /// A domain, which is there as long as an endpoint is attached to it.
 #[derive(Debug)]
 pub(super) struct Domain {
-    pub(super) kind: Kind,
+    pub(super) kind: DomainKind,
     pub(super) endpoints: BTreeSet<u32>,
 }
 

@@ -10,30 +10,32 @@ use portolan_spec::virtio::{
 };
 use vm_memory::Permissions;
 
-use super::domains::{Domain, Kind};
+use super::domains::{Domain, DomainKind};
 use super::requests::status;
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::faults::Faults;
 use crate::iotlb::Translation;
 
+/// An endpoint behind the device, and its domain.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ViommuEndpoint {
     pub(super) endpoint: Endpoint,
     pub(super) domain: Option<u32>,
     /// Doorbells of messages: never mapped, and not translated.
     pub(super) doorbells: Vec<IovaRange>,
 }
 
+/// Endpoints, domains and faults of the device.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct ViommuState {
     /// Set if endpoints without a domain pass through, as the guest reads and writes it.
     pub(super) bypass: u8,
-    pub(super) endpoints: BTreeMap<u32, Place>,
+    pub(super) endpoints: BTreeMap<u32, ViommuEndpoint>,
     pub(super) domains: BTreeMap<u32, Domain>,
     pub(super) faults: Faults<[u8; FAULT_BYTES]>,
 }
 
-impl State {
+impl ViommuState {
     /// Takes an endpoint out of its domain, if it has one; an empty domain goes, with its mappings.
     pub(super) fn leave(&mut self, endpoint: u32) -> Result<Endpoint, u8> {
         let place = self.endpoints.get_mut(&endpoint).ok_or(status::NOENT)?;
@@ -51,8 +53,8 @@ impl State {
 
     pub(super) fn mappings(&self) -> usize {
         let of = |domain: &Domain| match &domain.kind {
-            Kind::Bypass => 0,
-            Kind::Mapped(mappings) => mappings.count(),
+            DomainKind::Bypass => 0,
+            DomainKind::Mapped(mappings) => mappings.count(),
         };
         self.domains.values().map(of).sum()
     }
@@ -65,8 +67,8 @@ impl State {
             None if self.bypass != 0 => Ok(same),
             None => Err(R_DOMAIN),
             Some(domain) => match &domain.kind {
-                Kind::Bypass => Ok(same),
-                Kind::Mapped(mappings) => mappings.find(at).ok_or(R_MAPPING),
+                DomainKind::Bypass => Ok(same),
+                DomainKind::Mapped(mappings) => mappings.find(at).ok_or(R_MAPPING),
             },
         }
     }

@@ -76,8 +76,9 @@ const BUDGETS: &[Budget] = &[
     budget("slot_90", 275.0, CHECKED_AREA),
 ];
 
+/// A row of the output.
 #[derive(Serialize)]
-struct Row {
+struct InstructionRow {
     name: &'static str,
     unit: String,
     instructions: f64,
@@ -88,7 +89,7 @@ struct Row {
 
 #[derive(Serialize)]
 struct Document<'r> {
-    instructions: &'r [Row],
+    instructions: &'r [InstructionRow],
 }
 
 /// Task of a run of the program.
@@ -161,7 +162,7 @@ fn reports() -> std::io::Result<bool> {
     Ok(places.any(|bytes| bytes.iter().rev().eq(&report)))
 }
 
-fn check(rows: &[Row]) -> ExitCode {
+fn check(rows: &[InstructionRow]) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
     match reports() {
         Ok(false) => {}
@@ -186,7 +187,7 @@ fn check(rows: &[Row]) -> ExitCode {
     status
 }
 
-fn tabulate(rows: &[Row]) -> String {
+fn tabulate(rows: &[InstructionRow]) -> String {
     let header =
         ["benchmark", "unit", "instructions", "plain loop", "budget"].map(|name| (name, 0));
     let maybe = |x: Option<f64>| x.map_or(String::new(), |x| x.to_string());
@@ -203,7 +204,7 @@ fn tabulate(rows: &[Row]) -> String {
 }
 
 /// As many at a time as there are CPUs: callgrind's counts do not depend on processes beside it.
-fn count_all(name: &str) -> Result<Vec<Row>, String> {
+fn count_all(name: &str) -> Result<Vec<InstructionRow>, String> {
     let wanted: Vec<Scenario> =
         all().into_iter().filter(|s| countable(s) && s.name.contains(name)).collect();
     let (next, cpus) = (AtomicUsize::new(0), std::thread::available_parallelism());
@@ -229,10 +230,10 @@ fn countable(scenario: &Scenario) -> bool {
     passes && scenario.threads == 1
 }
 
-fn count(scenario: &Scenario) -> Result<Row, String> {
+fn count(scenario: &Scenario) -> Result<InstructionRow, String> {
     let units = (scenario.make)().map_err(|e| e.to_string())?.units();
     let budget = BUDGETS.iter().find(|budget| budget.name == scenario.name);
-    Ok(Row {
+    Ok(InstructionRow {
         name: scenario.name,
         unit: scenario.unit.replace("ns", "instructions"),
         instructions: per_unit(scenario.name, OURS, units)?,

@@ -81,7 +81,7 @@ pub struct BounceRow {
 
 /// The document that `--json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct BounceReport {
     /// A row for each combination.
     pub benchmarks: Vec<BounceRow>,
 }

@@ -71,16 +71,16 @@ impl Stage {
     }
 
     /// The work of each thread without the copy.
-    pub(super) fn bare(&self, threads: usize) -> Vec<Bare<'_>> {
-        (0..threads).map(|_| Bare(black_box(self))).collect()
+    pub(super) fn bare(&self, threads: usize) -> Vec<SlotTurn<'_>> {
+        (0..threads).map(|_| SlotTurn(black_box(self))).collect()
     }
 
     /// The work of each thread with the copy.
-    pub(super) fn copying(&self, threads: usize) -> Result<Vec<Copying<'_>>, Failure> {
+    pub(super) fn copying(&self, threads: usize) -> Result<Vec<CopyTurn<'_>>, Failure> {
         let one = |thread: usize| {
             let start = self.buffers.checked_add(thread as u64 * self.bytes)?;
             let buffer = PhysRange::from_len(start, self.bytes)?;
-            Some(Copying { stage: self, buffer: unowned(buffer) })
+            Some(CopyTurn { stage: self, buffer: unowned(buffer) })
         };
         let all: Option<Vec<_>> = (0..threads).map(one).collect();
         all.ok_or(Failure::Addresses)
@@ -103,9 +103,9 @@ impl Drop for Stage {
 }
 
 /// Takes slots and gives them back.
-pub(super) struct Bare<'s>(&'s Stage);
+pub(super) struct SlotTurn<'s>(&'s Stage);
 
-impl Turn for Bare<'_> {
+impl Turn for SlotTurn<'_> {
     fn turn(&mut self, times: u64) -> Result<(), Failure> {
         let pool = self.0.pool.pool();
         for _ in 0..times {
@@ -119,12 +119,12 @@ impl Turn for Bare<'_> {
 }
 
 /// Takes slots, copies a buffer to where a device would read it, and gives them back.
-pub(super) struct Copying<'s> {
+pub(super) struct CopyTurn<'s> {
     stage: &'s Stage,
     buffer: Unowned,
 }
 
-impl Turn for Copying<'_> {
+impl Turn for CopyTurn<'_> {
     fn turn(&mut self, times: u64) -> Result<(), Failure> {
         let pool = &self.stage.pool;
         for _ in 0..times {

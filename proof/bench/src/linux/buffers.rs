@@ -19,18 +19,18 @@ fn on_cpu(cpu: u32) -> Result<OnCpu, Failure> {
 }
 
 /// Buffers of one size mapped and unmapped.
-pub(crate) struct Buffers {
+pub(crate) struct LinuxBuffers {
     domain: Domain,
 }
 
-impl Buffers {
+impl LinuxBuffers {
     pub(crate) fn new(kind: Kind) -> Result<Self, Failure> {
         let domain = on_cpu(0)?.domain(kind, INPUT_BITS);
         Ok(Self { domain: domain.ok_or(Failure::HostMemory)? })
     }
 }
 
-impl Workload for Buffers {
+impl Workload for LinuxBuffers {
     fn units(&self) -> u64 {
         PAIRS
     }
@@ -185,13 +185,13 @@ pub(crate) fn two(percent: usize) -> Result<Together, Failure> {
 }
 
 /// Buffers copied for a device that reads them.
-pub(crate) struct Copies {
+pub(crate) struct LinuxCopies {
     filled: Filled,
     memory: Vec<u8>,
     bytes: usize,
 }
 
-impl Copies {
+impl LinuxCopies {
     pub(crate) fn new(bytes: usize, percent: usize) -> Result<Self, Failure> {
         Ok(Self {
             filled: Filled::new(on_cpu(0)?, bytes as u64, percent)?,
@@ -201,7 +201,7 @@ impl Copies {
     }
 }
 
-impl Workload for Copies {
+impl Workload for LinuxCopies {
     fn units(&self) -> u64 {
         PAIRS / 8
     }

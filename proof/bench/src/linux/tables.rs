@@ -23,14 +23,14 @@ fn checked(cpu: &OnCpu, well: bool) -> Result<(), Failure> {
 }
 
 /// A scatter list, mapped by `iommu_map_sg`.
-pub(crate) struct MapList {
+pub(crate) struct LinuxMapList {
     list: List,
     domain: Domain,
     mapped: bool,
     evictor: Evictor,
 }
 
-impl MapList {
+impl LinuxMapList {
     pub(crate) fn new(kind: Kind, cache: Cache) -> Result<Self, Failure> {
         let domain = domain(kind)?;
         let list = domain.cpu().list(&pieces(LIST_PAGES as usize)).ok_or(Failure::HostMemory)?;
@@ -38,7 +38,7 @@ impl MapList {
     }
 }
 
-impl Workload for MapList {
+impl Workload for LinuxMapList {
     fn units(&self) -> u64 {
         LIST_PAGES
     }
@@ -61,14 +61,14 @@ impl Workload for MapList {
 }
 
 /// Contiguous memory off the alignment of blocks, as pages of 4 KiB.
-pub(crate) struct OfSpan {
+pub(crate) struct LinuxOfSpan {
     domain: Domain,
     span: Span,
     timed: Timed,
     mapped: bool,
 }
 
-impl OfSpan {
+impl LinuxOfSpan {
     pub(crate) fn new(span: Span, timed: Timed, kind: Kind) -> Result<Self, Failure> {
         Ok(Self { domain: domain(kind)?, span, timed, mapped: false })
     }
@@ -93,7 +93,7 @@ impl OfSpan {
     }
 }
 
-impl Workload for OfSpan {
+impl Workload for LinuxOfSpan {
     fn units(&self) -> u64 {
         match self.timed {
             Timed::Map => self.span.count * self.span.bytes / PAGE,
@@ -128,14 +128,14 @@ pub(crate) enum Layer {
 }
 
 /// Single pages, of which every second one of a leaf table stays mapped.
-pub(crate) struct Singles {
+pub(crate) struct LinuxSingles {
     domain: Domain,
     layer: Layer,
     timed: Timed,
     mapped: bool,
 }
 
-impl Singles {
+impl LinuxSingles {
     pub(crate) fn new(layer: Layer, timed: Timed) -> Result<Self, Failure> {
         let domain = domain(Kind::SNOOPS)?;
         for i in 0..SINGLES {
@@ -172,7 +172,7 @@ impl Singles {
     }
 }
 
-impl Workload for Singles {
+impl Workload for LinuxSingles {
     fn units(&self) -> u64 {
         SINGLES
     }

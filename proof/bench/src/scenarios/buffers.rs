@@ -125,7 +125,7 @@ fn slots() -> Vec<Scenario> {
 fn copies() -> Vec<Scenario> {
     let page = Scenario {
         unit: "ns per buffer",
-        peers: &[(LINUX, || Ok(Box::new(linux::Copies::new(4 << 10, 5)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxCopies::new(4 << 10, 5)?)))],
         targets: &[Target::Linux(3.0), Target::Limit(1.6)],
         limit: "a hot memcpy",
         make_limit: || Ok(Box::new(Memcpy::new(4 << 10))),
@@ -139,7 +139,7 @@ fn copies() -> Vec<Scenario> {
         name: "bounce_copy_64k",
         what: "64 KiB copied to bounce slots for a device that reads them, 5 % of the others in use",
         size_bytes: 64 << 10,
-        peers: &[(LINUX, || Ok(Box::new(linux::Copies::new(64 << 10, 5)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxCopies::new(64 << 10, 5)?)))],
         make: || Ok(Box::new(Copies::new(64 << 10, 5)?)),
         make_limit: || Ok(Box::new(Memcpy::new(64 << 10))),
         ..page

@@ -29,7 +29,7 @@ pub(super) fn all() -> Vec<Scenario> {
 
 fn pages() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_lazy",
@@ -38,7 +38,7 @@ fn pages() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_strict",
@@ -47,15 +47,15 @@ fn pages() -> Vec<Scenario> {
         )
     };
     let owned = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT)?)))],
         ..passes("dma_4k_owned", "the same, strict, as a mapping that owns its buffer", || {
             Ok(Box::new(Owned::pages(How::STRICT)?))
         })
     };
     let deferred = Scenario {
         peers: &[
-            (LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?))),
-            (LINUX_STRICT, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY)?))),
+            (LINUX_STRICT, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT)?))),
         ],
         targets: &[Target::Linux(1.0)],
         ..passes(
@@ -70,7 +70,7 @@ fn pages() -> Vec<Scenario> {
 /// The same, the lines of tables written back: no targets but Linux's own path.
 fn not_snooped() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY_NON_COHERENT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY_NON_COHERENT)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_lazy_noncoherent",
@@ -79,7 +79,7 @@ fn not_snooped() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT_NON_COHERENT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT_NON_COHERENT)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_strict_noncoherent",
@@ -89,8 +89,8 @@ fn not_snooped() -> Vec<Scenario> {
     };
     let deferred = Scenario {
         peers: &[
-            (LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY_NON_COHERENT)?))),
-            (LINUX_STRICT, || Ok(Box::new(linux::Buffers::new(Kind::STRICT_NON_COHERENT)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY_NON_COHERENT)?))),
+            (LINUX_STRICT, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT_NON_COHERENT)?))),
         ],
         targets: &[Target::Linux(1.0)],
         ..passes(

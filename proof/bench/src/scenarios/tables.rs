@@ -35,7 +35,7 @@ fn lists() -> Vec<Scenario> {
         threads: 1,
         sample: Sample::Pass,
         peers: &[
-            (LINUX, || Ok(Box::new(linux::MapList::new(Kind::SNOOPS, Cache::Hot)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxMapList::new(Kind::SNOOPS, Cache::Hot)?))),
             (PAGING, || Ok(Box::new(Paging::list()?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::list()?))),
         ],
@@ -48,7 +48,7 @@ fn lists() -> Vec<Scenario> {
         name: "map_sg_cold",
         what: "map_sg of 8192 scattered 4 KiB pages, list and tables not in the caches",
         cache: Cache::Cold,
-        peers: &[(LINUX, || Ok(Box::new(linux::MapList::new(Kind::SNOOPS, Cache::Cold)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxMapList::new(Kind::SNOOPS, Cache::Cold)?)))],
         targets: &[Target::Limit(2.5)],
         make: || Ok(Box::new(MapList::new(Cache::Cold)?)),
         make_limit: || Ok(Box::new(StoreList::new(scattered(), Cache::Cold))),
@@ -57,7 +57,9 @@ fn lists() -> Vec<Scenario> {
     let written = Scenario {
         name: "map_sg_noncoherent",
         what: "map_sg of 8192 scattered 4 KiB pages, cache lines of tables written back",
-        peers: &[(LINUX, || Ok(Box::new(linux::MapList::new(Kind::NON_COHERENT, Cache::Hot)?)))],
+        peers: &[(LINUX, || {
+            Ok(Box::new(linux::LinuxMapList::new(Kind::NON_COHERENT, Cache::Hot)?))
+        })],
         targets: &[Target::Linux(10.0)],
         limit: "stores from the list, lines written back",
         make: || Ok(Box::new(MapList::written_back()?)),
@@ -80,7 +82,7 @@ fn runs() -> Vec<Scenario> {
         threads: 1,
         sample: Sample::Pass,
         peers: &[
-            (LINUX, || Ok(Box::new(linux::OfSpan::new(TWO_MIB, Timed::Map, Kind::SNOOPS)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxOfSpan::new(TWO_MIB, Timed::Map, Kind::SNOOPS)?))),
             (PAGING, || Ok(Box::new(Paging::run(TWO_MIB)?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::run(TWO_MIB)?))),
         ],
@@ -93,7 +95,9 @@ fn runs() -> Vec<Scenario> {
         name: "map_32m_as_pages",
         what: "map of contiguous 32 MiB off alignment: 8192 pages, 16 leaf tables allocated",
         size_bytes: MIB_32,
-        peers: &[(LINUX, || Ok(Box::new(linux::OfSpan::new(MANY_MIB, Timed::Map, Kind::SNOOPS)?)))],
+        peers: &[(LINUX, || {
+            Ok(Box::new(linux::LinuxOfSpan::new(MANY_MIB, Timed::Map, Kind::SNOOPS)?))
+        })],
         targets: &[Target::Linux(7.0)],
         make: || Ok(Box::new(OfSpan::new(MANY_MIB, Timed::Map, QUIRKS)?)),
         make_limit: || Ok(Box::new(StoreRun::new((MIB_32 / PAGE) as usize))),
@@ -124,9 +128,9 @@ fn single_pages() -> Vec<Scenario> {
     use linux::Layer;
     let map = Scenario {
         peers: &[
-            (LINUX, || Ok(Box::new(linux::Singles::new(Layer::Tables, Timed::Map)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxSingles::new(Layer::Tables, Timed::Map)?))),
             ("linux-6.12 iommu_map", || {
-                Ok(Box::new(linux::Singles::new(Layer::Domain, Timed::Map)?))
+                Ok(Box::new(linux::LinuxSingles::new(Layer::Domain, Timed::Map)?))
             }),
             (PAGING, || Ok(Box::new(Paging::pages()?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::pages()?))),
@@ -152,9 +156,9 @@ fn single_pages() -> Vec<Scenario> {
     );
     let unmap = Scenario {
         peers: &[
-            (LINUX, || Ok(Box::new(linux::Singles::new(Layer::Tables, Timed::Unmap)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxSingles::new(Layer::Tables, Timed::Unmap)?))),
             ("linux-6.12 iommu_unmap", || {
-                Ok(Box::new(linux::Singles::new(Layer::Domain, Timed::Unmap)?))
+                Ok(Box::new(linux::LinuxSingles::new(Layer::Domain, Timed::Unmap)?))
             }),
         ],
         targets: &[Target::Linux(1.2)],
@@ -204,7 +208,7 @@ fn unmaps() -> Vec<Scenario> {
         size_bytes: BLOCK,
         peers: &[(LINUX, || {
             let kind = Kind::BY_CONTEXT;
-            Ok(Box::new(linux::OfSpan::new(FULL_TABLES, Timed::Unmap, kind)?))
+            Ok(Box::new(linux::LinuxOfSpan::new(FULL_TABLES, Timed::Unmap, kind)?))
         })],
         targets: &[Target::Linux(2.0)],
         make_limit: || Ok(Box::new(WalkStore::new(2, FULL_TABLES.count as usize, 1))),
@@ -219,7 +223,7 @@ fn unmaps() -> Vec<Scenario> {
         what: "unmap of the 8192 pages of 16 full leaf tables by context, commands built, tables freed",
         size_bytes: MIB_32,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::OfSpan::new(LONG, Timed::Unmap, Kind::BY_CONTEXT)?))
+            Ok(Box::new(linux::LinuxOfSpan::new(LONG, Timed::Unmap, Kind::BY_CONTEXT)?))
         })],
         targets: &[Target::Linux(1.5)],
         make: || Ok(Box::new(OfSpan::new(LONG, Timed::Unmap, BY_CONTEXT)?)),
@@ -231,7 +235,7 @@ fn unmaps() -> Vec<Scenario> {
         what: "unmap of 4096 pages from a page after a 2 MiB boundary on, commands built, tables freed",
         size_bytes: SHIFTED.bytes,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::OfSpan::new(SHIFTED, Timed::Unmap, Kind::SNOOPS)?))
+            Ok(Box::new(linux::LinuxOfSpan::new(SHIFTED, Timed::Unmap, Kind::SNOOPS)?))
         })],
         targets: &[Target::Linux(4.0)],
         limit: "stores in order",

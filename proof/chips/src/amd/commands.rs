@@ -31,7 +31,7 @@ pub enum CommandKind {
 
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidate {
+pub enum AmdInvalidation {
     Entry {
         device: u16,
     },
@@ -48,10 +48,11 @@ pub enum Invalidate {
     Everything,
 }
 
+/// Effect of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum AmdEffect {
     Nothing,
-    Invalidate(Invalidate),
+    Invalidate(AmdInvalidation),
     Respond {
         to: ReplyTo,
         response: Response,
@@ -59,20 +60,21 @@ pub(super) enum Effect {
     Wait {
         /// Address and value to store, if any.
         store: Option<(PhysAddr, u64)>,
-        interrupt: Interrupt,
-        flush: Flush,
+        interrupt: CompletionInterrupt,
+        flush: CompletionFlush,
     },
 }
 
+/// Interrupt at the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interrupt {
+pub(super) enum CompletionInterrupt {
     Wanted,
     NotWanted,
 }
 
 /// Flush of a wait: with it, commands behind the wait begin only once everything in front is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flush {
+pub(super) enum CompletionFlush {
     Yes,
     No,
 }
@@ -97,7 +99,7 @@ fn fields(opcode: u64) -> [u64; 2] {
 }
 
 /// Effect of a command; nothing if it is illegal.
-pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(CommandKind, Effect)> {
+pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(CommandKind, AmdEffect)> {
     use CommandKind as K;
     let [low, high] = words;
     let opcode = low >> 60;
@@ -106,17 +108,17 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
         return None;
     }
     let device = low as u16;
-    let drop = |kind, what| Some((kind, Effect::Invalidate(what)));
+    let drop = |kind, what| Some((kind, AmdEffect::Invalidate(what)));
     match opcode {
         1 => Some((K::CompletionWait, wait(low, high))),
-        2 => drop(K::InvalidateDevtabEntry, Invalidate::Entry { device }),
+        2 => drop(K::InvalidateDevtabEntry, AmdInvalidation::Entry { device }),
         3 => {
             let drops = match field(high, 1, 1) {
                 0 => Drops::LEAVES,
                 _ => Drops::ALL,
             };
             let names = Names::WholePage;
-            let what = Invalidate::Pages {
+            let what = AmdInvalidation::Pages {
                 domain: field(low, 32, 16) as u16,
                 range: pages(high),
                 drops: Drops { names, ..drops },
@@ -124,39 +126,39 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
             drop(K::InvalidateIommuPages, what)
         }
         4 if id.has_device_tlbs() => {
-            let what = Invalidate::Device(Forget {
+            let what = AmdInvalidation::Device(Forget {
                 stream: device.into(),
                 pasid: None,
                 range: pages(high),
             });
             drop(K::InvalidateIotlbPages, what)
         }
-        5 => drop(K::InvalidateInterruptTable, Invalidate::Interrupts { device }),
-        6 if id.prefetches() => Some((K::PrefetchIommuPages, Effect::Nothing)),
+        5 => drop(K::InvalidateInterruptTable, AmdInvalidation::Interrupts { device }),
+        6 if id.prefetches() => Some((K::PrefetchIommuPages, AmdEffect::Nothing)),
         7 if id.has_page_requests() => Some((K::CompletePprRequest, response(low, high)?)),
-        8 if id.invalidates_all() => drop(K::InvalidateIommuAll, Invalidate::Everything),
+        8 if id.invalidates_all() => drop(K::InvalidateIommuAll, AmdInvalidation::Everything),
         _ => None,
     }
 }
 
 /// Effect of COMPLETION_WAIT.
-fn wait(low: u64, high: u64) -> Effect {
+fn wait(low: u64, high: u64) -> AmdEffect {
     let at = PhysAddr::new(low & 0x000f_ffff_ffff_fff8);
-    Effect::Wait {
+    AmdEffect::Wait {
         store: (field(low, 0, 1) == 1).then_some((at, high)),
         interrupt: match field(low, 1, 1) {
-            1 => Interrupt::Wanted,
-            _ => Interrupt::NotWanted,
+            1 => CompletionInterrupt::Wanted,
+            _ => CompletionInterrupt::NotWanted,
         },
         flush: match field(low, 2, 1) {
-            1 => Flush::Yes,
-            _ => Flush::No,
+            1 => CompletionFlush::Yes,
+            _ => CompletionFlush::No,
         },
     }
 }
 
 /// Effect of COMPLETE_PPR_REQUEST.
-fn response(low: u64, high: u64) -> Option<Effect> {
+fn response(low: u64, high: u64) -> Option<AmdEffect> {
     let response = match field(high, 44, 4) {
         0 => Response::Success,
         1 => Response::Invalid,
@@ -169,7 +171,7 @@ fn response(low: u64, high: u64) -> Option<Effect> {
         pasid: named.then_some(Pasid::new(field(low, 32, 20) as u32)),
         name: ReplyName::Group(GroupId::new(field(high, 32, 9) as u16)),
     };
-    Some(Effect::Respond { to, response })
+    Some(AmdEffect::Respond { to, response })
 }
 
 /// The pages of an address; bit 0 tells that they are more than one, and the lowest clear bit from 12 up their

@@ -3,7 +3,7 @@
 use portolan::addr::PhysAddr;
 
 use super::AmdIdentification;
-use super::events::Refusal;
+use super::events::AmdRefusal;
 use portolan_sim::decode::{Permissions, TableFormat, TableRoot};
 
 /// Meaning of an entry.
@@ -19,14 +19,15 @@ pub(super) enum Entry {
         table: Option<TableRoot>,
         permissions: Permissions,
         /// Permission of the device to keep translations.
-        remote: Remote,
+        remote: IotlbPermission,
         /// `Yes` if the exclusion range is the device's.
         excluded: Excluded,
     },
 }
 
+/// Permission of a device to keep translations: DTE's `I`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Remote {
+pub(super) enum IotlbPermission {
     Given,
     Refused,
 }
@@ -47,9 +48,9 @@ fn field(word: u64, low: u32, bits: u32) -> u64 {
 }
 
 /// Decodes the words of an entry.
-pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, Refusal> {
+pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, AmdRefusal> {
     let [low, second, third, _] = words;
-    let malformed = Err(Refusal::Malformed);
+    let malformed = Err(AmdRefusal::Malformed);
     if low & 1 == 0 {
         return Ok(Entry::Passes);
     }
@@ -84,8 +85,8 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, R
         table,
         permissions: reads.or(writes),
         remote: match field(second, 32, 1) == 1 && id.has_device_tlbs() {
-            true => Remote::Given,
-            false => Remote::Refused,
+            true => IotlbPermission::Given,
+            false => IotlbPermission::Refused,
         },
         excluded: match field(second, 39, 1) {
             1 => Excluded::Yes,

@@ -10,7 +10,7 @@ use portolan_sim::request::Request;
 
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AmdRefusal {
     /// The device table has no such entry.
     NoEntry,
     /// The entry is malformed.
@@ -37,7 +37,7 @@ const WRITE: u64 = 1 << 53;
 const FORBIDS: u64 = 1 << 54;
 const RESERVED: u64 = 1 << 55;
 
-impl Refusal {
+impl AmdRefusal {
     /// The code, flags and domain, and an address in memory if that is told.
     fn told(self) -> (u64, u64, u16, Option<PhysAddr>) {
         match self {
@@ -59,7 +59,7 @@ impl Refusal {
 
 impl AmdRegisters {
     /// Records a refusal and returns the fault that the device is told.
-    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    pub(super) fn refuse(&self, state: &mut State, refusal: AmdRefusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let (code, flags, domain, at) = refusal.told();
         let write = match of.access {

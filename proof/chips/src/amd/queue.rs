@@ -2,7 +2,7 @@
 
 use portolan::addr::{InvalTag, PhysAddr};
 
-use super::commands::{Effect, Flush, Interrupt, Invalidate, decode};
+use super::commands::{AmdEffect, AmdInvalidation, CompletionFlush, CompletionInterrupt, decode};
 use super::registers::status;
 use super::{AmdRegisters, State};
 use crate::inject::Violation;
@@ -69,11 +69,11 @@ impl AmdRegisters {
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ILLEGAL)?;
         match effect {
-            Effect::Nothing => {}
-            Effect::Respond { to, response } => state.asking.tell(to, response),
-            Effect::Invalidate(what) => self.take(state, what),
-            Effect::Wait { store, interrupt, flush } => {
-                if flush == Flush::No {
+            AmdEffect::Nothing => {}
+            AmdEffect::Respond { to, response } => state.asking.tell(to, response),
+            AmdEffect::Invalidate(what) => self.take(state, what),
+            AmdEffect::Wait { store, interrupt, flush } => {
+                if flush == CompletionFlush::No {
                     let behind = self.behind(state, head);
                     self.overtake(state, behind);
                 }
@@ -82,7 +82,7 @@ impl AmdRegisters {
                 if let Some((at, data)) = store {
                     self.memory.write_u64(at, data).ok_or(HARDWARE)?;
                 }
-                if interrupt == Interrupt::Wanted {
+                if interrupt == CompletionInterrupt::Wanted {
                     state.own.registers.status |= status::WAIT_INTERRUPT;
                 }
             }
@@ -92,7 +92,7 @@ impl AmdRegisters {
     }
 
     /// The invalidations between the wait at `head` and the next one that flushes.
-    fn behind(&self, state: &State, head: u64) -> Vec<Invalidate> {
+    fn behind(&self, state: &State, head: u64) -> Vec<AmdInvalidation> {
         let registers = &state.own.registers;
         let (size, tail) = (registers.command_bytes(), registers.command_tail);
         let mut behind = Vec::new();
@@ -100,8 +100,8 @@ impl AmdRegisters {
         while at != tail {
             let words = self.fetch(state, at);
             match words.and_then(|words| decode(words, &self.setup.identification)) {
-                Some((_, Effect::Invalidate(what))) => behind.push(what),
-                Some((_, Effect::Wait { flush: Flush::Yes, .. })) | None => break,
+                Some((_, AmdEffect::Invalidate(what))) => behind.push(what),
+                Some((_, AmdEffect::Wait { flush: CompletionFlush::Yes, .. })) | None => break,
                 Some(_) => {}
             }
             at = (at + BYTES) % size;
@@ -110,32 +110,32 @@ impl AmdRegisters {
     }
 }
 
-pub(super) fn rank(what: &Invalidate) -> Rank {
+pub(super) fn rank(what: &AmdInvalidation) -> Rank {
     match what {
-        Invalidate::Entry { .. } => Rank::Streams,
-        Invalidate::Pages { drops, .. } if drops.pointers == Sizes::NONE => Rank::Leaves,
-        Invalidate::Pages { .. } | Invalidate::Everything => Rank::Translations,
-        Invalidate::Device(_) => Rank::Devices,
+        AmdInvalidation::Entry { .. } => Rank::Streams,
+        AmdInvalidation::Pages { drops, .. } if drops.pointers == Sizes::NONE => Rank::Leaves,
+        AmdInvalidation::Pages { .. } | AmdInvalidation::Everything => Rank::Translations,
+        AmdInvalidation::Device(_) => Rank::Devices,
         // They are found by the device's entry.
-        Invalidate::Interrupts { .. } => Rank::Leaves,
+        AmdInvalidation::Interrupts { .. } => Rank::Leaves,
     }
 }
 
-pub(super) fn invalidate(state: &mut State, what: Invalidate) {
+pub(super) fn invalidate(state: &mut State, what: AmdInvalidation) {
     match what {
-        Invalidate::Entry { device } => {
+        AmdInvalidation::Entry { device } => {
             state.own.entries.remove(&device);
             state.own.interrupt_words.remove(&device);
         }
-        Invalidate::Pages { domain, range, drops } => {
+        AmdInvalidation::Pages { domain, range, drops } => {
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.own.pages.invalidate(reach, None, drops);
         }
-        Invalidate::Device(what) => state.remote.forget(what),
-        Invalidate::Interrupts { device } => {
+        AmdInvalidation::Device(what) => state.remote.forget(what),
+        AmdInvalidation::Interrupts { device } => {
             state.own.interrupts.retain(|(of, _), _| *of != device)
         }
-        Invalidate::Everything => {
+        AmdInvalidation::Everything => {
             state.own.entries.clear();
             state.own.interrupt_words.clear();
             state.own.interrupts.clear();

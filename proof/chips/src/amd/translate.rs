@@ -2,8 +2,8 @@
 
 use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 
-use super::entries::{Entry, Excluded, Remote, decode};
-use super::events::{Refusal, Why};
+use super::entries::{Entry, Excluded, IotlbPermission, decode};
+use super::events::{AmdRefusal, Why};
 use super::{AmdRegisters, State};
 use crate::stage::{Ended, Known, Tag};
 use portolan_sim::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
@@ -15,12 +15,12 @@ const ALL_DEVICES: u64 = 1 << 1;
 
 impl AmdRegisters {
     /// Memory address of one device address.
-    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, AmdRefusal> {
         let untranslated = Ok(PhysAddr::new(of.iova.get()));
         if !state.own.registers.enabled() {
             return untranslated;
         }
-        let refused = |domain, why| Err(Refusal::Page { domain, why });
+        let refused = |domain, why| Err(AmdRefusal::Page { domain, why });
         let (domain, table, permissions, excluded) = match self.entry(state, of.stream)? {
             Entry::Passes => return untranslated,
             Entry::Ends => return refused(0, Why::NotPresent),
@@ -53,14 +53,14 @@ impl AmdRegisters {
     /// Tells if a device may ask for translations.
     pub(super) fn gives_translations(&self, state: &mut State, stream: StreamId) -> bool {
         let given = |entry| {
-            let remote = Remote::Given;
+            let remote = IotlbPermission::Given;
             matches!(entry, Entry::Translates { remote: of, .. } if of == remote)
         };
         state.own.registers.enabled() && self.entry(state, stream).is_ok_and(given)
     }
 
     /// The entry of a device, kept or from memory.
-    fn entry(&self, state: &mut State, stream: StreamId) -> Result<Entry, Refusal> {
+    fn entry(&self, state: &mut State, stream: StreamId) -> Result<Entry, AmdRefusal> {
         let device = stream.get() as u16;
         if let Some(kept) = state.own.entries.get(&device) {
             return *kept;
@@ -69,10 +69,10 @@ impl AmdRegisters {
         let bytes = ((base & 0x1ff) + 1) << 12;
         let offset = u64::from(device) * 32;
         if offset >= bytes {
-            return Err(Refusal::NoEntry);
+            return Err(AmdRefusal::NoEntry);
         }
         let at = PhysAddr::new((base & 0x000f_ffff_ffff_f000) + offset);
-        let entry = self.words(at).ok_or(Refusal::NoTable(at));
+        let entry = self.words(at).ok_or(AmdRefusal::NoTable(at));
         let entry = entry.and_then(|words| decode(words, &self.setup.identification));
         state.own.entries.insert(device, entry);
         entry
@@ -95,7 +95,7 @@ impl AmdRegisters {
         table: TableRoot,
         permissions: Permissions,
         at: Iova,
-    ) -> Result<Known, Refusal> {
+    ) -> Result<Known, AmdRefusal> {
         let owner = u32::from(domain);
         let context = InvalTag::new(owner);
         let tag = Tag { context, owner };
@@ -127,11 +127,11 @@ impl AmdRegisters {
                     (absent, format.span(level))
                 }
                 WalkFault::Unreadable { entry: at, .. } => {
-                    return Err(Refusal::NoPage { domain, at });
+                    return Err(AmdRefusal::NoPage { domain, at });
                 }
                 WalkFault::BadEntry { .. } => {
                     let why = Why::Reserved;
-                    return Err(Refusal::Page { domain, why });
+                    return Err(AmdRefusal::Page { domain, why });
                 }
             },
         };

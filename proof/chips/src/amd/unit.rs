@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use portolan::addr::{PhysAddr, StreamId};
 
-use super::commands::Invalidate;
+use super::commands::AmdInvalidation;
 use super::entries::Entry;
-use super::events::Refusal;
+use super::events::AmdRefusal;
 use super::registers::Registers;
 use super::{AmdCounts, AmdEvent, AmdRegisters, AmdSetup, State, queue};
 use crate::inject::DmaFault;
@@ -21,11 +21,12 @@ use portolan_sim::request::Request;
 #[derive(Debug)]
 pub enum AmdVi {}
 
+/// Registers, queues and caches of the unit.
 #[derive(Debug)]
-pub struct Own {
+pub struct AmdUnitState {
     pub(super) registers: Registers,
     /// Device table entries, or the refusals that reading them ended in.
-    pub(super) entries: BTreeMap<u16, Result<Entry, Refusal>>,
+    pub(super) entries: BTreeMap<u16, Result<Entry, AmdRefusal>>,
     /// Words on interrupts of those entries, and entries of interrupt tables.
     pub(super) interrupt_words: BTreeMap<u16, u64>,
     pub(super) interrupts: BTreeMap<(u16, u16), u32>,
@@ -38,15 +39,15 @@ pub struct Own {
 impl Design for AmdVi {
     type Word = AtomicU64;
     type Setup = AmdSetup;
-    type Own = Own;
+    type Own = AmdUnitState;
     type Counts = AmdCounts;
-    type Invalidate = Invalidate;
-    type Refusal = Refusal;
+    type Invalidate = AmdInvalidation;
+    type Refusal = AmdRefusal;
 
     const WINDOW: usize = 0x4000;
 
-    fn reset(setup: &AmdSetup) -> Own {
-        Own {
+    fn reset(setup: &AmdSetup) -> AmdUnitState {
+        AmdUnitState {
             registers: Registers::reset(&setup.identification),
             entries: BTreeMap::new(),
             interrupt_words: BTreeMap::new(),
@@ -57,15 +58,15 @@ impl Design for AmdVi {
         }
     }
 
-    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+    fn stages(own: &mut AmdUnitState) -> Vec<&mut Stage> {
         vec![&mut own.pages]
     }
 
-    fn others(own: &Own) -> usize {
+    fn others(own: &AmdUnitState) -> usize {
         own.entries.len() + own.interrupt_words.len() + own.interrupts.len()
     }
 
-    fn evict(own: &mut Own) {
+    fn evict(own: &mut AmdUnitState) {
         own.entries.clear();
         own.interrupt_words.clear();
         own.interrupts.clear();
@@ -75,19 +76,28 @@ impl Design for AmdVi {
         unit.fetch_all(state);
     }
 
-    fn translate(unit: &AmdRegisters, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    fn translate(
+        unit: &AmdRegisters,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, AmdRefusal> {
         unit.translate(state, of)
     }
 
-    fn refuse(unit: &AmdRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    fn refuse(
+        unit: &AmdRegisters,
+        state: &mut State,
+        refusal: AmdRefusal,
+        of: Request,
+    ) -> DmaFault {
         unit.refuse(state, refusal, of)
     }
 
-    fn rank(what: &Invalidate) -> Rank {
+    fn rank(what: &AmdInvalidation) -> Rank {
         queue::rank(what)
     }
 
-    fn invalidate(state: &mut State, what: Invalidate) {
+    fn invalidate(state: &mut State, what: AmdInvalidation) {
         queue::invalidate(state, what);
     }
 

@@ -22,7 +22,7 @@ const TWO_GRANULES: u32 = 1 << 14 | 1 << 12;
 const ALL_GRANULES: u32 = 0b111 << 12;
 
 /// Features of a unit as Linux and Xen print them.
-struct Printed {
+struct PrintedSmmuV2 {
     /// Stages and coherency.
     able: u32,
     /// Stream match registers.
@@ -40,7 +40,7 @@ const BITS_36: u32 = 1;
 const BITS_40: u32 = 2;
 const BITS_48: u32 = 5;
 
-const fn words(printed: Printed) -> SmmuV2Identification {
+const fn words(printed: PrintedSmmuV2) -> SmmuV2Identification {
     let [all, second] = printed.banks;
     let [device, between] = printed.widths;
     // Stream numbers of 15 bits, and matching.
@@ -68,7 +68,7 @@ const fn words(printed: Printed) -> SmmuV2Identification {
 const fn chip(
     name: &'static str,
     source: &'static str,
-    printed: Printed,
+    printed: PrintedSmmuV2,
 ) -> RealChip<SmmuV2Identification> {
     RealChip { name, source, identification: words(printed) }
 }
@@ -81,7 +81,7 @@ const MSM8998: &str =
 pub const MSM8998_MULTIMEDIA: RealChip<SmmuV2Identification> = chip(
     "Qualcomm MSM8998, multimedia",
     MSM8998,
-    Printed {
+    PrintedSmmuV2 {
         able: FIRST,
         matching: 54,
         banks: [17, 0],
@@ -94,7 +94,7 @@ pub const MSM8998_MULTIMEDIA: RealChip<SmmuV2Identification> = chip(
 pub const LS1088A: RealChip<SmmuV2Identification> = chip(
     "NXP LS1088A",
     "https://lore.kernel.org/r/CAONkfw4AE7H1YDKVWAjrT5_eEAcgZ065Y0CdbV6On4QtHCN_sA@mail.gmail.com",
-    Printed {
+    PrintedSmmuV2 {
         able: FIRST | SECOND | NESTED,
         matching: 128,
         banks: [64, 0],
@@ -116,7 +116,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "Qualcomm MSM8998, sensors and modem",
         MSM8998,
-        Printed {
+        PrintedSmmuV2 {
             able: FIRST,
             matching: 16,
             banks: [6, 0],
@@ -127,7 +127,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "Qualcomm SM7225",
         "https://lore.kernel.org/lkml/2a1b199b-b426-4895-be8f-2b7629e84fcd@kernel.org/",
-        Printed {
+        PrintedSmmuV2 {
             able: FIRST | COHERENT,
             matching: 71,
             banks: [63, 0],
@@ -138,7 +138,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "Qualcomm SC8280XP",
         "https://lore.kernel.org/all/08a310dd-6982-4e63-9f6a-02bd9d579167@oss.qualcomm.com/",
-        Printed {
+        PrintedSmmuV2 {
             able: FIRST | COHERENT,
             matching: 162,
             banks: [110, 0],
@@ -149,7 +149,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "Qualcomm MSM8998, graphics",
         MSM8998,
-        Printed {
+        PrintedSmmuV2 {
             able: FIRST,
             matching: 3,
             banks: [3, 0],
@@ -160,7 +160,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "Qualcomm X1E80100, graphics",
         "https://lore.kernel.org/all/Z_jMiC1uj_MJpKVj@hovoldconsulting.com/",
-        Printed {
+        PrintedSmmuV2 {
             able: FIRST | COHERENT,
             matching: 24,
             banks: [22, 0],
@@ -171,7 +171,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "Xilinx Zynq UltraScale+",
         "https://lore.kernel.org/xen-devel/alpine.DEB.2.22.394.2304251120530.3419@ubuntu-linux-20-04-desktop/",
-        Printed {
+        PrintedSmmuV2 {
             able: SECOND,
             matching: 48,
             banks: [16, 0],
@@ -182,7 +182,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "NXP i.MX8QM",
         "https://github.com/Joshua-Riek/ubuntu-apalis-imx8",
-        Printed {
+        PrintedSmmuV2 {
             able: FIRST | SECOND | NESTED,
             matching: 32,
             banks: [32, 0],
@@ -194,7 +194,7 @@ pub const SMMU_V2: &[RealChip<SmmuV2Identification>] = &[
     chip(
         "an MMU-500 with a second stage alone",
         "https://lore.kernel.org/linux-iommu/67ae3a53-3db9-c1bc-2b67-08df14bc15cc@arm.com/",
-        Printed {
+        PrintedSmmuV2 {
             able: SECOND | COHERENT,
             matching: 128,
             banks: [128, 128],

@@ -7,7 +7,7 @@ use super::RealChip;
 use crate::smmuv3::SmmuIdentification;
 
 /// Features as Linux prints them, and the widest queues as exponents: commands, events, page requests.
-struct Printed {
+struct PrintedSmmuV3 {
     features: u32,
     output: u32,
     queues: [u32; 3],
@@ -39,7 +39,7 @@ const FEATURES: [(u32, usize, u32); 12] = [
     (15, 3, 1 << 10),
 ];
 
-const fn words(printed: Printed) -> SmmuIdentification {
+const fn words(printed: PrintedSmmuV3) -> SmmuIdentification {
     // AArch64 tables, and granules of 4 KiB.
     let mut idr = [0b10 << 2, printed.sid, 0, 0, 0, 1 << 4];
     let mut at = 0;
@@ -78,7 +78,12 @@ const fn words(printed: Printed) -> SmmuIdentification {
 pub const THUNDER_X2: RealChip<SmmuIdentification> = RealChip {
     name: "Cavium ThunderX2",
     source: "https://lore.kernel.org/lkml/6326D2D1-8641-48D1-BDD5-4F4B8BADB286@lca.pw/",
-    identification: words(Printed { features: 0x170d, output: 44, queues: [19, 19, 0], sid: 16 }),
+    identification: words(PrintedSmmuV3 {
+        features: 0x170d,
+        output: 44,
+        queues: [19, 19, 0],
+        sid: 16,
+    }),
 };
 
 impl Default for SmmuIdentification {
@@ -94,7 +99,7 @@ pub const SMMU_V3: &[RealChip<SmmuIdentification>] = &[
     RealChip {
         name: "HiSilicon HIP08",
         source: "https://lore.kernel.org/linux-pci/8ac8e372-15a0-2f95-089c-c189b619ea62@huawei.com/",
-        identification: words(Printed {
+        identification: words(PrintedSmmuV3 {
             features: 0xfef,
             output: 48,
             queues: [16, 15, 0],
@@ -104,7 +109,7 @@ pub const SMMU_V3: &[RealChip<SmmuIdentification>] = &[
     RealChip {
         name: "Rockchip RK3588",
         source: "https://lore.kernel.org/all/20240502140231.477049-2-cassel@kernel.org/",
-        identification: words(Printed {
+        identification: words(PrintedSmmuV3 {
             features: 0x001c_1eaf,
             output: 48,
             queues: [16, 15, 0],
@@ -114,7 +119,7 @@ pub const SMMU_V3: &[RealChip<SmmuIdentification>] = &[
     RealChip {
         name: "Ampere Altra",
         source: "https://github.com/AmpereComputing/ampere-lts-kernel---DEPRECATED/issues/40",
-        identification: words(Printed {
+        identification: words(PrintedSmmuV3 {
             features: 0x1fff,
             output: 48,
             queues: [18, 17, 18],
@@ -124,7 +129,7 @@ pub const SMMU_V3: &[RealChip<SmmuIdentification>] = &[
     RealChip {
         name: "NVIDIA Grace",
         source: "https://lore.kernel.org/linux-tegra/aUWeUapsFo3KZP7i@Asurada-Nvidia/",
-        identification: words(Printed {
+        identification: words(PrintedSmmuV3 {
             features: 0x001e_1fbf,
             output: 48,
             queues: [19, 19, 19],

@@ -28,15 +28,15 @@ pub enum CommandKind {
 
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidate {
+pub enum RiscvInvalidation {
     /// The context of a device; those of all, and directory entries that lead to them, without one.
     Contexts(Option<u32>),
     /// The process context of an address space of a device.
     Process(u32, u32),
     /// Translations of a first stage without a second.
-    First(Translations),
+    First(StageTranslations),
     /// Translations of a second stage.
-    Second(Translations),
+    Second(StageTranslations),
     /// Translations that a device keeps.
     Device(Forget),
     /// Nothing that is cached: of first stages over a second, of which there are none.
@@ -45,7 +45,7 @@ pub enum Invalidate {
 
 /// Some translations of one stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Translations {
+pub struct StageTranslations {
     /// Of one tag, or of all.
     pub tag: Option<u32>,
     /// Of some addresses, or of all.
@@ -53,9 +53,10 @@ pub struct Translations {
     pub drops: Drops,
 }
 
+/// Effect of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    Invalidate(Invalidate),
+pub(super) enum RiscvEffect {
+    Invalidate(RiscvInvalidation),
     Fence {
         /// Address and value to store, if any.
         store: Option<(PhysAddr, u32)>,
@@ -111,7 +112,7 @@ pub(super) fn decode(
     words: [u64; 2],
     id: &RiscvIdentification,
     widest: u32,
-) -> Option<(CommandKind, Effect)> {
+) -> Option<(CommandKind, RiscvEffect)> {
     let [low, high] = words;
     let (opcode, function) = (field(low, 0, 7), field(low, 7, 3));
     let [first, second] = fields(opcode, function, id)?;
@@ -119,8 +120,8 @@ pub(super) fn decode(
         return None;
     }
     let (kind, effect) = match (opcode, function) {
-        (1, 0) => (CommandKind::InvalVma, Effect::Invalidate(vma(low, high))),
-        (1, _) => (CommandKind::InvalGvma, Effect::Invalidate(gvma(low, high))),
+        (1, 0) => (CommandKind::InvalVma, RiscvEffect::Invalidate(vma(low, high))),
+        (1, _) => (CommandKind::InvalGvma, RiscvEffect::Invalidate(gvma(low, high))),
         (2, _) => (CommandKind::Fence, fence(low, high)),
         (4, 0) => {
             let (stream, pasid) = device(low);
@@ -129,8 +130,8 @@ pub(super) fn decode(
                 false => IovaRange::page(Iova::new(high & !0xfff), PageSize::SIZE_4K),
             };
             let (stream, pasid) = (stream.get(), pasid.map(Pasid::get));
-            let what = Invalidate::Device(Forget { stream, pasid, range });
-            (CommandKind::AtsInval, Effect::Invalidate(what))
+            let what = RiscvInvalidation::Device(Forget { stream, pasid, range });
+            (CommandKind::AtsInval, RiscvEffect::Invalidate(what))
         }
         (4, _) => {
             let (stream, pasid) = device(low);
@@ -142,7 +143,7 @@ pub(super) fn decode(
                 _ => return None,
             };
             let to = ReplyTo { stream, pasid, name };
-            (CommandKind::AtsPrgr, Effect::Respond(to, response))
+            (CommandKind::AtsPrgr, RiscvEffect::Respond(to, response))
         }
         _ => {
             let device = bit(low, 33).then(|| field(low, 40, 24) as u32);
@@ -155,11 +156,11 @@ pub(super) fn decode(
                 let width = width.filter(|(_, levels)| id.has_processes(*levels));
                 let width = width.map(|(lg2, _)| lg2).max()?;
                 (pasid >> width == 0).then_some(())?;
-                let what = Invalidate::Process(device?, pasid);
-                return Some((CommandKind::InvalPdt, Effect::Invalidate(what)));
+                let what = RiscvInvalidation::Process(device?, pasid);
+                return Some((CommandKind::InvalPdt, RiscvEffect::Invalidate(what)));
             }
-            let what = Invalidate::Contexts(device);
-            (CommandKind::InvalDdt, Effect::Invalidate(what))
+            let what = RiscvInvalidation::Contexts(device);
+            (CommandKind::InvalDdt, RiscvEffect::Invalidate(what))
         }
     };
     Some((kind, effect))
@@ -173,24 +174,24 @@ fn device(low: u64) -> (StreamId, Option<Pasid>) {
     (stream, pasid)
 }
 
-fn vma(low: u64, high: u64) -> Invalidate {
+fn vma(low: u64, high: u64) -> RiscvInvalidation {
     match bit(low, 33) {
-        true => Invalidate::Nothing,
+        true => RiscvInvalidation::Nothing,
         false => {
             let tag = bit(low, 32).then(|| field(low, 12, 20) as u32);
-            Invalidate::First(translations(tag, low, high))
+            RiscvInvalidation::First(translations(tag, low, high))
         }
     }
 }
 
-fn gvma(low: u64, high: u64) -> Invalidate {
+fn gvma(low: u64, high: u64) -> RiscvInvalidation {
     let tag = bit(low, 33).then(|| field(low, 44, 16) as u32);
     // Without GV, AV and its fields are not looked at.
     let low = if tag.is_some() { low } else { 0 };
-    Invalidate::Second(translations(tag, low, high))
+    RiscvInvalidation::Second(translations(tag, low, high))
 }
 
-fn translations(tag: Option<u32>, low: u64, high: u64) -> Translations {
+fn translations(tag: Option<u32>, low: u64, high: u64) -> StageTranslations {
     let page = field(high, 10, 52) << 12;
     let range = bit(low, 10).then(|| match bit(high, 9) {
         true => encoded(page, 12),
@@ -201,15 +202,15 @@ fn translations(tag: Option<u32>, low: u64, high: u64) -> Translations {
         true => Drops::LEAVES,
         false => Drops::ALL,
     };
-    Translations { tag, range, drops }
+    StageTranslations { tag, range, drops }
 }
 
-fn fence(low: u64, high: u64) -> Effect {
+fn fence(low: u64, high: u64) -> RiscvEffect {
     let at = PhysAddr::new(high << 2);
     let store = bit(low, 10).then_some((at, (low >> 32) as u32));
     let order = match field(low, 12, 2) {
         3 => Order::Both,
         _ => Order::Less,
     };
-    Effect::Fence { store, order }
+    RiscvEffect::Fence { store, order }
 }

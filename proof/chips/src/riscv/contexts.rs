@@ -4,7 +4,7 @@
 use portolan::addr::PhysAddr;
 
 use super::RiscvIdentification;
-use super::faults::Refusal;
+use super::faults::RiscvRefusal;
 use portolan_sim::decode::{TableFormat, TableRoot};
 
 /// Words of a context; zeros behind its own.
@@ -16,11 +16,11 @@ pub(super) enum Context {
     /// Neither stage has tables.
     Passes,
     /// The first stage has.
-    First(Tables),
+    First(StageTables),
     /// The first stage of each address space has tables of its own.
     Processes(Processes),
     /// The second stage has, beside which there may be a table of messages.
-    Second(Tables, Option<Messages>),
+    Second(StageTables, Option<Messages>),
 }
 
 /// A process directory.
@@ -73,7 +73,7 @@ impl Messages {
 
 /// Tables of a stage, and the tag of their translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tables {
+pub(super) struct StageTables {
     pub tag: u32,
     pub table: TableRoot,
 }
@@ -102,37 +102,41 @@ fn levels_of(word: u64) -> Option<u8> {
 }
 
 /// The tables of a first stage.
-fn first_stage(first: u64, attributes: u64, id: &RiscvIdentification) -> Result<Tables, Refusal> {
+fn first_stage(
+    first: u64,
+    attributes: u64,
+    id: &RiscvIdentification,
+) -> Result<StageTables, RiscvRefusal> {
     let levels = levels_of(first).filter(|levels| id.walks_first(*levels));
     let format = levels.map(TableFormat::riscv_first_stage);
     let Some(Ok(format)) = format else {
-        return Err(Refusal::Malformed);
+        return Err(RiscvRefusal::Malformed);
     };
     let root = PhysAddr::new(field(first, 0, 44) << 12);
-    Ok(Tables { tag: field(attributes, 12, 20) as u32, table: TableRoot { root, format } })
+    Ok(StageTables { tag: field(attributes, 12, 20) as u32, table: TableRoot { root, format } })
 }
 
 /// Decodes the words of a process context, as far as they count.
 pub(super) fn decode_process(
     [attributes, first]: [u64; 2],
     id: &RiscvIdentification,
-) -> Result<Context, Refusal> {
+) -> Result<Context, RiscvRefusal> {
     let fits = attributes & !0xffff_f007 == 0 && first & !0xf000_0fff_ffff_ffff == 0;
     match field(first, 60, 4) {
-        _ if !fits => Err(Refusal::BadProcess),
+        _ if !fits => Err(RiscvRefusal::BadProcess),
         0 => Ok(Context::Passes),
         _ => {
             let tables = first_stage(first, attributes, id);
-            tables.map(Context::First).map_err(|_| Refusal::BadProcess)
+            tables.map(Context::First).map_err(|_| RiscvRefusal::BadProcess)
         }
     }
 }
 
 /// Rights of a device to act by itself: bits of `tc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Remote(u64);
+pub(super) struct TranslationControl(u64);
 
-impl Remote {
+impl TranslationControl {
     /// Ask for translations and use them (`EN_ATS`).
     pub fn translates(self) -> bool {
         self.0 >> 1 & 1 == 1
@@ -160,8 +164,11 @@ impl Remote {
 }
 
 /// Decodes the words of a context, as far as they count.
-pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<(Context, Remote), Refusal> {
-    let remote = Remote(words[0]);
+pub(super) fn decode(
+    words: Words,
+    id: &RiscvIdentification,
+) -> Result<(Context, TranslationControl), RiscvRefusal> {
+    let remote = TranslationControl(words[0]);
     let (translates, asks) = (remote.translates(), remote.asks());
     // Each takes the one before.
     let takes = [
@@ -172,13 +179,13 @@ pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<(Context,
         (remote.marks_first(), id.has_updates()),
     ];
     if takes.into_iter().any(|(this, other)| this && !other) {
-        return Err(Refusal::Malformed);
+        return Err(RiscvRefusal::Malformed);
     }
     Ok((stages(words, id)?, remote))
 }
 
-fn stages(words: Words, id: &RiscvIdentification) -> Result<Context, Refusal> {
-    let malformed = Err(Refusal::Malformed);
+fn stages(words: Words, id: &RiscvIdentification) -> Result<Context, RiscvRefusal> {
+    let malformed = Err(RiscvRefusal::Malformed);
     let allowed = |(word, allowed): (&u64, &u64)| word & !allowed == 0;
     if !words.iter().zip(&ALLOWED).all(allowed) {
         return malformed;
@@ -222,8 +229,10 @@ fn stages(words: Words, id: &RiscvIdentification) -> Result<Context, Refusal> {
             let (Some(Ok(format)), 0) = (format, root.get() & 0x3fff) else {
                 return malformed;
             };
-            let tables =
-                Tables { tag: field(second, 44, 16) as u32, table: TableRoot { root, format } };
+            let tables = StageTables {
+                tag: field(second, 44, 16) as u32,
+                table: TableRoot { root, format },
+            };
             Ok(Context::Second(tables, messages))
         }
         _ => malformed,

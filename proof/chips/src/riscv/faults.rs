@@ -2,7 +2,7 @@
 
 use portolan::addr::PhysAddr;
 
-use super::registers::{Cause, pending, queue};
+use super::registers::{InterruptCause, pending, queue};
 use super::{RiscvRegisters, State};
 use crate::inject::DmaFault;
 use portolan_sim::decode::AccessKind;
@@ -29,7 +29,7 @@ impl RiscvFault {
 
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RiscvRefusal {
     /// The unit is off.
     Off,
     /// The directory cannot be read.
@@ -60,7 +60,7 @@ pub enum Refusal {
     NoMemory,
 }
 
-impl Refusal {
+impl RiscvRefusal {
     /// The cause, which for some depends on the kind of access.
     fn cause(self, access: AccessKind) -> u32 {
         let by = |read, write| match access {
@@ -88,7 +88,7 @@ impl Refusal {
 
 impl RiscvRegisters {
     /// Records a refusal and returns the fault that the device is told.
-    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    pub(super) fn refuse(&self, state: &mut State, refusal: RiscvRefusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let cause = refusal.cause(of.access);
         let kind = match of.access {
@@ -98,7 +98,7 @@ impl RiscvRegisters {
         let pasid = of.pasid.map_or(0, |pasid| 1 << 32 | u64::from(pasid.get() & 0xf_ffff) << 12);
         let device = u64::from(of.stream.get() & 0xff_ffff) << 40;
         let guest = match refusal {
-            Refusal::GuestPage => of.iova.get() & !3,
+            RiscvRefusal::GuestPage => of.iova.get() & !3,
             _ => 0,
         };
         let words = [device | kind << 34 | pasid | u64::from(cause), 0, of.iova.get(), guest];
@@ -127,7 +127,7 @@ impl RiscvRegisters {
         } else {
             registers.fqt = next;
         }
-        self.pend(state, Cause::Faults);
+        self.pend(state, InterruptCause::Faults);
     }
 
     /// Writes the record of number `slot` of the queue at `base`.
@@ -141,11 +141,13 @@ impl RiscvRegisters {
     }
 
     /// Raises a queue's interrupt, unless it is pending.
-    pub(super) fn pend(&self, state: &mut State, cause: Cause) {
+    pub(super) fn pend(&self, state: &mut State, cause: InterruptCause) {
         let registers = &mut state.own.registers;
         let (control, bit, counted) = match cause {
-            Cause::Faults => (registers.fqcsr, pending::FAULTS, &mut state.counts.fault_interrupts),
-            Cause::Requests => {
+            InterruptCause::Faults => {
+                (registers.fqcsr, pending::FAULTS, &mut state.counts.fault_interrupts)
+            }
+            InterruptCause::Requests => {
                 (registers.pqcsr, pending::REQUESTS, &mut state.counts.request_interrupts)
             }
         };

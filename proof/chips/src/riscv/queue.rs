@@ -2,8 +2,8 @@
 
 use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 
-use super::commands::{Effect, Invalidate, Order, Translations, decode};
-use super::contexts::Remote;
+use super::commands::{Order, RiscvEffect, RiscvInvalidation, StageTranslations, decode};
+use super::contexts::TranslationControl;
 use super::registers::queue;
 use super::{RiscvRegisters, State};
 use crate::stage::{Sizes, Stage};
@@ -60,20 +60,20 @@ impl RiscvRegisters {
         };
         let (kind, effect) = decode(words, id, widest).ok_or(queue::ILLEGAL)?;
         match effect {
-            Effect::Invalidate(Invalidate::Device(of))
+            RiscvEffect::Invalidate(RiscvInvalidation::Device(of))
                 if !self
                     .remote_of(state, StreamId::new(of.stream))
-                    .is_ok_and(Remote::translates) =>
+                    .is_ok_and(TranslationControl::translates) =>
             {
                 // The answer of a device that may not have translations is none.
                 state.own.unanswered = Some(());
             }
-            Effect::Invalidate(what) => self.take(state, what),
-            Effect::Respond(to, response) => state.asking.tell(to, response),
-            Effect::Fence { .. } if state.own.unanswered.take().is_some() => {
+            RiscvEffect::Invalidate(what) => self.take(state, what),
+            RiscvEffect::Respond(to, response) => state.asking.tell(to, response),
+            RiscvEffect::Fence { .. } if state.own.unanswered.take().is_some() => {
                 return Err(queue::TIME_OUT);
             }
-            Effect::Fence { store, order } => {
+            RiscvEffect::Fence { store, order } => {
                 let awaited = std::mem::take(&mut state.pending);
                 self.complete(state, awaited);
                 if let Some((at, data)) = store {
@@ -88,51 +88,53 @@ impl RiscvRegisters {
     }
 }
 
-pub(super) fn rank(what: &Invalidate) -> Rank {
-    let leaves = |of: &Translations| of.drops.pointers == Sizes::NONE;
+pub(super) fn rank(what: &RiscvInvalidation) -> Rank {
+    let leaves = |of: &StageTranslations| of.drops.pointers == Sizes::NONE;
     match what {
-        Invalidate::Contexts(_) | Invalidate::Process(..) | Invalidate::Nothing => Rank::Streams,
-        Invalidate::Device(_) => Rank::Devices,
-        Invalidate::Second(of) if leaves(of) => Rank::SecondStageLeaves,
-        Invalidate::Second(_) => Rank::SecondStage,
-        Invalidate::First(of) if leaves(of) => Rank::Leaves,
-        Invalidate::First(_) => Rank::Translations,
+        RiscvInvalidation::Contexts(_)
+        | RiscvInvalidation::Process(..)
+        | RiscvInvalidation::Nothing => Rank::Streams,
+        RiscvInvalidation::Device(_) => Rank::Devices,
+        RiscvInvalidation::Second(of) if leaves(of) => Rank::SecondStageLeaves,
+        RiscvInvalidation::Second(_) => Rank::SecondStage,
+        RiscvInvalidation::First(of) if leaves(of) => Rank::Leaves,
+        RiscvInvalidation::First(_) => Rank::Translations,
     }
 }
 
-pub(super) fn invalidate(state: &mut State, what: Invalidate) {
+pub(super) fn invalidate(state: &mut State, what: RiscvInvalidation) {
     match what {
-        Invalidate::Contexts(Some(device)) => {
+        RiscvInvalidation::Contexts(Some(device)) => {
             state.own.contexts.remove(&device);
             state.own.processes.retain(|(of, _), _| *of != device);
             state.own.process_pages.retain(|(of, ..), _| *of != device);
         }
         // Of a process, its context alone.
-        Invalidate::Process(device, pasid) => {
+        RiscvInvalidation::Process(device, pasid) => {
             state.own.processes.remove(&(device, pasid));
         }
-        Invalidate::Contexts(None) => {
+        RiscvInvalidation::Contexts(None) => {
             state.own.processes.clear();
             state.own.process_pages.clear();
             state.own.contexts.clear();
             state.own.pages.clear();
         }
-        Invalidate::First(of) => drop_some(&mut state.own.first, of),
-        Invalidate::Second(of) => {
-            let Translations { tag, range, .. } = of;
+        RiscvInvalidation::First(of) => drop_some(&mut state.own.first, of),
+        RiscvInvalidation::Second(of) => {
+            let StageTranslations { tag, range, .. } = of;
             let covers =
                 |page: u64| range.is_none_or(|range| range.contains(Iova::new(page << 12)));
             let messages = &mut state.own.messages;
             messages.retain(|(of, page), _| tag.is_some_and(|tag| tag != *of) || !covers(*page));
             drop_some(&mut state.own.second, of);
         }
-        Invalidate::Device(what) => state.remote.forget(what),
-        Invalidate::Nothing => {}
+        RiscvInvalidation::Device(what) => state.remote.forget(what),
+        RiscvInvalidation::Nothing => {}
     }
 }
 
-fn drop_some(stage: &mut Stage, of: Translations) {
-    let Translations { tag, range, drops } = of;
+fn drop_some(stage: &mut Stage, of: StageTranslations) {
+    let StageTranslations { tag, range, drops } = of;
     let context = tag.map(InvalTag::new);
     match (context, range) {
         (Some(context), Some(range)) => stage.invalidate(Reach::Range(context, range), None, drops),

@@ -56,7 +56,7 @@ pub(super) mod pending {
 
 /// Cause of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum InterruptCause {
     Faults,
     Requests,
 }
@@ -214,7 +214,10 @@ impl RiscvRegisters {
             84 => {
                 registers.ipsr &= !value;
                 let errors = queue::MEMORY_FAULT | queue::OVERFLOW;
-                let causes = [(registers.fqcsr, Cause::Faults), (registers.pqcsr, Cause::Requests)];
+                let causes = [
+                    (registers.fqcsr, InterruptCause::Faults),
+                    (registers.pqcsr, InterruptCause::Requests),
+                ];
                 for (_, cause) in causes.into_iter().filter(|(csr, _)| csr & errors != 0) {
                     self.pend(state, cause);
                 }

@@ -6,17 +6,21 @@
 use portolan::addr::StreamId;
 use portolan::iopf::{Permissions, Place, RawPageRequest, ReplyTo, RequestKind, Response};
 
-use super::contexts::Remote;
-use super::faults::Refusal;
-use super::registers::{Cause, mode, queue};
+use super::contexts::TranslationControl;
+use super::faults::RiscvRefusal;
+use super::registers::{InterruptCause, mode, queue};
 use super::{RiscvRegisters, State};
 
 impl RiscvRegisters {
     /// Rights of a device to act by itself.
-    pub(super) fn remote_of(&self, state: &mut State, stream: StreamId) -> Result<Remote, Refusal> {
+    pub(super) fn remote_of(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+    ) -> Result<TranslationControl, RiscvRefusal> {
         match state.own.registers.mode() {
-            mode::OFF => Err(Refusal::Off),
-            mode::BARE => Err(Refusal::Disallowed),
+            mode::OFF => Err(RiscvRefusal::Off),
+            mode::BARE => Err(RiscvRefusal::Disallowed),
             _ => self.context(state, stream).map(|(_, remote)| remote),
         }
     }
@@ -47,12 +51,13 @@ impl RiscvRegisters {
         let remote = self.remote_of(&mut state, raw.stream);
         let answer = match remote {
             Ok(remote) if remote.asks() => self.record_request(&mut state, words),
-            Ok(_) | Err(Refusal::Disallowed) => Some(Response::Invalid),
+            Ok(_) | Err(RiscvRefusal::Disallowed) => Some(Response::Invalid),
             Err(_) => Some(Response::Failure),
         };
         let answer = answer.filter(|_| place == Place::Last && !raw.is_stop_marker());
         if let Some(response) = answer {
-            let names = response == Response::Failure || remote.is_ok_and(Remote::hears_pasid);
+            let names =
+                response == Response::Failure || remote.is_ok_and(TranslationControl::hears_pasid);
             let to = raw.reply_to();
             let pasid = to.pasid.filter(|_| names);
             state.asking.tell(ReplyTo { pasid, ..to }, response);
@@ -80,7 +85,7 @@ impl RiscvRegisters {
             registers.pqt = next;
             None
         };
-        self.pend(state, Cause::Requests);
+        self.pend(state, InterruptCause::Requests);
         answer
     }
 }

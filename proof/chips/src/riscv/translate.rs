@@ -2,8 +2,10 @@
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 
-use super::contexts::{Context, Processes, Remote, Tables, Without, Words, decode, decode_process};
-use super::faults::Refusal;
+use super::contexts::{
+    Context, Processes, StageTables, TranslationControl, Without, Words, decode, decode_process,
+};
+use super::faults::RiscvRefusal;
 use super::monitor::event;
 use super::queue::OWNER;
 use super::registers::mode;
@@ -43,10 +45,14 @@ enum Which {
 
 impl RiscvRegisters {
     /// Memory address of one device address.
-    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    pub(super) fn translate(
+        &self,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, RiscvRefusal> {
         let untranslated = Ok(PhysAddr::new(of.iova.get()));
         match state.own.registers.mode() {
-            mode::OFF => return Err(Refusal::Off),
+            mode::OFF => return Err(RiscvRefusal::Off),
             mode::BARE => return untranslated,
             _ => {}
         }
@@ -59,12 +65,12 @@ impl RiscvRegisters {
                 Without::Zero => self.process(state, of.stream, all, 0)?,
                 Without::Untranslated => Context::Passes,
             },
-            (_, Some(_)) => return Err(Refusal::Disallowed),
+            (_, Some(_)) => return Err(RiscvRefusal::Disallowed),
             (context, None) => context,
         };
         match context {
             // No process context has a process directory.
-            Context::Processes(_) => Err(Refusal::BadProcess),
+            Context::Processes(_) => Err(RiscvRefusal::BadProcess),
             Context::Passes => untranslated,
             Context::First(tables) => self.page(state, (Which::First, remote), tables, of),
             Context::Second(tables, messages) => {
@@ -82,15 +88,15 @@ impl RiscvRegisters {
         &self,
         state: &mut State,
         stream: StreamId,
-    ) -> Result<(Context, Remote), Refusal> {
+    ) -> Result<(Context, TranslationControl), RiscvRefusal> {
         let device = stream.get();
         if let Some(kept) = state.own.contexts.get(&device) {
             return *kept;
         }
         let id = &self.setup.identification;
-        let levels = state.own.registers.levels().ok_or(Refusal::Off)?;
+        let levels = state.own.registers.levels().ok_or(RiscvRefusal::Off)?;
         if u64::from(device) >> (id.leaf_lg2() + 9 * (levels - 1)).min(24) != 0 {
-            return Err(Refusal::Disallowed);
+            return Err(RiscvRefusal::Disallowed);
         }
         state.counts.happened(event::DEVICE_WALK, device);
         let page = self.page_of_contexts(state, device, levels)?;
@@ -98,9 +104,9 @@ impl RiscvRegisters {
         let index = u64::from(device) & ((1 << id.leaf_lg2()) - 1);
         let words = self.words(page + index * bytes, bytes / 8);
         state.counts.configuration_reads += 1;
-        let words = words.ok_or(Refusal::NoDirectory)?;
+        let words = words.ok_or(RiscvRefusal::NoDirectory)?;
         if words[0] & 1 == 0 {
-            return Err(Refusal::NoContext);
+            return Err(RiscvRefusal::NoContext);
         }
         let context = decode(words, id);
         state.own.contexts.insert(device, context);
@@ -114,10 +120,10 @@ impl RiscvRegisters {
         stream: StreamId,
         all: Processes,
         pasid: u32,
-    ) -> Result<Context, Refusal> {
+    ) -> Result<Context, RiscvRefusal> {
         let key = (stream.get(), pasid);
         if u64::from(pasid) >> all.lg2() != 0 {
-            return Err(Refusal::Disallowed);
+            return Err(RiscvRefusal::Disallowed);
         }
         if let Some(kept) = state.own.processes.get(&key) {
             return *kept;
@@ -134,21 +140,21 @@ impl RiscvRegisters {
             state.counts.configuration_reads += 1;
             let at = PhysAddr::new(page + 8 * u64::from(above & 0x1ff));
             let entry = self.memory.snooped().read_u64(at);
-            let entry = entry.ok_or(Refusal::NoProcessDirectory)?;
+            let entry = entry.ok_or(RiscvRefusal::NoProcessDirectory)?;
             if entry & 1 == 0 {
-                return Err(Refusal::NoProcess);
+                return Err(RiscvRefusal::NoProcess);
             }
             if entry & !(0xfff_ffff_ffff << 10 | 1) != 0 {
-                return Err(Refusal::BadProcess);
+                return Err(RiscvRefusal::BadProcess);
             }
             page = entry >> 10 << 12;
             state.own.process_pages.insert(key, page);
         }
         state.counts.configuration_reads += 1;
         let words = self.words(page + u64::from(pasid & 0xff) * 16, 2);
-        let [attributes, first, ..] = words.ok_or(Refusal::NoProcessDirectory)?;
+        let [attributes, first, ..] = words.ok_or(RiscvRefusal::NoProcessDirectory)?;
         if attributes & 1 == 0 {
-            return Err(Refusal::NoProcess);
+            return Err(RiscvRefusal::NoProcess);
         }
         let context = decode_process([attributes, first], &self.setup.identification);
         state.own.processes.insert(key, context);
@@ -162,7 +168,7 @@ impl RiscvRegisters {
         state: &mut State,
         device: u32,
         levels: u32,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, RiscvRefusal> {
         let leaf_lg2 = self.setup.identification.leaf_lg2();
         let mut page = (state.own.registers.ddtp >> 10 & 0xfff_ffff_ffff) << 12;
         for level in (0..levels - 1).rev() {
@@ -174,12 +180,12 @@ impl RiscvRegisters {
             state.counts.configuration_reads += 1;
             let at = PhysAddr::new(page + 8 * u64::from(above & 0x1ff));
             let entry = self.memory.snooped().read_u64(at);
-            let entry = entry.ok_or(Refusal::NoDirectory)?;
+            let entry = entry.ok_or(RiscvRefusal::NoDirectory)?;
             if entry & 1 == 0 {
-                return Err(Refusal::NoContext);
+                return Err(RiscvRefusal::NoContext);
             }
             if entry & !(0xfff_ffff_ffff << 10 | 1) != 0 {
-                return Err(Refusal::Malformed);
+                return Err(RiscvRefusal::Malformed);
             }
             page = entry >> 10 << 12;
             state.own.pages.insert((level, above), page);
@@ -204,20 +210,20 @@ impl RiscvRegisters {
         page: u64,
         entry: PhysAddr,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, RiscvRefusal> {
         let kept = state.own.messages.get(&(tag, page)).copied();
         let word = match kept {
             Some(word) => word,
             None => {
                 let read = |at: u64| self.memory.snooped().read_u64(PhysAddr::new(at));
                 let words = read(entry.get()).zip(read(entry.get() + 8));
-                let (word, other) = words.ok_or(Refusal::NoMessageTable)?;
+                let (word, other) = words.ok_or(RiscvRefusal::NoMessageTable)?;
                 if word & 1 == 0 {
-                    return Err(Refusal::NoMessage);
+                    return Err(RiscvRefusal::NoMessage);
                 }
                 // Not by a file in memory, and with no bit beside the page's number.
                 if word & !(0xfff_ffff_ffff << 10 | 1) != 6 || other != 0 {
-                    return Err(Refusal::BadMessage);
+                    return Err(RiscvRefusal::BadMessage);
                 }
                 state.own.messages.insert((tag, page), word);
                 word
@@ -231,10 +237,10 @@ impl RiscvRegisters {
     fn page(
         &self,
         state: &mut State,
-        (which, remote): (Which, Remote),
-        tables: Tables,
+        (which, remote): (Which, TranslationControl),
+        tables: StageTables,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, RiscvRefusal> {
         let marks = match which {
             Which::First => remote.marks_first(),
             Which::Second => remote.marks_second(),
@@ -262,7 +268,7 @@ impl RiscvRegisters {
 
     /// Sets the accessed bit of the leaf for an address, and for a write the dirty bit, if it then lets the access
     /// through: section "Memory access and page-table updates".
-    fn mark(&self, tables: &Tables, of: Request) -> Option<()> {
+    fn mark(&self, tables: &StageTables, of: Request) -> Option<()> {
         let memory = self.memory.snooped();
         let format = tables.table.format;
         let mut at = Cursor::top(&tables.table);
@@ -294,12 +300,12 @@ impl RiscvRegisters {
         &self,
         state: &mut State,
         which: Which,
-        tables: Tables,
+        tables: StageTables,
         of: Request,
-    ) -> Result<(Leaf, Refusal), Refusal> {
+    ) -> Result<(Leaf, RiscvRefusal), RiscvRefusal> {
         let (stage, refused, walked) = match which {
-            Which::First => (&mut state.own.first, Refusal::Page, event::FIRST_WALK),
-            Which::Second => (&mut state.own.second, Refusal::GuestPage, event::SECOND_WALK),
+            Which::First => (&mut state.own.first, RiscvRefusal::Page, event::FIRST_WALK),
+            Which::Second => (&mut state.own.second, RiscvRefusal::GuestPage, event::SECOND_WALK),
         };
         let context = InvalTag::new(tables.tag);
         let tag = Tag { context, owner: OWNER };
@@ -322,7 +328,7 @@ impl RiscvRegisters {
                 let walk = stage.walk(&memory, tag, format, top, of.iova, Ok::<_, WalkFault>);
                 let found = walk.map_err(|ended| match ended {
                     Ended::Here(WalkFault::Unreadable { .. })
-                    | Ended::Locating(WalkFault::Unreadable { .. }) => Refusal::NoMemory,
+                    | Ended::Locating(WalkFault::Unreadable { .. }) => RiscvRefusal::NoMemory,
                     Ended::Here(_) | Ended::Locating(_) => refused,
                 })?;
                 let leaf = found.leaf;

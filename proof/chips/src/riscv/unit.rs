@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use portolan::addr::{PhysAddr, StreamId};
 
-use super::commands::Invalidate;
-use super::contexts::{Context, Remote};
-use super::faults::Refusal;
+use super::commands::RiscvInvalidation;
+use super::contexts::{Context, TranslationControl};
+use super::faults::RiscvRefusal;
 use super::registers::Registers;
 use super::{RiscvCounts, RiscvFault, RiscvRegisters, RiscvSetup, State, queue};
 use crate::inject::DmaFault;
@@ -21,15 +21,16 @@ use portolan_sim::request::Request;
 #[derive(Debug)]
 pub enum Riscv {}
 
+/// Registers, queues and caches of the unit.
 #[derive(Debug)]
-pub struct Own {
+pub struct RiscvUnitState {
     pub(super) registers: Registers,
     /// Contexts that count, or the refusals that reading them ended in.
-    pub(super) contexts: BTreeMap<u32, Result<(Context, Remote), Refusal>>,
+    pub(super) contexts: BTreeMap<u32, Result<(Context, TranslationControl), RiscvRefusal>>,
     /// Pages of the directory, by their level and by the part of the number that is resolved above them.
     pub(super) pages: BTreeMap<(u32, u32), u64>,
     /// Process contexts that count, by device and address space.
-    pub(super) processes: BTreeMap<(u32, u32), Result<Context, Refusal>>,
+    pub(super) processes: BTreeMap<(u32, u32), Result<Context, RiscvRefusal>>,
     /// Pages of process directories, by device, level and the part of the number that is resolved above them.
     pub(super) process_pages: BTreeMap<(u32, u32, u32), u64>,
     /// Entries of MSI page tables, by the second stage's tag and the page's number.
@@ -44,15 +45,15 @@ pub struct Own {
 impl Design for Riscv {
     type Word = AtomicU64;
     type Setup = RiscvSetup;
-    type Own = Own;
+    type Own = RiscvUnitState;
     type Counts = RiscvCounts;
-    type Invalidate = Invalidate;
-    type Refusal = Refusal;
+    type Invalidate = RiscvInvalidation;
+    type Refusal = RiscvRefusal;
 
     const WINDOW: usize = 0x1000;
 
-    fn reset(setup: &RiscvSetup) -> Own {
-        Own {
+    fn reset(setup: &RiscvSetup) -> RiscvUnitState {
+        RiscvUnitState {
             registers: Registers::reset(&setup.identification),
             contexts: BTreeMap::new(),
             pages: BTreeMap::new(),
@@ -66,16 +67,16 @@ impl Design for Riscv {
         }
     }
 
-    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+    fn stages(own: &mut RiscvUnitState) -> Vec<&mut Stage> {
         vec![&mut own.first, &mut own.second]
     }
 
-    fn others(own: &Own) -> usize {
+    fn others(own: &RiscvUnitState) -> usize {
         let processes = own.processes.len() + own.process_pages.len();
         own.contexts.len() + own.pages.len() + processes + own.messages.len()
     }
 
-    fn evict(own: &mut Own) {
+    fn evict(own: &mut RiscvUnitState) {
         own.contexts.clear();
         own.pages.clear();
         own.processes.clear();
@@ -91,24 +92,29 @@ impl Design for Riscv {
         unit: &RiscvRegisters,
         state: &mut State,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, RiscvRefusal> {
         unit.translate(state, of)
     }
 
-    fn refuse(unit: &RiscvRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    fn refuse(
+        unit: &RiscvRegisters,
+        state: &mut State,
+        refusal: RiscvRefusal,
+        of: Request,
+    ) -> DmaFault {
         unit.refuse(state, refusal, of)
     }
 
     fn lets_translate(unit: &RiscvRegisters, state: &mut State, stream: StreamId) -> bool {
         let remote = unit.remote_of(state, stream);
-        remote.is_ok_and(Remote::translates)
+        remote.is_ok_and(TranslationControl::translates)
     }
 
-    fn rank(what: &Invalidate) -> Rank {
+    fn rank(what: &RiscvInvalidation) -> Rank {
         queue::rank(what)
     }
 
-    fn invalidate(state: &mut State, what: Invalidate) {
+    fn invalidate(state: &mut State, what: RiscvInvalidation) {
         queue::invalidate(state, what);
     }
 }

@@ -4,7 +4,7 @@ use portolan::addr::{PageSize, PhysAddr};
 
 use super::SmmuV2Registers;
 use super::faults::FaultRegisters;
-use super::maintenance::{Invalidate, Sync};
+use super::maintenance::{SmmuV2Invalidation, Sync};
 use super::space::Space;
 use portolan_sim::decode::TableFormat;
 use portolan_sim::request::Request;
@@ -24,7 +24,7 @@ pub(super) struct BankRegisters {
     pub fault: FaultRegisters,
     /// Upper halves of invalidation registers that were written apart.
     pub upper: u32,
-    pub pending: Vec<Invalidate>,
+    pub pending: Vec<SmmuV2Invalidation>,
     pub sync: Sync,
     /// An access that waits for an answer.
     pub stalled: Option<Request>,

@@ -42,7 +42,7 @@ pub struct FaultRegisters {
 
 /// Reason for which an access does not go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SmmuV2Refusal {
     /// With a global record.
     Global(u32),
     /// With the record of a bank.
@@ -52,12 +52,12 @@ pub enum Refusal {
 }
 
 /// Records a refusal and returns the fault that the device is told.
-pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+pub(super) fn refuse(state: &mut State, refusal: SmmuV2Refusal, of: Request) -> DmaFault {
     state.counts.faults += 1;
     let (code, held, written, stalls) = match refusal {
-        Refusal::Silent => return DmaFault::of(of, 0),
-        Refusal::Global(code) => (code, &mut state.own.global.fault, 1 << 1, None),
-        Refusal::Context { bank, code } => {
+        SmmuV2Refusal::Silent => return DmaFault::of(of, 0),
+        SmmuV2Refusal::Global(code) => (code, &mut state.own.global.fault, 1 << 1, None),
+        SmmuV2Refusal::Context { bank, code } => {
             let Some(bank) = state.own.banks.get_mut(bank) else {
                 return DmaFault::of(of, code);
             };

@@ -14,7 +14,7 @@ use portolan_sim::iommu::Temper;
 
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidate {
+pub enum SmmuV2Invalidation {
     /// A page of an address space.
     Page {
         space: Space,
@@ -34,7 +34,7 @@ pub enum Invalidate {
     Everything,
 }
 
-impl Invalidate {
+impl SmmuV2Invalidation {
     pub(super) fn rank(&self) -> Rank {
         let leaf_only = match self {
             Self::Page { leaf_only, .. } | Self::AnyAsid { leaf_only, .. } => *leaf_only,
@@ -73,7 +73,7 @@ pub(super) enum Safe {
 #[derive(Debug, Default)]
 pub(super) struct Sync {
     until: Option<u64>,
-    covers: Vec<Invalidate>,
+    covers: Vec<SmmuV2Invalidation>,
 }
 
 impl Sync {
@@ -82,13 +82,13 @@ impl Sync {
         self.until.is_some()
     }
 
-    fn begin(&mut self, until: u64, pending: &mut Vec<Invalidate>) {
+    fn begin(&mut self, until: u64, pending: &mut Vec<SmmuV2Invalidation>) {
         self.until = Some(until);
         self.covers.append(pending);
     }
 
     /// Invalidations that take effect by `now`, if it ends by then.
-    fn end(&mut self, now: u64) -> Option<Vec<Invalidate>> {
+    fn end(&mut self, now: u64) -> Option<Vec<SmmuV2Invalidation>> {
         self.until.filter(|until| *until <= now)?;
         self.until = None;
         Some(std::mem::take(&mut self.covers))
@@ -147,7 +147,7 @@ impl SmmuV2Registers {
     }
 
     /// Takes an invalidation of a bank's registers.
-    pub(super) fn invalidate(&self, state: &mut State, bank: usize, what: Invalidate) {
+    pub(super) fn invalidate(&self, state: &mut State, bank: usize, what: SmmuV2Invalidation) {
         match self.setup.temper {
             Temper::Adversarial => state.own.banks[bank].pending.push(what),
             Temper::Realistic(_) => apply(state, what),
@@ -156,9 +156,9 @@ impl SmmuV2Registers {
 }
 
 /// Drops the entries of an invalidation from every cache.
-pub(super) fn apply(state: &mut State, what: Invalidate) {
+pub(super) fn apply(state: &mut State, what: SmmuV2Invalidation) {
     match what {
-        Invalidate::Page { space, range, leaf_only } => {
+        SmmuV2Invalidation::Page { space, range, leaf_only } => {
             let context = space_context(space);
             let reach = Reach::Range(context, range);
             match space {
@@ -172,7 +172,7 @@ pub(super) fn apply(state: &mut State, what: Invalidate) {
             }
             drop_micro(state, reach, None);
         }
-        Invalidate::AnyAsid { vmid, range, leaf_only } => {
+        SmmuV2Invalidation::AnyAsid { vmid, range, leaf_only } => {
             let (owner, drops) = (vmid.into(), leaf_only.drops());
             for stage in [&mut state.own.stage1, &mut state.own.globals] {
                 stage.invalidate_range_of_owner(range, owner, drops);
@@ -184,7 +184,7 @@ pub(super) fn apply(state: &mut State, what: Invalidate) {
                 cache.drop_where(Reach::All, hit, |_, _| {});
             }
         }
-        Invalidate::Space(space) => {
+        SmmuV2Invalidation::Space(space) => {
             let reach = Reach::Context(space_context(space));
             let all = Drops::ALL;
             match space {
@@ -194,8 +194,8 @@ pub(super) fn apply(state: &mut State, what: Invalidate) {
             drop_micro(state, reach, None);
             state.own.matched.retain(|_, (_, of)| *of != Some(space));
         }
-        Invalidate::Vmid(vmid) => drop_owner(state, Some(vmid)),
-        Invalidate::Everything => {
+        SmmuV2Invalidation::Vmid(vmid) => drop_owner(state, Some(vmid)),
+        SmmuV2Invalidation::Everything => {
             drop_owner(state, None);
             state.own.matched.clear();
             state.cleaned = (Invalidated::Done, Invalidated::Done);

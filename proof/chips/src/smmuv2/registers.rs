@@ -2,7 +2,7 @@
 
 use portolan::platform::Mmio;
 
-use super::maintenance::{Invalidate, LeafOnly, page};
+use super::maintenance::{LeafOnly, SmmuV2Invalidation, page};
 use super::space::Space;
 use super::{Firmware, SmmuV2Registers, State};
 use crate::inject::Violation;
@@ -139,8 +139,8 @@ impl SmmuV2Registers {
             }
             0x10 => state.own.global.acr = value,
             0x48 => state.own.global.fault.status &= !value,
-            0x64 => self.take(state, Invalidate::Vmid(value as u16 & 0xff)),
-            0x68 => self.take(state, Invalidate::Everything),
+            0x64 => self.take(state, SmmuV2Invalidation::Vmid(value as u16 & 0xff)),
+            0x68 => self.take(state, SmmuV2Invalidation::Everything),
             0x6c => {}
             0x70 => self.begin_global_sync(state),
             0x800..=0x9ff => self.write_match(state, (offset - 0x800) / 4, value),
@@ -244,21 +244,22 @@ impl SmmuV2Registers {
         let vmid = here.vmid();
         let asid = (value >> 48) as u16;
         let second = Space::Two { vmid };
-        let by_page = |space, bits, leaf_only| Invalidate::Page {
+        let by_page = |space, bits, leaf_only| SmmuV2Invalidation::Page {
             space,
             range: page(value, bits),
             leaf_only,
         };
         let first = Space::One { vmid, asid };
-        let any = |leaf_only| Invalidate::AnyAsid { vmid, range: page(value, 44), leaf_only };
+        let any =
+            |leaf_only| SmmuV2Invalidation::AnyAsid { vmid, range: page(value, 44), leaf_only };
         let what = match (at, here) {
             (0x600, Space::One { .. }) => by_page(first, 44, LeafOnly::No),
             (0x608, Space::One { .. }) => any(LeafOnly::No),
             (0x610, Space::One { .. }) => {
                 let asid = value as u16;
-                Invalidate::Space(Space::One { vmid, asid })
+                SmmuV2Invalidation::Space(Space::One { vmid, asid })
             }
-            (0x618, Space::One { .. }) => Invalidate::Vmid(vmid),
+            (0x618, Space::One { .. }) => SmmuV2Invalidation::Vmid(vmid),
             (0x620, Space::One { .. }) => by_page(first, 44, LeafOnly::Yes),
             (0x628, Space::One { .. }) => any(LeafOnly::Yes),
             (0x630, Space::Two { .. }) => by_page(second, 36, LeafOnly::No),

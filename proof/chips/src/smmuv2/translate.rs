@@ -3,7 +3,7 @@
 use portolan::addr::{InvalTag, Iova, PhysAddr};
 
 use super::banks::Walks;
-use super::faults::{Refusal, context, global};
+use super::faults::{SmmuV2Refusal, context, global};
 use super::space::{Space, global_context, space_context};
 use super::unit::Target;
 use super::{SmmuV2Registers, State};
@@ -33,7 +33,7 @@ fn code_of(walk: WalkFault) -> u32 {
 
 /// Tables to walk, and for which bank.
 #[derive(Clone, Copy)]
-struct Tables {
+struct BankTables {
     bank: usize,
     space: Space,
     format: TableFormat,
@@ -43,7 +43,11 @@ struct Tables {
 
 impl SmmuV2Registers {
     /// Memory address of one device address.
-    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    pub(super) fn translate(
+        &self,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, SmmuV2Refusal> {
         let Request { stream, iova, access, .. } = of;
         let untranslated = Ok(PhysAddr::new(iova.get()));
         if state.own.global.cr0 & 1 == 1 {
@@ -58,15 +62,15 @@ impl SmmuV2Registers {
         };
         let registers = &state.own.banks[bank];
         if !registers.goes_on() {
-            return Err(Refusal::Silent);
+            return Err(SmmuV2Refusal::Silent);
         }
-        let refused = |code| Refusal::Context { bank, code };
+        let refused = |code| SmmuV2Refusal::Context { bank, code };
         let tables = match registers.walks(self) {
             Walks::Not => return untranslated,
             Walks::Disabled => return Err(refused(context::TRANSLATION)),
             Walks::Malformed => return Err(refused(context::FORMAT)),
             Walks::Table { space, format, root, level } => {
-                Tables { bank, space, format, root, level }
+                BankTables { bank, space, format, root, level }
             }
         };
         let leaf = self.leaf(state, stream.get(), tables, iova)?;
@@ -77,7 +81,7 @@ impl SmmuV2Registers {
     }
 
     /// Target of a stream. `None`: it matches nothing, and passes through.
-    fn target(&self, state: &mut State, stream: u32) -> Result<Option<Target>, Refusal> {
+    fn target(&self, state: &mut State, stream: u32) -> Result<Option<Target>, SmmuV2Refusal> {
         if let Some((target, _)) = state.own.matched.get(&stream) {
             return Ok(Some(*target));
         }
@@ -85,7 +89,7 @@ impl SmmuV2Registers {
             // USFCFG.
             return match state.own.global.cr0 >> 10 & 1 {
                 0 => Ok(None),
-                _ => Err(Refusal::Global(global::UNIDENTIFIED)),
+                _ => Err(SmmuV2Refusal::Global(global::UNIDENTIFIED)),
             };
         };
         let word = state.own.global.s2cr[slot];
@@ -93,12 +97,12 @@ impl SmmuV2Registers {
             0 => {
                 let bank = (word & 0xff) as usize;
                 if bank >= state.own.banks.len() {
-                    return Err(Refusal::Global(global::NO_BANK));
+                    return Err(SmmuV2Refusal::Global(global::NO_BANK));
                 }
                 Target::Bank(bank)
             }
             1 => Target::Bypass,
-            _ => return Err(Refusal::Global(global::INVALID_CONTEXT)),
+            _ => return Err(SmmuV2Refusal::Global(global::INVALID_CONTEXT)),
         };
         // As badly as possible, the match of a stream is kept with its translations.
         if self.setup.temper == Temper::Adversarial {
@@ -112,7 +116,7 @@ impl SmmuV2Registers {
     }
 
     /// The register that a stream matches.
-    fn matching(&self, state: &State, stream: u32) -> Result<Option<usize>, Refusal> {
+    fn matching(&self, state: &State, stream: u32) -> Result<Option<usize>, SmmuV2Refusal> {
         let id = &self.setup.identification;
         let most = id.streams();
         if !id.matches() {
@@ -125,7 +129,7 @@ impl SmmuV2Registers {
         };
         let mut found = (0..most).filter(|slot| hits(state.own.global.smr[*slot]));
         match (found.next(), found.next()) {
-            (_, Some(_)) => Err(Refusal::Global(global::CONFLICT)),
+            (_, Some(_)) => Err(SmmuV2Refusal::Global(global::CONFLICT)),
             (found, None) => Ok(found),
         }
     }
@@ -135,9 +139,9 @@ impl SmmuV2Registers {
         &self,
         state: &mut State,
         stream: u32,
-        tables: Tables,
+        tables: BankTables,
         iova: Iova,
-    ) -> Result<Leaf, Refusal> {
+    ) -> Result<Leaf, SmmuV2Refusal> {
         let context = space_context(tables.space);
         let vmid = tables.space.vmid();
         let micro = state.own.micro.entry(stream >> STREAMS_OF_MICRO_LG2);
@@ -170,9 +174,9 @@ impl SmmuV2Registers {
     fn main(
         &self,
         state: &mut State,
-        tables: Tables,
+        tables: BankTables,
         iova: Iova,
-    ) -> Result<(Leaf, InvalTag), Refusal> {
+    ) -> Result<(Leaf, InvalTag), SmmuV2Refusal> {
         let context = space_context(tables.space);
         let vmid = tables.space.vmid();
         let owner = vmid.into();
@@ -218,12 +222,12 @@ impl SmmuV2Registers {
     fn walk(
         &self,
         stage: &mut Stage,
-        tables: Tables,
+        tables: BankTables,
         tag: Tag,
         iova: Iova,
-    ) -> Result<(Leaf, PhysAddr), Refusal> {
-        let Tables { bank, format, root, .. } = tables;
-        let refused = |code| Refusal::Context { bank, code };
+    ) -> Result<(Leaf, PhysAddr), SmmuV2Refusal> {
+        let BankTables { bank, format, root, .. } = tables;
+        let refused = |code| SmmuV2Refusal::Context { bank, code };
         if !format.holds(iova) {
             return Err(refused(context::TRANSLATION));
         }
@@ -240,10 +244,10 @@ impl SmmuV2Registers {
     /// time.
     fn unless_conflicting(
         &self,
-        tables: Tables,
+        tables: BankTables,
         iova: Iova,
         cached: Leaf,
-    ) -> Result<Leaf, Refusal> {
+    ) -> Result<Leaf, SmmuV2Refusal> {
         let temper = &self.setup.temper;
         if *temper != Temper::Adversarial {
             return Ok(cached);
@@ -252,7 +256,7 @@ impl SmmuV2Registers {
         let mut nothing = Stage::new(temper);
         match self.walk(&mut nothing, tables, Tag { context, owner }, iova) {
             Ok((leaf, _)) if leaf.size != cached.size => {
-                Err(Refusal::Context { bank: tables.bank, code: context::CONFLICT })
+                Err(SmmuV2Refusal::Context { bank: tables.bank, code: context::CONFLICT })
             }
             _ => Ok(cached),
         }

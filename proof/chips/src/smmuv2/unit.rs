@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use portolan::addr::PhysAddr;
 
 use super::banks::BankRegisters;
-use super::faults::{FaultRegisters, Refusal, context};
-use super::maintenance::{self, Invalidate, Safe, Sync};
+use super::faults::{FaultRegisters, SmmuV2Refusal, context};
+use super::maintenance::{self, Safe, SmmuV2Invalidation, Sync};
 use super::space::Space;
 use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
 use crate::inject::{DmaFault, Piece};
@@ -39,8 +39,9 @@ pub(super) struct GlobalRegisters {
     pub s2cr: [u32; 128],
 }
 
+/// Registers, queues and caches of the unit.
 #[derive(Debug)]
-pub struct Own {
+pub struct SmmuV2UnitState {
     pub(super) global: GlobalRegisters,
     pub(super) banks: Vec<BankRegisters>,
     pub(super) safe: Safe,
@@ -57,15 +58,15 @@ pub struct Own {
 impl Design for SmmuV2 {
     type Word = AtomicU64;
     type Setup = SmmuV2Setup;
-    type Own = Own;
+    type Own = SmmuV2UnitState;
     type Counts = SmmuV2Counts;
-    type Invalidate = Invalidate;
-    type Refusal = Refusal;
+    type Invalidate = SmmuV2Invalidation;
+    type Refusal = SmmuV2Refusal;
 
     /// The offsets depend on the identification.
     const WINDOW: usize = usize::MAX;
 
-    fn reset(setup: &SmmuV2Setup) -> Own {
+    fn reset(setup: &SmmuV2Setup) -> SmmuV2UnitState {
         let mut global = GlobalRegisters {
             cr0: 1,
             acr: 0,
@@ -78,7 +79,7 @@ impl Design for SmmuV2 {
             global.s2cr[slot] = 1 << 16;
         }
         let banks = setup.identification.bank_count();
-        Own {
+        SmmuV2UnitState {
             global,
             banks: (0..banks).map(|_| BankRegisters::default()).collect(),
             safe: match setup.safe_ns {
@@ -95,15 +96,15 @@ impl Design for SmmuV2 {
         }
     }
 
-    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+    fn stages(own: &mut SmmuV2UnitState) -> Vec<&mut Stage> {
         vec![&mut own.stage1, &mut own.globals, &mut own.stage2]
     }
 
-    fn others(own: &Own) -> usize {
+    fn others(own: &SmmuV2UnitState) -> usize {
         own.micro.values().map(Cache::len).sum::<usize>() + own.matched.len()
     }
 
-    fn evict(own: &mut Own) {
+    fn evict(own: &mut SmmuV2UnitState) {
         own.matched.clear();
         own.micro.clear();
     }
@@ -116,23 +117,28 @@ impl Design for SmmuV2 {
         unit: &SmmuV2Registers,
         state: &mut State,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, SmmuV2Refusal> {
         unit.translate(state, of)
     }
 
-    fn refuse(_: &SmmuV2Registers, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    fn refuse(
+        _: &SmmuV2Registers,
+        state: &mut State,
+        refusal: SmmuV2Refusal,
+        of: Request,
+    ) -> DmaFault {
         super::faults::refuse(state, refusal, of)
     }
 
-    fn is_conflict(refusal: &Refusal) -> bool {
-        matches!(refusal, Refusal::Context { code, .. } if *code == context::CONFLICT)
+    fn is_conflict(refusal: &SmmuV2Refusal) -> bool {
+        matches!(refusal, SmmuV2Refusal::Context { code, .. } if *code == context::CONFLICT)
     }
 
-    fn rank(what: &Invalidate) -> Rank {
+    fn rank(what: &SmmuV2Invalidation) -> Rank {
         what.rank()
     }
 
-    fn invalidate(state: &mut State, what: Invalidate) {
+    fn invalidate(state: &mut State, what: SmmuV2Invalidation) {
         maintenance::apply(state, what);
     }
 }

@@ -48,7 +48,7 @@ pub(super) enum Signal {
 
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidate {
+pub enum SmmuV3Invalidation {
     Stream { sid: u32, leaf_only: bool },
     Streams { first: u32, last: u32 },
     Descriptor { sid: u32, ssid: u32 },
@@ -70,17 +70,21 @@ pub struct Span {
     pub drops: Drops,
 }
 
+/// Effect of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum SmmuV3Effect {
     Nothing,
-    Invalidate(Invalidate),
+    Invalidate(SmmuV3Invalidation),
     Sync(Signal),
     Respond { to: ReplyTo, response: Response },
     Resume { to: ReplyTo, tag: u16, how: Resume },
 }
 
 /// Effect of a command; `None` if there is no such command here.
-pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Effect)> {
+pub(super) fn decode(
+    words: [u64; 2],
+    id: &SmmuIdentification,
+) -> Option<(CommandKind, SmmuV3Effect)> {
     use CommandKind as K;
     let [w0, w1] = words;
     let sid = (w0 >> 32) as u32;
@@ -92,51 +96,51 @@ pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(Comman
     let vmid = if stage2 { vmid } else { 0 };
     let vmid = if id.has(0, 18) { vmid } else { vmid & 0xff };
     let asid = if id.has(0, 12) { asid } else { asid & 0xff };
-    let drop = |kind, what| Some((kind, Effect::Invalidate(what)));
+    let drop = |kind, what| Some((kind, SmmuV3Effect::Invalidate(what)));
     match w0 & 0xff {
-        0x01 => Some((K::PrefetchConfig, Effect::Nothing)),
-        0x02 => Some((K::PrefetchAddr, Effect::Nothing)),
+        0x01 => Some((K::PrefetchConfig, SmmuV3Effect::Nothing)),
+        0x02 => Some((K::PrefetchAddr, SmmuV3Effect::Nothing)),
         0x03 => {
             let leaf_only = w1 & 1 != 0;
-            drop(K::CfgiSte, Invalidate::Stream { sid, leaf_only })
+            drop(K::CfgiSte, SmmuV3Invalidation::Stream { sid, leaf_only })
         }
         0x04 => {
             let lg2 = (w1 & 0x1f) + 1;
             let mask = ((1u64 << lg2) - 1) as u32;
             let (first, last) = (sid & !mask, sid | mask);
-            drop(K::CfgiSteRange, Invalidate::Streams { first, last })
+            drop(K::CfgiSteRange, SmmuV3Invalidation::Streams { first, last })
         }
-        0x05 if stage1 => drop(K::CfgiCd, Invalidate::Descriptor { sid, ssid }),
-        0x06 if stage1 => drop(K::CfgiCdAll, Invalidate::Descriptors { sid }),
-        0x07 => Some((K::CfgiVmsPidm, Effect::Nothing)),
-        0x10 if stage1 => drop(K::TlbiNhAll, Invalidate::Vmid1 { vmid }),
-        0x11 if stage1 => drop(K::TlbiNhAsid, Invalidate::Asid { vmid, asid }),
+        0x05 if stage1 => drop(K::CfgiCd, SmmuV3Invalidation::Descriptor { sid, ssid }),
+        0x06 if stage1 => drop(K::CfgiCdAll, SmmuV3Invalidation::Descriptors { sid }),
+        0x07 => Some((K::CfgiVmsPidm, SmmuV3Effect::Nothing)),
+        0x10 if stage1 => drop(K::TlbiNhAll, SmmuV3Invalidation::Vmid1 { vmid }),
+        0x11 if stage1 => drop(K::TlbiNhAsid, SmmuV3Invalidation::Asid { vmid, asid }),
         0x12 if stage1 => {
             let what = span(words, id)?;
-            drop(K::TlbiNhVa, Invalidate::Va { vmid, asid, what })
+            drop(K::TlbiNhVa, SmmuV3Invalidation::Va { vmid, asid, what })
         }
         0x13 if stage1 => {
             let what = span(words, id)?;
-            drop(K::TlbiNhVaa, Invalidate::Vaa { vmid, what })
+            drop(K::TlbiNhVaa, SmmuV3Invalidation::Vaa { vmid, what })
         }
-        0x20 if hypervisor => Some((K::TlbiEl2All, Effect::Nothing)),
-        0x21 if hypervisor => Some((K::TlbiEl2Asid, Effect::Nothing)),
-        0x22 if hypervisor => Some((K::TlbiEl2Va, Effect::Nothing)),
-        0x23 if hypervisor => Some((K::TlbiEl2Vaa, Effect::Nothing)),
-        0x28 if stage2 => drop(K::TlbiS12Vmall, Invalidate::Vmid { vmid }),
+        0x20 if hypervisor => Some((K::TlbiEl2All, SmmuV3Effect::Nothing)),
+        0x21 if hypervisor => Some((K::TlbiEl2Asid, SmmuV3Effect::Nothing)),
+        0x22 if hypervisor => Some((K::TlbiEl2Va, SmmuV3Effect::Nothing)),
+        0x23 if hypervisor => Some((K::TlbiEl2Vaa, SmmuV3Effect::Nothing)),
+        0x28 if stage2 => drop(K::TlbiS12Vmall, SmmuV3Invalidation::Vmid { vmid }),
         0x2a if stage2 => {
             let what = span(words, id)?;
-            drop(K::TlbiS2Ipa, Invalidate::Ipa { vmid, what })
+            drop(K::TlbiS2Ipa, SmmuV3Invalidation::Ipa { vmid, what })
         }
-        0x30 => drop(K::TlbiNsnhAll, Invalidate::Everything),
+        0x30 => drop(K::TlbiNsnhAll, SmmuV3Invalidation::Everything),
         0x40..=0x45 => devices(words, id),
-        0x46 => Some((K::Sync, Effect::Sync(signal(words, id)?))),
+        0x46 => Some((K::Sync, SmmuV3Effect::Sync(signal(words, id)?))),
         _ => None,
     }
 }
 
 /// Commands to devices, and for stalled accesses.
-fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Effect)> {
+fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, SmmuV3Effect)> {
     use CommandKind as K;
     let [w0, w1] = words;
     let sid = (w0 >> 32) as u32;
@@ -153,7 +157,7 @@ fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Eff
             let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
             let stream = sid;
             let forget = Forget { stream, pasid, range };
-            Some((K::AtcInv, Effect::Invalidate(Invalidate::Device(forget))))
+            Some((K::AtcInv, SmmuV3Effect::Invalidate(SmmuV3Invalidation::Device(forget))))
         }
         0x41 if id.has(0, 16) => {
             let response = match w1 >> 12 & 3 {
@@ -165,7 +169,7 @@ fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Eff
             let pasid = (w0 >> 11 & 1 == 1).then_some(Pasid::new(ssid));
             let name = ReplyName::Group(GroupId::new((w1 & 0x1ff) as u16));
             let to = reply_to(sid, pasid, name);
-            Some((K::PriResp, Effect::Respond { to, response }))
+            Some((K::PriResp, SmmuV3Effect::Respond { to, response }))
         }
         // Where nothing stalls there is nothing to resume.
         0x44 | 0x45 if id.field(0, 24, 2) == 1 => None,
@@ -176,9 +180,9 @@ fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Eff
                 _ => Resume::End,
             };
             let to = reply_to(sid, None, ReplyName::Stall(StallTag::new(tag)));
-            Some((K::Resume, Effect::Resume { to, tag, how }))
+            Some((K::Resume, SmmuV3Effect::Resume { to, tag, how }))
         }
-        0x45 => Some((K::StallTerm, Effect::Nothing)),
+        0x45 => Some((K::StallTerm, SmmuV3Effect::Nothing)),
         _ => None,
     }
 }

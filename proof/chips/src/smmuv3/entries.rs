@@ -21,13 +21,13 @@ pub(super) enum StreamTableEntry {
         stage1: Option<Stage1>,
         stage2: Option<Stage2>,
         vmid: u16,
-        translations: Translations,
+        translations: AtsPermission,
     },
 }
 
 /// Permission of a device to ask for translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Translations {
+pub(super) enum AtsPermission {
     Given,
     Refused,
 }
@@ -75,12 +75,12 @@ pub(super) struct Stage2 {
     pub root: PhysAddr,
     /// Level of the root, counted from the leaf.
     pub level: u8,
-    pub records: Records,
+    pub records: FaultBehavior,
 }
 
 /// Recording of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Records {
+pub(super) enum FaultBehavior {
     Faults,
     Nothing,
     /// Always, and the access waits.
@@ -93,17 +93,17 @@ pub(super) struct ContextDescriptor {
     /// Nothing if walks through it are disabled.
     pub table: Option<(TableFormat, PhysAddr)>,
     pub asid: u16,
-    pub records: Records,
+    pub records: FaultBehavior,
 }
 
 fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
 }
 
-fn records(flag: u64) -> Records {
+fn records(flag: u64) -> FaultBehavior {
     match flag {
-        0 => Records::Nothing,
-        _ => Records::Faults,
+        0 => FaultBehavior::Nothing,
+        _ => FaultBehavior::Faults,
     }
 }
 
@@ -160,8 +160,8 @@ pub(super) fn stream_entry(
         vmid,
         // Full ATS; the split-stage form is not modelled.
         translations: match field(words[1], 28, 2) {
-            1 => Translations::Given,
-            _ => Translations::Refused,
+            1 => AtsPermission::Given,
+            _ => AtsPermission::Refused,
         },
     })
 }
@@ -233,7 +233,7 @@ fn stage2(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage2, Illegal> {
         root: PhysAddr::new(words[3] & 0x000f_ffff_ffff_fff0),
         level,
         records: match stalls {
-            true => Records::Stalls,
+            true => FaultBehavior::Stalls,
             false => records(field(w2, 58, 1)),
         },
     })
@@ -280,7 +280,7 @@ pub(super) fn context_descriptor(
         table,
         asid,
         records: match stalls {
-            true => Records::Stalls,
+            true => FaultBehavior::Stalls,
             false => records(field(w0, 45, 1)),
         },
     })

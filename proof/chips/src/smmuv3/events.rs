@@ -40,7 +40,7 @@ pub enum Class {
 
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SmmuV3Refusal {
     /// Without a word.
     Silent,
     /// With an event that has no address.
@@ -56,9 +56,9 @@ pub enum Refusal {
 }
 
 /// Cached structure: its contents, or the event that reading it ends in.
-pub(super) type Cached<T> = Result<T, Refusal>;
+pub(super) type Cached<T> = Result<T, SmmuV3Refusal>;
 
-impl Refusal {
+impl SmmuV3Refusal {
     pub fn code(self) -> u8 {
         match self {
             Self::Silent => 0,
@@ -102,7 +102,12 @@ impl Refusal {
 
 impl SmmuRegisters {
     /// Records a refusal and returns the fault that the device is told.
-    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    pub(super) fn refuse(
+        &self,
+        state: &mut State,
+        refusal: SmmuV3Refusal,
+        of: Request,
+    ) -> DmaFault {
         state.counts.faults += 1;
         let hidden = refusal.code() == BAD_STREAM && state.own.registers.cr2 & 2 == 0;
         let record = refusal.record(of);

@@ -2,7 +2,7 @@
 
 use portolan::addr::{InvalTag, PhysAddr};
 
-use super::commands::{Effect, Invalidate, Signal, decode};
+use super::commands::{Signal, SmmuV3Effect, SmmuV3Invalidation, decode};
 use super::registers::CMDQ_ERROR;
 use super::{SmmuRegisters, State};
 use crate::stage::{Drops, Sizes};
@@ -54,15 +54,15 @@ impl SmmuRegisters {
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;
         state.own.unsynced = match effect {
-            Effect::Sync(_) => 0,
+            SmmuV3Effect::Sync(_) => 0,
             _ => state.own.unsynced + 1,
         };
         match effect {
-            Effect::Nothing => {}
-            Effect::Respond { to, response } => state.asking.tell(to, response),
-            Effect::Resume { to, tag, how } => self.resume(state, to, tag, how),
-            Effect::Invalidate(what) => self.take(state, what),
-            Effect::Sync(signal) => {
+            SmmuV3Effect::Nothing => {}
+            SmmuV3Effect::Respond { to, response } => state.asking.tell(to, response),
+            SmmuV3Effect::Resume { to, tag, how } => self.resume(state, to, tag, how),
+            SmmuV3Effect::Invalidate(what) => self.take(state, what),
+            SmmuV3Effect::Sync(signal) => {
                 // Commands before it have no order (sections 4.4 and 4.8).
                 let awaited = std::mem::take(&mut state.pending);
                 self.complete(state, awaited);
@@ -79,26 +79,28 @@ impl SmmuRegisters {
     }
 }
 
-pub(super) fn rank(what: &Invalidate) -> Rank {
+pub(super) fn rank(what: &SmmuV3Invalidation) -> Rank {
     match what {
-        Invalidate::Stream { .. } | Invalidate::Streams { .. } => Rank::Streams,
-        Invalidate::Descriptor { .. } | Invalidate::Descriptors { .. } => Rank::Spaces,
-        Invalidate::Ipa { what, .. } if what.drops.pointers == Sizes::NONE => {
+        SmmuV3Invalidation::Stream { .. } | SmmuV3Invalidation::Streams { .. } => Rank::Streams,
+        SmmuV3Invalidation::Descriptor { .. } | SmmuV3Invalidation::Descriptors { .. } => {
+            Rank::Spaces
+        }
+        SmmuV3Invalidation::Ipa { what, .. } if what.drops.pointers == Sizes::NONE => {
             Rank::SecondStageLeaves
         }
-        Invalidate::Ipa { .. } => Rank::SecondStage,
-        Invalidate::Va { what, .. } | Invalidate::Vaa { what, .. }
+        SmmuV3Invalidation::Ipa { .. } => Rank::SecondStage,
+        SmmuV3Invalidation::Va { what, .. } | SmmuV3Invalidation::Vaa { what, .. }
             if what.drops.pointers == Sizes::NONE =>
         {
             Rank::Leaves
         }
-        Invalidate::Va { .. }
-        | Invalidate::Vaa { .. }
-        | Invalidate::Asid { .. }
-        | Invalidate::Vmid1 { .. }
-        | Invalidate::Vmid { .. }
-        | Invalidate::Everything => Rank::Translations,
-        Invalidate::Device(_) => Rank::Devices,
+        SmmuV3Invalidation::Va { .. }
+        | SmmuV3Invalidation::Vaa { .. }
+        | SmmuV3Invalidation::Asid { .. }
+        | SmmuV3Invalidation::Vmid1 { .. }
+        | SmmuV3Invalidation::Vmid { .. }
+        | SmmuV3Invalidation::Everything => Rank::Translations,
+        SmmuV3Invalidation::Device(_) => Rank::Devices,
     }
 }
 
@@ -106,55 +108,57 @@ fn stage1_context(vmid: u16, asid: u16) -> InvalTag {
     super::translate::stage1_tag(vmid, asid).context
 }
 
-pub(super) fn invalidate(state: &mut State, what: Invalidate) {
+pub(super) fn invalidate(state: &mut State, what: SmmuV3Invalidation) {
     let every = Drops::ALL;
     match what {
-        Invalidate::Stream { sid, leaf_only } => {
+        SmmuV3Invalidation::Stream { sid, leaf_only } => {
             drop_streams(state, sid, sid);
             if !leaf_only {
                 state.own.spans.clear();
             }
         }
-        Invalidate::Streams { first, last } => {
+        SmmuV3Invalidation::Streams { first, last } => {
             drop_streams(state, first, last);
             state.own.spans.clear();
             if (first, last) == (0, u32::MAX) {
                 state.cleaned.0 = Invalidated::Done;
             }
         }
-        Invalidate::Descriptor { sid, ssid } => {
+        SmmuV3Invalidation::Descriptor { sid, ssid } => {
             state.own.descriptors.remove(&(sid, ssid));
         }
-        Invalidate::Descriptors { sid } => state.own.descriptors.retain(|key, _| key.0 != sid),
-        Invalidate::Asid { vmid, asid } => {
+        SmmuV3Invalidation::Descriptors { sid } => {
+            state.own.descriptors.retain(|key, _| key.0 != sid)
+        }
+        SmmuV3Invalidation::Asid { vmid, asid } => {
             let reach = Reach::Context(stage1_context(vmid, asid));
             state.own.stage1.invalidate(reach, None, every);
         }
-        Invalidate::Va { vmid, asid, what } => {
+        SmmuV3Invalidation::Va { vmid, asid, what } => {
             let reach = Reach::Range(stage1_context(vmid, asid), what.range);
             state.own.stage1.invalidate(reach, None, what.drops);
             let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
             state.own.globals.invalidate(reach, None, what.drops);
         }
-        Invalidate::Vaa { vmid, what } => {
+        SmmuV3Invalidation::Vaa { vmid, what } => {
             let owner = vmid.into();
             state.own.stage1.invalidate_range_of_owner(what.range, owner, what.drops);
             let reach = Reach::Range(InvalTag::new(owner), what.range);
             state.own.globals.invalidate(reach, None, what.drops);
         }
-        Invalidate::Vmid1 { vmid } => drop_stage1(state, vmid),
-        Invalidate::Vmid { vmid } => {
+        SmmuV3Invalidation::Vmid1 { vmid } => drop_stage1(state, vmid),
+        SmmuV3Invalidation::Vmid { vmid } => {
             drop_stage1(state, vmid);
             let reach = Reach::Context(InvalTag::new(vmid.into()));
             state.own.stage2.invalidate(reach, None, every);
         }
-        Invalidate::Ipa { vmid, what } => {
+        SmmuV3Invalidation::Ipa { vmid, what } => {
             // Combined translations of both stages stay, as they may.
             let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
             state.own.stage2.invalidate(reach, None, what.drops);
         }
-        Invalidate::Device(what) => state.remote.forget(what),
-        Invalidate::Everything => {
+        SmmuV3Invalidation::Device(what) => state.remote.forget(what),
+        SmmuV3Invalidation::Everything => {
             for stage in [&mut state.own.stage1, &mut state.own.globals, &mut state.own.stage2] {
                 stage.invalidate(Reach::All, None, every);
             }

@@ -9,7 +9,7 @@ use portolan::iopf::{
     Permissions, Place, RawPageRequest, ReplyTo, RequestKind, Response, StallTag,
 };
 
-use super::events::Refusal;
+use super::events::SmmuV3Refusal;
 use super::registers::irq;
 use super::{EventRecord, SmmuRegisters, State};
 use crate::asking::Transfer;
@@ -59,7 +59,7 @@ impl SmmuRegisters {
         match self.go_through(state, wanted.of, wanted.bytes) {
             Ok(pieces) => Transfer::Done(pieces),
             Err((at, refusal)) => {
-                let stalled = matches!(refusal, Refusal::Stalled { .. });
+                let stalled = matches!(refusal, SmmuV3Refusal::Stalled { .. });
                 let free = (0..=u16::MAX).find(|tag| !state.own.stalled.contains_key(tag));
                 let record = refusal.record(at);
                 let Some((tag, mut record)) = free.zip(record).filter(|_| stalled) else {

@@ -3,10 +3,10 @@
 use portolan::addr::{InvalTag, Iova, Pasid, PhysAddr, StreamId};
 
 use super::entries::{
-    ContextDescriptor, DefaultSubstream, DescriptorTable, Records, Stage1, Stage2,
-    StreamTableEntry, Translations, context_descriptor, stream_entry,
+    AtsPermission, ContextDescriptor, DefaultSubstream, DescriptorTable, FaultBehavior, Stage1,
+    Stage2, StreamTableEntry, context_descriptor, stream_entry,
 };
-use super::events::{self, AtStage, Cached, Class, Refusal};
+use super::events::{self, AtStage, Cached, Class, SmmuV3Refusal};
 use super::{SmmuRegisters, State};
 use crate::stage::{Ended, Known, Tag, top_of};
 use portolan_sim::decode::{
@@ -23,16 +23,16 @@ fn stage2_tag(vmid: u16) -> Tag {
     Tag { context: InvalTag::new(vmid.into()), owner: vmid.into() }
 }
 
-fn configuration(code: u8) -> Refusal {
-    Refusal::Configuration { code }
+fn configuration(code: u8) -> SmmuV3Refusal {
+    SmmuV3Refusal::Configuration { code }
 }
 
-fn fault(records: Records, code: u8, stage: AtStage, class: Class) -> Refusal {
+fn fault(records: FaultBehavior, code: u8, stage: AtStage, class: Class) -> SmmuV3Refusal {
     match records {
-        Records::Faults => Refusal::Translation { code, stage, class },
-        Records::Stalls if stalls(code) => Refusal::Stalled { code, stage, class },
-        Records::Stalls => Refusal::Translation { code, stage, class },
-        Records::Nothing => Refusal::Unrecorded { code },
+        FaultBehavior::Faults => SmmuV3Refusal::Translation { code, stage, class },
+        FaultBehavior::Stalls if stalls(code) => SmmuV3Refusal::Stalled { code, stage, class },
+        FaultBehavior::Stalls => SmmuV3Refusal::Translation { code, stage, class },
+        FaultBehavior::Nothing => SmmuV3Refusal::Unrecorded { code },
     }
 }
 
@@ -54,18 +54,22 @@ fn walk_code(walk: WalkFault) -> u8 {
 
 impl SmmuRegisters {
     /// Memory address of one device address.
-    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    pub(super) fn translate(
+        &self,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, SmmuV3Refusal> {
         let Request { stream, pasid, iova, access } = of;
         let untranslated = Ok(PhysAddr::new(iova.get()));
         if !state.own.registers.enabled() {
             return match state.own.registers.gbpa >> 20 & 1 {
                 0 => untranslated,
-                _ => Err(Refusal::Silent),
+                _ => Err(SmmuV3Refusal::Silent),
             };
         }
         let entry = self.stream(state, stream.get())?;
         let (stage1, stage2, vmid) = match entry {
-            StreamTableEntry::Abort => return Err(Refusal::Silent),
+            StreamTableEntry::Abort => return Err(SmmuV3Refusal::Silent),
             StreamTableEntry::Bypass => return untranslated,
             StreamTableEntry::Translate { stage1, stage2, vmid, .. } => (stage1, stage2, vmid),
         };
@@ -92,7 +96,7 @@ impl SmmuRegisters {
         let ats = self.setup.identification.has(0, 10) && state.own.registers.enabled();
         ats && matches!(
             entry,
-            StreamTableEntry::Translate { translations: Translations::Given, .. }
+            StreamTableEntry::Translate { translations: AtsPermission::Given, .. }
         )
     }
 
@@ -111,7 +115,7 @@ impl SmmuRegisters {
         }
         let entry = self.locate_stream(state, sid).and_then(|at| {
             let code = events::STE_FETCH;
-            let words = self.words(at).ok_or(Refusal::Fetch { code, at })?;
+            let words = self.words(at).ok_or(SmmuV3Refusal::Fetch { code, at })?;
             let id = &self.setup.identification;
             stream_entry(words, id).map_err(|_| configuration(events::BAD_STE))
         });
@@ -122,7 +126,7 @@ impl SmmuRegisters {
         entry
     }
 
-    fn locate_stream(&self, state: &mut State, sid: u32) -> Result<PhysAddr, Refusal> {
+    fn locate_stream(&self, state: &mut State, sid: u32) -> Result<PhysAddr, SmmuV3Refusal> {
         let bad = configuration(events::BAD_STREAM);
         let id = &self.setup.identification;
         let bits = id.field(1, 0, 6).min(32);
@@ -149,7 +153,7 @@ impl SmmuRegisters {
             None => {
                 let code = events::STE_FETCH;
                 let span = self.memory.read_u64(at);
-                let span = span.ok_or(Refusal::Fetch { code, at })?;
+                let span = span.ok_or(SmmuV3Refusal::Fetch { code, at })?;
                 // Drivers add tables without a word, so that absence is not cached.
                 if span & 0x1f != 0 {
                     state.own.spans.insert(at.get(), span);
@@ -200,7 +204,7 @@ impl SmmuRegisters {
                 let at = PhysAddr::new(stage1.table.get() + (wide >> leaf_lg2) * 8);
                 let at = self.behind(state, stage2, vmid, at, Class::Descriptor)?;
                 let pointer = self.memory.read_u64(at);
-                let pointer = pointer.ok_or(Refusal::Fetch { code, at })?;
+                let pointer = pointer.ok_or(SmmuV3Refusal::Fetch { code, at })?;
                 if pointer & 1 == 0 {
                     return Err(configuration(events::BAD_SUBSTREAM));
                 }
@@ -209,7 +213,7 @@ impl SmmuRegisters {
             }
         };
         let at = self.behind(state, stage2, vmid, PhysAddr::new(at), Class::Descriptor)?;
-        let words = self.words(at).ok_or(Refusal::Fetch { code, at })?;
+        let words = self.words(at).ok_or(SmmuV3Refusal::Fetch { code, at })?;
         let id = &self.setup.identification;
         context_descriptor(words, stage1.stalls, id).map_err(|_| configuration(events::BAD_CD))
     }
@@ -222,7 +226,7 @@ impl SmmuRegisters {
         vmid: u16,
         at: PhysAddr,
         class: Class,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, SmmuV3Refusal> {
         let Some(stage2) = stage2 else { return Ok(at) };
         let ipa = Iova::new(at.get());
         let leaf = self.second(state, stage2, vmid, ipa, class)?;
@@ -239,7 +243,7 @@ impl SmmuRegisters {
         vmid: u16,
         ipa: Iova,
         class: Class,
-    ) -> Result<Leaf, Refusal> {
+    ) -> Result<Leaf, SmmuV3Refusal> {
         let tag = stage2_tag(vmid);
         if let Some(Known::Present { leaf, .. }) = state.own.stage2.lookup(tag.context, ipa) {
             return Ok(leaf);
@@ -287,7 +291,7 @@ impl SmmuRegisters {
         vmid: u16,
         iova: Iova,
         access: AccessKind,
-    ) -> Result<Leaf, Refusal> {
+    ) -> Result<Leaf, SmmuV3Refusal> {
         let tag = stage1_tag(vmid, context.asid);
         let refused = |code| fault(context.records, code, AtStage::One, Class::Input);
         let global = InvalTag::new(vmid.into());
@@ -352,7 +356,7 @@ impl SmmuRegisters {
 fn substream(
     stage1: Option<Stage1>,
     pasid: Option<Pasid>,
-) -> Result<Option<(Stage1, u32)>, Refusal> {
+) -> Result<Option<(Stage1, u32)>, SmmuV3Refusal> {
     let Some(stage1) = stage1 else {
         return match pasid {
             None => Ok(None),
@@ -373,17 +377,22 @@ fn substream(
     }
 }
 
-fn permit(leaf: Leaf, access: AccessKind, records: Records, stage: AtStage) -> Result<(), Refusal> {
+fn permit(
+    leaf: Leaf,
+    access: AccessKind,
+    records: FaultBehavior,
+    stage: AtStage,
+) -> Result<(), SmmuV3Refusal> {
     permit_class(leaf, access, records, stage, Class::Input)
 }
 
 fn permit_class(
     leaf: Leaf,
     access: AccessKind,
-    records: Records,
+    records: FaultBehavior,
     stage: AtStage,
     class: Class,
-) -> Result<(), Refusal> {
+) -> Result<(), SmmuV3Refusal> {
     let permissions: Permissions = leaf.permissions;
     if permissions.allow(access) {
         return Ok(());

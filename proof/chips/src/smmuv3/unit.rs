@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iopf::StallTag;
 
-use super::commands::Invalidate;
+use super::commands::SmmuV3Invalidation;
 use super::entries::{ContextDescriptor, StreamTableEntry};
-use super::events::{Cached, Refusal, TLB_CONFLICT};
+use super::events::{Cached, SmmuV3Refusal, TLB_CONFLICT};
 use super::registers::Registers;
 use super::requests::Waiting;
 use super::{EventRecord, SmmuCounts, SmmuRegisters, SmmuSetup, State, queue};
@@ -24,8 +24,9 @@ use portolan_sim::request::Request;
 #[derive(Debug)]
 pub enum SmmuV3 {}
 
+/// Registers, queues and caches of the unit.
 #[derive(Debug)]
-pub struct Own {
+pub struct SmmuV3UnitState {
     pub(super) registers: Registers,
     /// Commands since the last sync.
     pub(super) unsynced: u64,
@@ -47,16 +48,16 @@ pub struct Own {
 impl Design for SmmuV3 {
     type Word = AtomicU64;
     type Setup = SmmuSetup;
-    type Own = Own;
+    type Own = SmmuV3UnitState;
     type Counts = SmmuCounts;
-    type Invalidate = Invalidate;
-    type Refusal = Refusal;
+    type Invalidate = SmmuV3Invalidation;
+    type Refusal = SmmuV3Refusal;
 
     /// Two pages of 64 KiB.
     const WINDOW: usize = 0x2_0000;
 
-    fn reset(setup: &SmmuSetup) -> Own {
-        Own {
+    fn reset(setup: &SmmuSetup) -> SmmuV3UnitState {
+        SmmuV3UnitState {
             registers: Registers::reset(&setup.identification),
             unsynced: 0,
             entries: BTreeMap::new(),
@@ -71,15 +72,15 @@ impl Design for SmmuV3 {
         }
     }
 
-    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+    fn stages(own: &mut SmmuV3UnitState) -> Vec<&mut Stage> {
         vec![&mut own.stage1, &mut own.globals, &mut own.stage2]
     }
 
-    fn others(own: &Own) -> usize {
+    fn others(own: &SmmuV3UnitState) -> usize {
         own.entries.len() + own.spans.len() + own.descriptors.len()
     }
 
-    fn evict(own: &mut Own) {
+    fn evict(own: &mut SmmuV3UnitState) {
         own.entries.clear();
         own.spans.clear();
         own.descriptors.clear();
@@ -93,23 +94,28 @@ impl Design for SmmuV3 {
         unit: &SmmuRegisters,
         state: &mut State,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, SmmuV3Refusal> {
         unit.translate(state, of)
     }
 
-    fn refuse(unit: &SmmuRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    fn refuse(
+        unit: &SmmuRegisters,
+        state: &mut State,
+        refusal: SmmuV3Refusal,
+        of: Request,
+    ) -> DmaFault {
         unit.refuse(state, refusal, of)
     }
 
-    fn is_conflict(refusal: &Refusal) -> bool {
+    fn is_conflict(refusal: &SmmuV3Refusal) -> bool {
         refusal.code() == TLB_CONFLICT
     }
 
-    fn rank(what: &Invalidate) -> Rank {
+    fn rank(what: &SmmuV3Invalidation) -> Rank {
         queue::rank(what)
     }
 
-    fn invalidate(state: &mut State, what: Invalidate) {
+    fn invalidate(state: &mut State, what: SmmuV3Invalidation) {
         queue::invalidate(state, what);
     }
 
@@ -118,7 +124,7 @@ impl Design for SmmuV3 {
     }
 
     /// Translated accesses are taken on trust, or only while the stream may have translations (CR0.ATSCHK).
-    fn checks_translated(own: &Own) -> bool {
+    fn checks_translated(own: &SmmuV3UnitState) -> bool {
         own.registers.checks_translated()
     }
 }

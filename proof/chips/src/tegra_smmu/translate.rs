@@ -16,23 +16,23 @@ const SECTION: PageSize = PageSize::of_lg2(22);
 
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TegraRefusal {
     /// The stream is no client's, or without the memory controller no device reaches memory.
     NoClient,
     /// That of a client of the memory controller.
-    Of(u8, Cause),
+    Of(u8, RefusalCause),
 }
 
 /// Cause of the refusal of an access, with its number in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum RefusalCause {
     /// No memory has the address.
     Decode,
     /// The page is absent, or lets other accesses through.
     Page(Permissions),
 }
 
-impl Cause {
+impl RefusalCause {
     const fn code(self) -> u32 {
         match self {
             Self::Decode => 2,
@@ -53,10 +53,10 @@ impl Cause {
 }
 
 /// Records a refusal; returns the fault that the device is told.
-pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+pub(super) fn refuse(state: &mut State, refusal: TegraRefusal, of: Request) -> DmaFault {
     match refusal {
-        Refusal::NoClient => DmaFault::of(of, 0),
-        Refusal::Of(client, cause) => {
+        TegraRefusal::NoClient => DmaFault::of(of, 0),
+        TegraRefusal::Of(client, cause) => {
             state.counts.faults += 1;
             record(state, client, of, cause);
             DmaFault::of(of, cause.code())
@@ -66,19 +66,19 @@ pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFau
 
 impl TegraRegisters {
     /// Address that an access reaches.
-    pub(super) fn way(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    pub(super) fn way(&self, state: &mut State, of: Request) -> Result<PhysAddr, TegraRefusal> {
         if state.is_gone() {
-            return Err(Refusal::NoClient);
+            return Err(TegraRefusal::NoClient);
         }
         let mut all = self.setup.chip.clients().into_iter();
         let behind = all.find(|one| one.stream == of.stream);
-        let behind = behind.ok_or(Refusal::NoClient)?;
+        let behind = behind.ok_or(TegraRefusal::NoClient)?;
         let [reads, writes] = behind.clients;
         let client = match of.access {
             AccessKind::Read => reads,
             AccessKind::Write => writes,
         };
-        let client = client.ok_or(Refusal::NoClient)?;
+        let client = client.ok_or(TegraRefusal::NoClient)?;
         let registers = &state.own.registers;
         let n = usize::from(client) / 32 % ENABLES.len();
         let translated = registers.enables[n] >> (client % 32) & 1 == 1;
@@ -88,14 +88,14 @@ impl TegraRegisters {
             Some(asid) => self.translate(state, asid & 0x7f, of.iova, of.access),
             None => self.direct(of.iova),
         };
-        found.map_err(|cause| Refusal::Of(client, cause))
+        found.map_err(|cause| TegraRefusal::Of(client, cause))
     }
 
     /// Untranslated.
-    fn direct(&self, iova: Iova) -> Result<PhysAddr, Cause> {
+    fn direct(&self, iova: Iova) -> Result<PhysAddr, RefusalCause> {
         match iova.get() >> self.setup.chip.memory_lg2() {
             0 => Ok(PhysAddr::new(iova.get())),
-            _ => Err(Cause::Decode),
+            _ => Err(RefusalCause::Decode),
         }
     }
 
@@ -105,9 +105,9 @@ impl TegraRegisters {
         asid: u32,
         iova: Iova,
         access: AccessKind,
-    ) -> Result<PhysAddr, Cause> {
+    ) -> Result<PhysAddr, RefusalCause> {
         if iova.get() >> 32 != 0 {
-            return Err(Cause::Page(Permissions::NONE));
+            return Err(RefusalCause::Page(Permissions::NONE));
         }
         let context = InvalTag::new(asid);
         let group = match state.own.tlb.lookup(context, iova) {
@@ -125,9 +125,9 @@ impl TegraRegisters {
             Slot::Page { pa, permissions } if permissions.allow(access) => {
                 Ok(PhysAddr::new(pa.get() | iova.get() & inside))
             }
-            Slot::Page { permissions, .. } => Err(Cause::Page(permissions)),
-            Slot::Absent => Err(Cause::Page(Permissions::NONE)),
-            Slot::Unreadable => Err(Cause::Decode),
+            Slot::Page { permissions, .. } => Err(RefusalCause::Page(permissions)),
+            Slot::Absent => Err(RefusalCause::Page(Permissions::NONE)),
+            Slot::Unreadable => Err(RefusalCause::Decode),
         }
     }
 
@@ -220,10 +220,10 @@ impl TegraRegisters {
 }
 
 /// Fills the record, if it is empty.
-fn record(state: &mut State, client: u8, of: Request, cause: Cause) {
+fn record(state: &mut State, client: u8, of: Request, cause: RefusalCause) {
     let bit = match cause {
-        Cause::Decode => 1 << 6,
-        Cause::Page(_) => 1 << 10,
+        RefusalCause::Decode => 1 << 6,
+        RefusalCause::Page(_) => 1 << 10,
     };
     let registers = &mut state.own.registers;
     if registers.intstatus != 0 {

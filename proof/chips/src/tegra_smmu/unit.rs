@@ -6,7 +6,7 @@ use portolan::addr::PhysAddr;
 
 use super::caches::{Cleaned, Flush, Group, Line, forget};
 use super::registers::Registers;
-use super::translate::Refusal;
+use super::translate::TegraRefusal;
 use super::{State, TegraCounts, TegraRegisters, TegraSetup};
 use crate::inject::DmaFault;
 use crate::stage::Stage;
@@ -21,8 +21,9 @@ use portolan_sim::request::Request;
 #[derive(Debug)]
 pub enum TegraSmmu {}
 
+/// Registers, queues and caches of the unit.
 #[derive(Debug)]
-pub struct Own {
+pub struct TegraUnitState {
     pub(super) registers: Registers,
     /// Flushes that take effect when a register is read, each with the number of the line that was cached last when
     /// it was written: later lines stay.
@@ -42,19 +43,19 @@ fn cache<V: Copy>(geometry: Option<CacheGeometry>) -> Cache<V> {
 impl Design for TegraSmmu {
     type Word = AtomicU32;
     type Setup = TegraSetup;
-    type Own = Own;
+    type Own = TegraUnitState;
     type Counts = TegraCounts;
     type Invalidate = Flush;
-    type Refusal = Refusal;
+    type Refusal = TegraRefusal;
 
     const WINDOW: usize = 0x1000;
 
-    fn reset(setup: &TegraSetup) -> Own {
+    fn reset(setup: &TegraSetup) -> TegraUnitState {
         let (tlb, ptc) = match &setup.temper {
             Temper::Adversarial => (None, None),
             Temper::Realistic(sizes) => (Some(sizes.iotlb), Some(sizes.walk)),
         };
-        Own {
+        TegraUnitState {
             registers: Registers::default(),
             pending: Vec::new(),
             now: 0,
@@ -65,15 +66,15 @@ impl Design for TegraSmmu {
     }
 
     /// None: its TLB holds groups of pages.
-    fn stages(_: &mut Own) -> Vec<&mut Stage> {
+    fn stages(_: &mut TegraUnitState) -> Vec<&mut Stage> {
         Vec::new()
     }
 
-    fn others(own: &Own) -> usize {
+    fn others(own: &TegraUnitState) -> usize {
         own.tlb.len() + own.ptc.len()
     }
 
-    fn evict(own: &mut Own) {
+    fn evict(own: &mut TegraUnitState) {
         own.tlb.drop_where(Reach::All, |_, _| true, |_, _| {});
         own.ptc.drop_where(Reach::All, |_, _| true, |_, _| {});
     }
@@ -84,11 +85,16 @@ impl Design for TegraSmmu {
         unit: &TegraRegisters,
         state: &mut State,
         of: Request,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, TegraRefusal> {
         unit.way(state, of)
     }
 
-    fn refuse(_: &TegraRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    fn refuse(
+        _: &TegraRegisters,
+        state: &mut State,
+        refusal: TegraRefusal,
+        of: Request,
+    ) -> DmaFault {
         super::translate::refuse(state, refusal, of)
     }
 

@@ -34,7 +34,7 @@ pub enum DescriptorKind {
 
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidate {
+pub enum VtdInvalidation {
     Contexts,
     ContextsOf {
         domain: u16,
@@ -80,9 +80,10 @@ pub enum Invalidate {
     },
 }
 
+/// Effect of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    Invalidate(Invalidate),
+pub(super) enum VtdEffect {
+    Invalidate(VtdInvalidation),
     Respond {
         to: ReplyTo,
         response: Response,
@@ -90,13 +91,14 @@ pub(super) enum Effect {
     /// With the status to write, if any.
     Wait {
         status: Option<(PhysAddr, u32)>,
-        interrupt: Interrupt,
+        interrupt: WaitInterrupt,
         fence: Fence,
     },
 }
 
+/// Interrupt at the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Interrupt {
+pub(super) enum WaitInterrupt {
     Wanted,
     NotWanted,
 }
@@ -147,7 +149,7 @@ fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
 pub(super) fn descriptor(
     words: [u64; 4],
     id: &VtdIdentification,
-) -> Result<(DescriptorKind, Effect), u8> {
+) -> Result<(DescriptorKind, VtdEffect), u8> {
     use DescriptorKind as K;
     let [low, high, ..] = words;
     if words[2] != 0 || words[3] != 0 {
@@ -157,7 +159,7 @@ pub(super) fn descriptor(
     let pasid = field(low, 32, 20) as u32;
     let granularity = field(low, 4, 2);
     let scalable = id.ecap(43, 1) == 1;
-    let drop = |kind, what| Ok((kind, Effect::Invalidate(what)));
+    let drop = |kind, what| Ok((kind, VtdEffect::Invalidate(what)));
     match field(low, 0, 4) | field(low, 9, 3) << 4 {
         1 => {
             let source = field(low, 32, 16) as u16;
@@ -176,10 +178,10 @@ pub(super) fn descriptor(
         5 => Ok((K::Wait, wait(low, high))),
         6 if scalable => {
             let what = match granularity {
-                2 => Invalidate::FirstStage { domain, pasid },
+                2 => VtdInvalidation::FirstStage { domain, pasid },
                 3 => {
                     let (range, drops) = pages(high, id).ok_or(error::RESERVED)?;
-                    Invalidate::FirstStagePages { domain, pasid, range, drops }
+                    VtdInvalidation::FirstStagePages { domain, pasid, range, drops }
                 }
                 _ => return Err(error::RESERVED),
             };
@@ -187,9 +189,9 @@ pub(super) fn descriptor(
         }
         7 if scalable => {
             let what = match granularity {
-                0 => Invalidate::PasidsOf { domain },
-                1 => Invalidate::Pasid { domain, pasid },
-                3 => Invalidate::Pasids,
+                0 => VtdInvalidation::PasidsOf { domain },
+                1 => VtdInvalidation::Pasid { domain, pasid },
+                3 => VtdInvalidation::Pasids,
                 _ => return Err(error::RESERVED),
             };
             drop(K::PasidCache, what)
@@ -200,7 +202,7 @@ pub(super) fn descriptor(
 }
 
 /// The entries that a descriptor names, as many as its mask says.
-fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<Invalidate> {
+fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<VtdInvalidation> {
     let (first, last) = (0, u16::MAX);
     let mask = field(low, 27, 5);
     let reserved = field(low, 5, 4) | field(low, 12, 15) | low >> 48 | high;
@@ -208,25 +210,25 @@ fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<Invalidate>
         return None;
     }
     if field(low, 4, 1) == 0 {
-        return Some(Invalidate::Interrupts { first, last });
+        return Some(VtdInvalidation::Interrupts { first, last });
     }
     if mask > id.ecap(20, 4) {
         return None;
     }
     let others = ((1u32 << mask) - 1) as u16;
     let index = field(low, 32, 16) as u16;
-    Some(Invalidate::Interrupts { first: index & !others, last: index | others })
+    Some(VtdInvalidation::Interrupts { first: index & !others, last: index | others })
 }
 
 /// Effect of a wait descriptor.
-fn wait(low: u64, high: u64) -> Effect {
+fn wait(low: u64, high: u64) -> VtdEffect {
     let at = PhysAddr::new(high & !3);
     let data = (low >> 32) as u32;
-    Effect::Wait {
+    VtdEffect::Wait {
         status: (field(low, 5, 1) == 1).then_some((at, data)),
         interrupt: match field(low, 4, 1) {
-            1 => Interrupt::Wanted,
-            _ => Interrupt::NotWanted,
+            1 => WaitInterrupt::Wanted,
+            _ => WaitInterrupt::NotWanted,
         },
         fence: match field(low, 6, 1) {
             1 => Fence::Yes,
@@ -236,7 +238,7 @@ fn wait(low: u64, high: u64) -> Effect {
 }
 
 /// Effect of a descriptor to a device.
-fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind, Effect), u8> {
+fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind, VtdEffect), u8> {
     use DescriptorKind as K;
     let pasid = field(low, 32, 20) as u32;
     let scalable = id.ecap(43, 1) == 1;
@@ -247,7 +249,7 @@ fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind
                 pasid: None,
                 range: device_pages(high, 0),
             };
-            Ok((K::DeviceTlb, Effect::Invalidate(Invalidate::Device(forget))))
+            Ok((K::DeviceTlb, VtdEffect::Invalidate(VtdInvalidation::Device(forget))))
         }
         8 if scalable && id.ecap(2, 1) == 1 => {
             let forget = Forget {
@@ -255,7 +257,7 @@ fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind
                 pasid: Some(pasid),
                 range: device_pages(high, 11),
             };
-            Ok((K::PasidDeviceTlb, Effect::Invalidate(Invalidate::Device(forget))))
+            Ok((K::PasidDeviceTlb, VtdEffect::Invalidate(VtdInvalidation::Device(forget))))
         }
         9 if id.ecap(29, 1) == 1 => {
             let response = match field(low, 12, 4) {
@@ -270,7 +272,7 @@ fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind
                 pasid: named.then_some(Pasid::new(pasid)),
                 name: ReplyName::Group(GroupId::new(field(high, 3, 9) as u16)),
             };
-            Ok((K::PageResponse, Effect::Respond { to, response }))
+            Ok((K::PageResponse, VtdEffect::Respond { to, response }))
         }
         _ => Err(error::TYPE),
     }
@@ -284,11 +286,11 @@ fn device_pages(word: u64, size: u32) -> IovaRange {
     }
 }
 
-fn contexts(granularity: u64, domain: u16, source: u16, mask: u16) -> Option<Invalidate> {
+fn contexts(granularity: u64, domain: u16, source: u16, mask: u16) -> Option<VtdInvalidation> {
     match granularity {
-        1 => Some(Invalidate::Contexts),
-        2 => Some(Invalidate::ContextsOf { domain }),
-        3 => Some(Invalidate::Context { domain, source, mask }),
+        1 => Some(VtdInvalidation::Contexts),
+        2 => Some(VtdInvalidation::ContextsOf { domain }),
+        3 => Some(VtdInvalidation::Context { domain, source, mask }),
         _ => None,
     }
 }
@@ -298,22 +300,22 @@ fn translations(
     domain: u16,
     address: u64,
     id: &VtdIdentification,
-) -> Option<Invalidate> {
+) -> Option<VtdInvalidation> {
     match granularity {
-        1 => Some(Invalidate::Translations),
-        2 => Some(Invalidate::TranslationsOf { domain }),
+        1 => Some(VtdInvalidation::Translations),
+        2 => Some(VtdInvalidation::TranslationsOf { domain }),
         // A unit that does not have it does more.
-        3 if id.cap(39, 1) == 0 => Some(Invalidate::TranslationsOf { domain }),
+        3 if id.cap(39, 1) == 0 => Some(VtdInvalidation::TranslationsOf { domain }),
         3 => {
             let (range, drops) = pages(address, id)?;
-            Some(Invalidate::Pages { domain, range, drops })
+            Some(VtdInvalidation::Pages { domain, range, drops })
         }
         _ => None,
     }
 }
 
 /// Effect of the context command register.
-pub(super) fn context_command(value: u64) -> Option<Invalidate> {
+pub(super) fn context_command(value: u64) -> Option<VtdInvalidation> {
     let mask = function_mask(field(value, 32, 2));
     contexts(field(value, 61, 2), value as u16, field(value, 16, 16) as u16, mask)
 }
@@ -323,6 +325,6 @@ pub(super) fn iotlb_command(
     value: u64,
     address: u64,
     id: &VtdIdentification,
-) -> Option<Invalidate> {
+) -> Option<VtdInvalidation> {
     translations(field(value, 60, 2), field(value, 32, 16) as u16, address, id)
 }

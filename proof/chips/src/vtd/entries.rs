@@ -3,7 +3,7 @@
 use portolan::addr::PhysAddr;
 
 use super::VtdIdentification;
-use super::faults::{Records, Refusal, reason};
+use super::faults::{FaultProcessing, VtdRefusal, reason};
 use portolan_sim::decode::TableFormat;
 
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
@@ -22,16 +22,16 @@ pub(super) enum ContextEntry {
         /// The PASID of requests that have none.
         default: u32,
         /// Refusal of requests with a PASID of their own, if they are refused.
-        refused: Option<Refusal>,
-        records: Records,
+        refused: Option<VtdRefusal>,
+        records: FaultProcessing,
         /// Rights of the device beside plain accesses.
-        remote: Remote,
+        remote: DeviceRights,
     },
 }
 
 /// Rights of a device beside plain accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Remote {
+pub(super) struct DeviceRights {
     pub translations: Lets,
     pub requests: Lets,
 }
@@ -43,7 +43,7 @@ pub(super) enum Lets {
     No,
 }
 
-impl Remote {
+impl DeviceRights {
     pub const NOTHING: Self = Self { translations: Lets::No, requests: Lets::No };
 }
 
@@ -53,7 +53,7 @@ pub(super) struct PasidEntry {
     pub domain: u16,
     pub through: Through,
     pub walk: Walk,
-    pub records: Records,
+    pub records: FaultProcessing,
 }
 
 /// Snooping of the walks of a PASID entry's tables.
@@ -83,31 +83,31 @@ fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
 }
 
-pub(super) fn records(fault_disable: u64) -> Records {
+pub(super) fn records(fault_disable: u64) -> FaultProcessing {
     match fault_disable {
-        0 => Records::Faults,
-        _ => Records::Nothing,
+        0 => FaultProcessing::Faults,
+        _ => FaultProcessing::Nothing,
     }
 }
 
 /// Address of the context table of a root entry of legacy mode.
-pub(super) fn root(words: [u64; 2]) -> Result<PhysAddr, Refusal> {
+pub(super) fn root(words: [u64; 2]) -> Result<PhysAddr, VtdRefusal> {
     if words[0] & 1 == 0 {
-        return Err(Refusal::recorded(reason::ROOT_ABSENT));
+        return Err(VtdRefusal::recorded(reason::ROOT_ABSENT));
     }
     if words[0] & !ADDRESS & !1 != 0 || words[1] != 0 {
-        return Err(Refusal::recorded(reason::ROOT_RESERVED));
+        return Err(VtdRefusal::recorded(reason::ROOT_RESERVED));
     }
     Ok(PhysAddr::new(words[0] & ADDRESS))
 }
 
 /// Address of the context table of one half of a root entry of scalable mode.
-pub(super) fn scalable_root(word: u64) -> Result<PhysAddr, Refusal> {
+pub(super) fn scalable_root(word: u64) -> Result<PhysAddr, VtdRefusal> {
     if word & 1 == 0 {
-        return Err(Refusal::recorded(reason::SM_ROOT_ABSENT));
+        return Err(VtdRefusal::recorded(reason::SM_ROOT_ABSENT));
     }
     if word & !ADDRESS & !1 != 0 {
-        return Err(Refusal::recorded(reason::SM_ROOT_RESERVED));
+        return Err(VtdRefusal::recorded(reason::SM_ROOT_RESERVED));
     }
     Ok(PhysAddr::new(word & ADDRESS))
 }
@@ -121,10 +121,10 @@ fn second(width: u64, pointer: u64, id: &VtdIdentification) -> Option<Table> {
 }
 
 /// Decodes a context entry of legacy mode.
-pub(super) fn context(words: [u64; 2], id: &VtdIdentification) -> Result<ContextEntry, Refusal> {
+pub(super) fn context(words: [u64; 2], id: &VtdIdentification) -> Result<ContextEntry, VtdRefusal> {
     let [low, high] = words;
     let recorded = records(field(low, 1, 1));
-    let refusal = |reason| Refusal { reason, recorded };
+    let refusal = |reason| VtdRefusal { reason, recorded };
     if low & 1 == 0 {
         return Err(refusal(reason::CONTEXT_ABSENT));
     }
@@ -145,10 +145,10 @@ pub(super) fn context(words: [u64; 2], id: &VtdIdentification) -> Result<Context
 }
 
 /// Decodes a context entry of scalable mode.
-pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, Refusal> {
+pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, VtdRefusal> {
     let [low, high, ..] = words;
     let recorded = records(field(low, 1, 1));
-    let refusal = |reason| Refusal { reason, recorded };
+    let refusal = |reason| VtdRefusal { reason, recorded };
     if low & 1 == 0 {
         return Err(refusal(reason::SM_CONTEXT_ABSENT));
     }
@@ -165,7 +165,10 @@ pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, Refusal>
         default: field(high, 0, 20) as u32,
         refused,
         records: recorded,
-        remote: Remote { translations: lets(field(low, 2, 1)), requests: lets(field(low, 4, 1)) },
+        remote: DeviceRights {
+            translations: lets(field(low, 2, 1)),
+            requests: lets(field(low, 4, 1)),
+        },
     })
 }
 
@@ -177,10 +180,10 @@ fn lets(flag: u64) -> Lets {
 }
 
 /// Decodes a PASID entry.
-pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntry, Refusal> {
+pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntry, VtdRefusal> {
     let [low, high, third, ..] = words;
     let recorded = records(field(low, 1, 1));
-    let refusal = |reason| Refusal { reason, recorded };
+    let refusal = |reason| VtdRefusal { reason, recorded };
     if low & 1 == 0 {
         return Err(refusal(reason::SM_PASID_ABSENT));
     }
@@ -191,7 +194,7 @@ pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntr
         _ => return Err(invalid),
     };
     let levels = if five { 5 } else { 4 };
-    let first = || -> Result<Table, Refusal> {
+    let first = || -> Result<Table, VtdRefusal> {
         let format = TableFormat::vtd_first_stage(levels).map_err(|_| invalid)?;
         let root = PhysAddr::new(third & ADDRESS);
         Ok(Table { format, root })

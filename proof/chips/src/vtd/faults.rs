@@ -56,21 +56,21 @@ pub(super) mod reason {
 
 /// Recording of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Records {
+pub enum FaultProcessing {
     Faults,
     Nothing,
 }
 
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct VtdRefusal {
     pub reason: u8,
-    pub recorded: Records,
+    pub recorded: FaultProcessing,
 }
 
-impl Refusal {
+impl VtdRefusal {
     pub(super) fn recorded(reason: u8) -> Self {
-        let recorded = Records::Faults;
+        let recorded = FaultProcessing::Faults;
         Self { reason, recorded }
     }
 }
@@ -82,9 +82,9 @@ pub(super) const PENDING: u64 = 1 << 63;
 
 impl VtdRegisters {
     /// Records a refusal and returns the fault that the device is told.
-    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    pub(super) fn refuse(&self, state: &mut State, refusal: VtdRefusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
-        if refusal.recorded == Records::Faults {
+        if refusal.recorded == FaultProcessing::Faults {
             let read = match of.access {
                 AccessKind::Read => 1 << 62,
                 AccessKind::Write => 0,

@@ -3,7 +3,7 @@
 use portolan::addr::InvalTag;
 
 use super::State;
-use super::descriptors::Invalidate;
+use super::descriptors::VtdInvalidation;
 use crate::stage::Drops;
 use crate::unit::Invalidated;
 use portolan_sim::cache::Reach;
@@ -16,50 +16,52 @@ fn forget_interrupts(state: &mut State, first: u16, last: u16) {
     }
 }
 
-pub(super) fn invalidate(state: &mut State, what: Invalidate) {
+pub(super) fn invalidate(state: &mut State, what: VtdInvalidation) {
     let every = Drops::ALL;
     match what {
-        Invalidate::Contexts => {
+        VtdInvalidation::Contexts => {
             state.own.contexts.clear();
             state.cleaned.0 = Invalidated::Done;
         }
-        Invalidate::ContextsOf { domain } => {
+        VtdInvalidation::ContextsOf { domain } => {
             state.own.contexts.retain(|_, cached| cached.domain.is_some_and(|of| of != domain))
         }
-        Invalidate::Context { domain, source, mask } => state.own.contexts.retain(|of, cached| {
-            let other_domain = cached.domain.is_some_and(|of| of != domain);
-            (of ^ source) & !mask != 0 || other_domain
-        }),
-        Invalidate::Pasids => state.own.pasids.clear(),
-        Invalidate::PasidsOf { domain } => {
+        VtdInvalidation::Context { domain, source, mask } => {
+            state.own.contexts.retain(|of, cached| {
+                let other_domain = cached.domain.is_some_and(|of| of != domain);
+                (of ^ source) & !mask != 0 || other_domain
+            })
+        }
+        VtdInvalidation::Pasids => state.own.pasids.clear(),
+        VtdInvalidation::PasidsOf { domain } => {
             state.own.pasids.retain(|_, cached| cached.domain != Some(domain));
         }
-        Invalidate::Pasid { domain, pasid } => {
+        VtdInvalidation::Pasid { domain, pasid } => {
             state.own.pasids.retain(|key, cached| key.1 != pasid || cached.domain != Some(domain))
         }
-        Invalidate::Device(what) => state.remote.forget(what),
-        Invalidate::Interrupts { first, last } => forget_interrupts(state, first, last),
-        Invalidate::Translations => {
+        VtdInvalidation::Device(what) => state.remote.forget(what),
+        VtdInvalidation::Interrupts { first, last } => forget_interrupts(state, first, last),
+        VtdInvalidation::Translations => {
             state.own.first.invalidate(Reach::All, None, every);
             state.own.second.invalidate(Reach::All, None, every);
             state.cleaned.1 = Invalidated::Done;
         }
-        Invalidate::TranslationsOf { domain } => {
+        VtdInvalidation::TranslationsOf { domain } => {
             let owner = u32::from(domain);
             state.own.first.invalidate(Reach::All, Some(owner), every);
             let reach = Reach::Context(InvalTag::new(owner));
             state.own.second.invalidate(reach, None, every);
         }
-        Invalidate::Pages { domain, range, drops } => {
+        VtdInvalidation::Pages { domain, range, drops } => {
             // Combined translations of both stages stay, as they may.
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.own.second.invalidate(reach, None, drops);
         }
-        Invalidate::FirstStage { domain, pasid } => {
+        VtdInvalidation::FirstStage { domain, pasid } => {
             let reach = Reach::Context(state.own.first_tag(domain, pasid));
             state.own.first.invalidate(reach, None, every);
         }
-        Invalidate::FirstStagePages { domain, pasid, range, drops } => {
+        VtdInvalidation::FirstStagePages { domain, pasid, range, drops } => {
             let reach = Reach::Range(state.own.first_tag(domain, pasid), range);
             state.own.first.invalidate(reach, None, drops);
         }

@@ -2,7 +2,7 @@
 
 use portolan::addr::{PhysAddr, StreamId};
 
-use super::faults::{Records, Refusal, reason};
+use super::faults::{FaultProcessing, VtdRefusal, reason};
 use super::{State, VtdFault, VtdRegisters};
 
 /// Interrupt that arrives at the CPUs' interrupt controllers.
@@ -37,7 +37,7 @@ impl Addressing {
 }
 
 /// An entry as the unit keeps it, or why there is none.
-pub(super) type CachedEntry = Result<[u64; 2], Refusal>;
+pub(super) type CachedEntry = Result<[u64; 2], VtdRefusal>;
 
 /// `GCMD.IRE` and `GCMD.CFI`.
 const REMAPS: u32 = 1 << 25;
@@ -88,7 +88,7 @@ impl VtdRegisters {
         let named = self.remap(&mut state, source, address, data);
         named.map_err(|(index, refusal)| {
             state.counts.faults += 1;
-            if refusal.recorded == Records::Faults {
+            if refusal.recorded == FaultProcessing::Faults {
                 let high = u64::from(refusal.reason) << 32 | u64::from(source);
                 let words = [u64::from(index) << 48, high];
                 state.own.records.push(VtdFault { words });
@@ -104,9 +104,9 @@ impl VtdRegisters {
         source: u16,
         address: u64,
         data: u32,
-    ) -> Result<Arrived, (u16, Refusal)> {
+    ) -> Result<Arrived, (u16, VtdRefusal)> {
         let registers = &state.own.registers;
-        let recorded = Refusal::recorded;
+        let recorded = VtdRefusal::recorded;
         if registers.gsts & REMAPS == 0 {
             return Ok(plain(address, data));
         }
@@ -157,14 +157,14 @@ impl VtdRegisters {
     }
 
     fn read_interrupt(&self, at: PhysAddr, extended: bool) -> CachedEntry {
-        let refused = |reason| Err(Refusal::recorded(reason));
+        let refused = |reason| Err(VtdRefusal::recorded(reason));
         let Some([low, high]) = self.words(at) else {
             return refused(reason::INTERRUPT_UNREADABLE);
         };
         if field(low, 0, 1) == 0 {
             let recorded = super::entries::records(field(low, 1, 1));
             let reason = reason::INTERRUPT_ABSENT;
-            return Err(Refusal { reason, recorded });
+            return Err(VtdRefusal { reason, recorded });
         }
         let destination = match extended {
             true => 0,
@@ -264,14 +264,14 @@ mod tests {
             assert_eq!(sent.is_ok(), caching == 0);
             super::super::forget::invalidate(
                 &mut unit.lock(),
-                super::super::descriptors::Invalidate::Interrupts { first: 2, last: 2 },
+                super::super::descriptors::VtdInvalidation::Interrupts { first: 2, last: 2 },
             );
             assert!(unit.message(SOURCE, 0xfee0_0050, 0).is_ok());
             set(&unit, table + 32, 0);
             assert!(unit.message(SOURCE, 0xfee0_0050, 0).is_ok());
             super::super::forget::invalidate(
                 &mut unit.lock(),
-                super::super::descriptors::Invalidate::Interrupts { first: 0, last: 1 },
+                super::super::descriptors::VtdInvalidation::Interrupts { first: 0, last: 1 },
             );
             assert!(unit.message(SOURCE, 0xfee0_0050, 0).is_ok());
         }

@@ -3,7 +3,8 @@
 use portolan::addr::PhysAddr;
 
 use super::descriptors::{
-    Effect, Fence, Interrupt, Invalidate, context_command, descriptor, error, iotlb_command,
+    Fence, VtdEffect, VtdInvalidation, WaitInterrupt, context_command, descriptor, error,
+    iotlb_command,
 };
 use super::forget::invalidate;
 use super::registers::{QUEUE_ERROR, QUEUE_ERRORS, TIME_OUT};
@@ -90,10 +91,10 @@ impl VtdRegisters {
         }
         let (kind, effect) = descriptor(words, &self.setup.identification)?;
         match effect {
-            Effect::Respond { to, response } => state.asking.tell(to, response),
-            Effect::Invalidate(what) => self.take(state, what),
-            Effect::Wait { .. } if state.own.aborted_to.is_some() => return Ok(()),
-            Effect::Wait { status, interrupt, fence } => {
+            VtdEffect::Respond { to, response } => state.asking.tell(to, response),
+            VtdEffect::Invalidate(what) => self.take(state, what),
+            VtdEffect::Wait { .. } if state.own.aborted_to.is_some() => return Ok(()),
+            VtdEffect::Wait { status, interrupt, fence } => {
                 if fence == Fence::No {
                     let behind = self.behind(state, head, wide);
                     self.overtake(state, behind);
@@ -103,7 +104,7 @@ impl VtdRegisters {
                 if let Some((at, data)) = status {
                     self.memory.write_u32(at, data).ok_or(error::UNREADABLE)?;
                 }
-                if interrupt == Interrupt::Wanted {
+                if interrupt == WaitInterrupt::Wanted {
                     state.own.registers.ics |= 1;
                 }
             }
@@ -113,7 +114,7 @@ impl VtdRegisters {
     }
 
     /// The invalidations between the wait at `head` and the next one with a fence.
-    fn behind(&self, state: &State, head: u64, wide: bool) -> Vec<Invalidate> {
+    fn behind(&self, state: &State, head: u64, wide: bool) -> Vec<VtdInvalidation> {
         let entry = if wide { 32 } else { 16 };
         let bytes = 0x1000u64 << (state.own.registers.iqa & 7);
         let mut at = (head + entry) % bytes;
@@ -122,8 +123,8 @@ impl VtdRegisters {
             let words = self.fetch(state, at, wide);
             let found = words.and_then(|words| descriptor(words, &self.setup.identification));
             match found {
-                Ok((_, Effect::Invalidate(what))) => behind.push(what),
-                Ok((_, Effect::Wait { fence: Fence::Yes, .. })) | Err(_) => break,
+                Ok((_, VtdEffect::Invalidate(what))) => behind.push(what),
+                Ok((_, VtdEffect::Wait { fence: Fence::Yes, .. })) | Err(_) => break,
                 Ok(_) => {}
             }
             at = (at + entry) % bytes;
@@ -158,8 +159,8 @@ impl VtdRegisters {
             invalidate(state, what);
             state.counts.through_registers.1 += 1;
             done |= match what {
-                Invalidate::Translations => 1,
-                Invalidate::TranslationsOf { .. } => 2,
+                VtdInvalidation::Translations => 1,
+                VtdInvalidation::TranslationsOf { .. } => 2,
                 _ => 3,
             } << 57;
         }
@@ -167,23 +168,25 @@ impl VtdRegisters {
     }
 }
 
-pub(super) fn rank(what: &Invalidate) -> Rank {
+pub(super) fn rank(what: &VtdInvalidation) -> Rank {
     let leaves = |drops: &Drops| drops.pointers == Sizes::NONE;
     match what {
-        Invalidate::Contexts | Invalidate::ContextsOf { .. } | Invalidate::Context { .. } => {
-            Rank::Streams
-        }
-        Invalidate::Pasids | Invalidate::PasidsOf { .. } | Invalidate::Pasid { .. } => Rank::Spaces,
-        Invalidate::Pages { drops, .. } if leaves(drops) => Rank::SecondStageLeaves,
-        Invalidate::Pages { .. } => Rank::SecondStage,
-        Invalidate::FirstStagePages { drops, .. } if leaves(drops) => Rank::Leaves,
-        Invalidate::FirstStagePages { .. }
-        | Invalidate::FirstStage { .. }
-        | Invalidate::Translations
-        | Invalidate::TranslationsOf { .. } => Rank::Translations,
-        Invalidate::Device(_) => Rank::Devices,
+        VtdInvalidation::Contexts
+        | VtdInvalidation::ContextsOf { .. }
+        | VtdInvalidation::Context { .. } => Rank::Streams,
+        VtdInvalidation::Pasids
+        | VtdInvalidation::PasidsOf { .. }
+        | VtdInvalidation::Pasid { .. } => Rank::Spaces,
+        VtdInvalidation::Pages { drops, .. } if leaves(drops) => Rank::SecondStageLeaves,
+        VtdInvalidation::Pages { .. } => Rank::SecondStage,
+        VtdInvalidation::FirstStagePages { drops, .. } if leaves(drops) => Rank::Leaves,
+        VtdInvalidation::FirstStagePages { .. }
+        | VtdInvalidation::FirstStage { .. }
+        | VtdInvalidation::Translations
+        | VtdInvalidation::TranslationsOf { .. } => Rank::Translations,
+        VtdInvalidation::Device(_) => Rank::Devices,
         // Nothing is made of them.
-        Invalidate::Interrupts { .. } => Rank::Leaves,
+        VtdInvalidation::Interrupts { .. } => Rank::Leaves,
     }
 }
 

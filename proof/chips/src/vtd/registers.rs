@@ -2,7 +2,7 @@
 
 use portolan::platform::Mmio;
 
-use super::descriptors::Invalidate;
+use super::descriptors::VtdInvalidation;
 use super::faults::{OVERFLOW, PENDING};
 use super::forget::invalidate;
 use super::requests::PageQueue;
@@ -377,7 +377,8 @@ impl VtdRegisters {
         }
         // `CAP.ESRTPS`: setting the root invalidates as well.
         if once & SRTP != 0 && self.setup.identification.cap(63, 1) != 0 {
-            let all = [Invalidate::Contexts, Invalidate::Pasids, Invalidate::Translations];
+            let all =
+                [VtdInvalidation::Contexts, VtdInvalidation::Pasids, VtdInvalidation::Translations];
             for what in all {
                 invalidate(state, what);
             }

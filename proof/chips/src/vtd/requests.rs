@@ -6,7 +6,7 @@
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iopf::{Permissions, Place, RawPageRequest, RequestKind, Response};
 
-use super::entries::{ContextEntry, Lets, Remote};
+use super::entries::{ContextEntry, DeviceRights, Lets};
 use super::{State, VtdRegisters};
 
 /// `PRS.PPR` and `PRS.PRO`.
@@ -31,13 +31,13 @@ impl PageQueue {
 }
 
 impl VtdRegisters {
-    pub(super) fn remote_of(&self, state: &mut State, stream: StreamId) -> Remote {
+    pub(super) fn remote_of(&self, state: &mut State, stream: StreamId) -> DeviceRights {
         if !state.own.registers.translates() {
-            return Remote::NOTHING;
+            return DeviceRights::NOTHING;
         }
         match self.context(state, stream.get() as u16) {
             Ok(ContextEntry::Scalable { remote, .. }) => remote,
-            _ => Remote::NOTHING,
+            _ => DeviceRights::NOTHING,
         }
     }
 

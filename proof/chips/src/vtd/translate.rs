@@ -6,7 +6,7 @@ use super::entries::{
     ContextEntry, PasidEntry, Table, Through, Walk, context, pasid as pasid_entry, records, root,
     scalable_context, scalable_root,
 };
-use super::faults::{Records, Refusal, reason};
+use super::faults::{FaultProcessing, VtdRefusal, reason};
 use super::unit::Cached;
 use super::{State, VtdRegisters};
 use crate::stage::{Ended, Found, Known, Stage, Tag};
@@ -20,7 +20,7 @@ struct Path {
     pasid: u32,
     through: Through,
     walk: Walk,
-    records: Records,
+    records: FaultProcessing,
     mode: Mode,
 }
 
@@ -31,17 +31,17 @@ enum Mode {
 }
 
 impl Path {
-    fn refusal(&self, legacy: u8, scalable: u8) -> Refusal {
+    fn refusal(&self, legacy: u8, scalable: u8) -> VtdRefusal {
         let reason = match self.mode {
             Mode::Legacy => legacy,
             Mode::Scalable => scalable,
         };
         let recorded = self.records;
-        Refusal { reason, recorded }
+        VtdRefusal { reason, recorded }
     }
 
     /// Refusal of an access that the second stage does not allow.
-    fn denied(&self, access: AccessKind) -> Refusal {
+    fn denied(&self, access: AccessKind) -> VtdRefusal {
         let legacy = match access {
             AccessKind::Read => reason::READ,
             AccessKind::Write => reason::WRITE,
@@ -50,7 +50,7 @@ impl Path {
     }
 
     /// Refusal of an access that the first stage does not allow.
-    fn first_denied(&self, access: AccessKind) -> Refusal {
+    fn first_denied(&self, access: AccessKind) -> VtdRefusal {
         match access {
             AccessKind::Read => self.refusal(reason::READ, reason::SM_READ),
             AccessKind::Write => self.refusal(reason::WRITE, reason::SM_WRITE),
@@ -66,7 +66,7 @@ impl Path {
 
 impl VtdRegisters {
     /// Memory address of one device address.
-    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, VtdRefusal> {
         let Request { iova, access, .. } = of;
         if !state.own.registers.translates() {
             return Ok(PhysAddr::new(iova.get()));
@@ -91,18 +91,23 @@ impl VtdRegisters {
         }
     }
 
-    fn path(&self, state: &mut State, source: u16, pasid: Option<Pasid>) -> Result<Path, Refusal> {
+    fn path(
+        &self,
+        state: &mut State,
+        source: u16,
+        pasid: Option<Pasid>,
+    ) -> Result<Path, VtdRefusal> {
         match self.context(state, source)? {
             ContextEntry::Legacy { domain, through } => {
                 if pasid.is_some() {
-                    return Err(Refusal::recorded(reason::REQUEST_BLOCKED));
+                    return Err(VtdRefusal::recorded(reason::REQUEST_BLOCKED));
                 }
                 Ok(Path {
                     domain,
                     pasid: 0,
                     through,
                     walk: Walk::DoesNotSnoop,
-                    records: Records::Faults,
+                    records: FaultProcessing::Faults,
                     mode: Mode::Legacy,
                 })
             }
@@ -114,7 +119,7 @@ impl VtdRegisters {
                 };
                 if pasid >> pasid_lg2 != 0 {
                     let reason = reason::SM_PASID_TOO_LARGE;
-                    return Err(Refusal { reason, recorded: records });
+                    return Err(VtdRefusal { reason, recorded: records });
                 }
                 let entry = self.pasid(state, source, pasid, directory)?;
                 Ok(Path {
@@ -138,12 +143,16 @@ impl VtdRegisters {
     }
 
     /// Tells if the result of a read is cached: an entry always, a refusal in caching mode, tagged by domain 0.
-    fn caches<T>(&self, entry: &Result<T, Refusal>) -> bool {
+    fn caches<T>(&self, entry: &Result<T, VtdRefusal>) -> bool {
         entry.is_ok() || self.setup.identification.caches_absence()
     }
 
     /// The context entry of a source, cached or from memory.
-    pub(super) fn context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
+    pub(super) fn context(
+        &self,
+        state: &mut State,
+        source: u16,
+    ) -> Result<ContextEntry, VtdRefusal> {
         if let Some(cached) = state.own.contexts.get(&source) {
             return cached.entry;
         }
@@ -159,13 +168,13 @@ impl VtdRegisters {
         entry
     }
 
-    fn read_context(&self, state: &State, source: u16) -> Result<ContextEntry, Refusal> {
+    fn read_context(&self, state: &State, source: u16) -> Result<ContextEntry, VtdRefusal> {
         let id = &self.setup.identification;
         let table = state.own.registers.root & !0xfff;
         let entry = table + u64::from(source >> 8) * 16;
         let entry = PhysAddr::new(entry);
         let function = u64::from(source & 0xff);
-        let unreadable = Refusal::recorded;
+        let unreadable = VtdRefusal::recorded;
         match state.own.registers.root >> 10 & 3 {
             0 => {
                 let words = self.words(entry);
@@ -183,8 +192,8 @@ impl VtdRegisters {
                 scalable_context(words.ok_or(unreadable(reason::SM_CONTEXT_UNREADABLE))?)
             }
             // Abort: nothing goes through and nothing is said.
-            3 => Err(Refusal { reason: 0, recorded: Records::Nothing }),
-            _ => Err(Refusal::recorded(reason::SM_ROOT_POINTER)),
+            3 => Err(VtdRefusal { reason: 0, recorded: FaultProcessing::Nothing }),
+            _ => Err(VtdRefusal::recorded(reason::SM_ROOT_POINTER)),
         }
     }
 
@@ -195,7 +204,7 @@ impl VtdRegisters {
         source: u16,
         pasid: u32,
         directory: PhysAddr,
-    ) -> Result<PasidEntry, Refusal> {
+    ) -> Result<PasidEntry, VtdRefusal> {
         if let Some(cached) = state.own.pasids.get(&(source, pasid)) {
             return cached.entry;
         }
@@ -208,19 +217,19 @@ impl VtdRegisters {
         entry
     }
 
-    fn read_pasid(&self, pasid: u32, directory: PhysAddr) -> Result<PasidEntry, Refusal> {
+    fn read_pasid(&self, pasid: u32, directory: PhysAddr) -> Result<PasidEntry, VtdRefusal> {
         let wide = u64::from(pasid);
         let at = PhysAddr::new(directory.get() + (wide >> 6) * 8);
-        let unreadable = Refusal::recorded(reason::SM_DIRECTORY_UNREADABLE);
+        let unreadable = VtdRefusal::recorded(reason::SM_DIRECTORY_UNREADABLE);
         let word = self.memory.read_u64(at).ok_or(unreadable)?;
         if word & 1 == 0 {
             let recorded = records(word >> 1 & 1);
             let reason = reason::SM_DIRECTORY_ABSENT;
-            return Err(Refusal { reason, recorded });
+            return Err(VtdRefusal { reason, recorded });
         }
         let table = word & 0x000f_ffff_ffff_f000;
         let words = self.words(PhysAddr::new(table + (wide & 0x3f) * 64));
-        let unreadable = Refusal::recorded(reason::SM_PASID_UNREADABLE);
+        let unreadable = VtdRefusal::recorded(reason::SM_PASID_UNREADABLE);
         pasid_entry(words.ok_or(unreadable)?, &self.setup.identification)
     }
 
@@ -250,7 +259,7 @@ impl VtdRegisters {
         table: Table,
         at: Iova,
         access: AccessKind,
-    ) -> Result<Leaf, Refusal> {
+    ) -> Result<Leaf, VtdRefusal> {
         let id = &self.setup.identification;
         let width = (id.cap(16, 6) as u32 + 1).min(table.format.input_lg2().into());
         if at.get().checked_shr(width).unwrap_or(0) != 0 {
@@ -277,7 +286,7 @@ impl VtdRegisters {
         tag: Tag,
         table: Table,
         at: Iova,
-    ) -> Result<Known, Refusal> {
+    ) -> Result<Known, VtdRefusal> {
         let reserved = path.refusal(reason::TABLE_RESERVED, reason::SECOND_RESERVED);
         let walk = self.walk(&mut state.own.second, path, tag, table, at, Ok::<_, WalkFault>);
         let (known, size) = match walk {
@@ -318,7 +327,7 @@ impl VtdRegisters {
         second: Option<Table>,
         at: Iova,
         access: AccessKind,
-    ) -> Result<PhysAddr, Refusal> {
+    ) -> Result<PhysAddr, VtdRefusal> {
         let refused = |scalable| path.refusal(scalable, scalable);
         if !table.format.holds(at) {
             return Err(refused(reason::NOT_CANONICAL));

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
 
-use super::descriptors::Invalidate;
+use super::descriptors::VtdInvalidation;
 use super::entries::{ContextEntry, Lets, PasidEntry};
-use super::faults::Refusal;
+use super::faults::VtdRefusal;
 use super::interrupts::CachedEntry;
 use super::registers::Registers;
 use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, forget, queue};
@@ -25,13 +25,14 @@ pub enum Vtd {}
 /// A cached entry, or the refusal that reading it ended in, and the domain that tags it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cached<T> {
-    pub entry: Result<T, Refusal>,
+    pub entry: Result<T, VtdRefusal>,
     /// Nothing where an entry names no domain.
     pub domain: Option<u16>,
 }
 
+/// Registers, queues and caches of the unit.
 #[derive(Debug)]
-pub struct Own {
+pub struct VtdUnitState {
     pub(super) registers: Registers,
     /// Tail up to which waits come to nothing after a time-out.
     pub(super) aborted_to: Option<u64>,
@@ -47,7 +48,7 @@ pub struct Own {
     pub(super) records: Vec<VtdFault>,
 }
 
-impl Own {
+impl VtdUnitState {
     /// The tag of a first stage's translations.
     pub(super) fn first_tag(&mut self, domain: u16, pasid: u32) -> InvalTag {
         let wanted = (domain, pasid);
@@ -63,15 +64,15 @@ impl Own {
 impl Design for Vtd {
     type Word = AtomicU64;
     type Setup = VtdSetup;
-    type Own = Own;
+    type Own = VtdUnitState;
     type Counts = VtdCounts;
-    type Invalidate = Invalidate;
-    type Refusal = Refusal;
+    type Invalidate = VtdInvalidation;
+    type Refusal = VtdRefusal;
 
     const WINDOW: usize = 0x1000;
 
-    fn reset(setup: &VtdSetup) -> Own {
-        Own {
+    fn reset(setup: &VtdSetup) -> VtdUnitState {
+        VtdUnitState {
             registers: Registers::reset(&setup.identification),
             aborted_to: None,
             contexts: BTreeMap::new(),
@@ -85,15 +86,15 @@ impl Design for Vtd {
         }
     }
 
-    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+    fn stages(own: &mut VtdUnitState) -> Vec<&mut Stage> {
         vec![&mut own.first, &mut own.second]
     }
 
-    fn others(own: &Own) -> usize {
+    fn others(own: &VtdUnitState) -> usize {
         own.contexts.len() + own.pasids.len() + own.interrupts.len()
     }
 
-    fn evict(own: &mut Own) {
+    fn evict(own: &mut VtdUnitState) {
         own.contexts.clear();
         own.pasids.clear();
         own.interrupts.clear();
@@ -103,20 +104,29 @@ impl Design for Vtd {
         unit.fetch_all(state);
     }
 
-    fn translate(unit: &VtdRegisters, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+    fn translate(
+        unit: &VtdRegisters,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, VtdRefusal> {
         unit.translate(state, of)
     }
 
-    fn refuse(unit: &VtdRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+    fn refuse(
+        unit: &VtdRegisters,
+        state: &mut State,
+        refusal: VtdRefusal,
+        of: Request,
+    ) -> DmaFault {
         unit.refuse(state, refusal, of)
     }
 
-    fn rank(what: &Invalidate) -> Rank {
+    fn rank(what: &VtdInvalidation) -> Rank {
         queue::rank(what)
     }
 
     /// By section 6.5.2.11: context cache, PASID cache, IOTLB, device TLBs.
-    fn class(what: &Invalidate) -> u8 {
+    fn class(what: &VtdInvalidation) -> u8 {
         match queue::rank(what) {
             Rank::Streams => 0,
             Rank::Spaces => 1,
@@ -125,7 +135,7 @@ impl Design for Vtd {
         }
     }
 
-    fn invalidate(state: &mut State, what: Invalidate) {
+    fn invalidate(state: &mut State, what: VtdInvalidation) {
         forget::invalidate(state, what);
     }
 

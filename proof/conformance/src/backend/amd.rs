@@ -44,7 +44,7 @@ const SECURE_DEVICE: u8 = 0x0f;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AmdKind {
     /// With all optional features.
     Plain,
     /// The same; absence is cached.
@@ -58,11 +58,11 @@ const NAMES: Has = Has::No("each message names an entry of the device's table");
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
+pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     let plain = RAVEN_RIDGE.identification;
     let identification = match kind {
-        Kind::Plain => plain,
-        Kind::CachesAbsence => plain.caching_absence(),
+        AmdKind::Plain => plain,
+        AmdKind::CachesAbsence => plain.caching_absence(),
     };
     let setup = AmdSetup { identification, ..AmdSetup::default() };
     let mut config = Config::default();

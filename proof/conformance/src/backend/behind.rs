@@ -34,7 +34,7 @@ pub struct Access {
 }
 
 /// A unit of the model that devices can be behind.
-pub trait Behind {
+pub trait UnitModel {
     /// See [`crate::conformance::Host::BASE`].
     const BASE: Iova = HIGH_BASE;
     /// Width of table entries.
@@ -127,7 +127,7 @@ macro_rules! refuses {
     };
 }
 
-impl Behind for SmmuRegisters {
+impl UnitModel for SmmuRegisters {
     type Word = AtomicU64;
 
     as_every_unit!(pasids);
@@ -143,7 +143,7 @@ impl Behind for SmmuRegisters {
     }
 }
 
-impl Behind for SmmuV2Registers {
+impl UnitModel for SmmuV2Registers {
     type Word = AtomicU64;
 
     as_every_unit!(no pasids);
@@ -153,7 +153,7 @@ impl Behind for SmmuV2Registers {
     }
 }
 
-impl Behind for VtdRegisters {
+impl UnitModel for VtdRegisters {
     type Word = AtomicU64;
 
     as_every_unit!(pasids);
@@ -184,7 +184,7 @@ impl Behind for VtdRegisters {
     }
 }
 
-impl Behind for AmdRegisters {
+impl UnitModel for AmdRegisters {
     type Word = AtomicU64;
 
     as_every_unit!(no pasids);
@@ -204,7 +204,7 @@ impl Behind for AmdRegisters {
 /// The interrupt file of the first hart behind a RISC-V IOMMU.
 pub(super) const INTERRUPT_FILES: PhysAddr = PhysAddr::new(0x2800_0000);
 
-impl Behind for RiscvRegisters {
+impl UnitModel for RiscvRegisters {
     type Word = AtomicU64;
 
     as_every_unit!(pasids);
@@ -231,7 +231,7 @@ impl Behind for RiscvRegisters {
     }
 }
 
-impl Behind for TegraRegisters {
+impl UnitModel for TegraRegisters {
     const BASE: Iova = LOW_BASE;
     type Word = AtomicU32;
 

@@ -9,7 +9,7 @@ use portolan_qemu::nvme::{BLOCK, ID};
 use portolan_qemu::pci::{Function, Pci, PciError};
 use portolan_qemu::ram::GuestRam;
 
-use crate::conformance::{Disk, Shared, Transfer};
+use crate::conformance::{Disk, SharedPage, Transfer};
 use crate::nvme::Running;
 
 /// Bytes of the disk.
@@ -50,7 +50,7 @@ impl Disk for NvmeInMachine<'_> {
         BYTES / BLOCK
     }
 
-    fn start(&self, pages: [Shared; 5]) -> Result<(), String> {
+    fn start(&self, pages: [SharedPage; 5]) -> Result<(), String> {
         let function = &self.disk.function;
         let registers = function.bar(0).map_err(|error| error.to_string())?;
         function.enable().map_err(|error| error.to_string())?;

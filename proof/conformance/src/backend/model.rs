@@ -12,8 +12,8 @@ use portolan_chips::Transfer;
 use portolan_chips::memory::ModelMemory;
 use portolan_sim::decode::AccessKind;
 
-use super::behind::{Access, Behind};
-use crate::conformance::{Asker, Has, Host, MARK, Raised, Way, Wrote};
+use super::behind::{Access, UnitModel};
+use crate::conformance::{Asker, FaultSource, Has, Host, MARK, Raised, Wrote};
 
 /// Address of the model's memory, and its number of pages.
 pub(super) const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
@@ -23,13 +23,13 @@ pub(super) const LOOK_NS: u64 = 100;
 pub(super) const LIMIT: Nanos = Nanos::from_millis(5);
 
 /// Memory and devices around a unit of the model.
-pub struct ModelHost<B: Behind> {
+pub struct ModelHost<B: UnitModel> {
     pub(super) unit: Arc<B>,
     pub(super) memory: Arc<ModelMemory<B::Word>>,
     devices: [StreamId; 2],
 }
 
-impl<B: Behind> ModelHost<B> {
+impl<B: UnitModel> ModelHost<B> {
     /// The unit.
     pub fn unit(&self) -> &B {
         &self.unit
@@ -74,7 +74,7 @@ impl<B: Behind> ModelHost<B> {
     }
 }
 
-impl<B: Behind> Host for ModelHost<B> {
+impl<B: UnitModel> Host for ModelHost<B> {
     const BASE: Iova = B::BASE;
 
     fn devices(&self) -> [StreamId; 2] {
@@ -137,7 +137,7 @@ impl<B: Behind> Host for ModelHost<B> {
     }
 }
 
-impl<B: Behind> ModelHost<B> {
+impl<B: UnitModel> ModelHost<B> {
     fn mark(&self, pa: PhysAddr) -> Wrote {
         match self.memory.write_u32(pa, MARK) {
             Some(()) => Wrote::There,
@@ -157,14 +157,14 @@ impl<B: Behind> ModelHost<B> {
     }
 }
 
-impl<B: Behind> Asker for ModelHost<B> {
-    fn write(&self, way: Way, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote {
+impl<B: UnitModel> Asker for ModelHost<B> {
+    fn write(&self, way: FaultSource, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote {
         let Some(unit) = self.unit.asks() else {
             return Wrote::Refused;
         };
         match way {
-            Way::Stalls => self.arrive(unit.transfer(device, pasid, iova)),
-            Way::Requests => {
+            FaultSource::Stalls => self.arrive(unit.transfer(device, pasid, iova)),
+            FaultSource::Requests => {
                 let kept = unit.kept(device, pasid, iova);
                 kept.map_or(Wrote::Missing, |pa| self.mark(pa))
             }

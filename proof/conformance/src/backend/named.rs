@@ -6,7 +6,7 @@ use portolan_hw::tegra_smmu::Chip;
 use portolan_qemu::config::Iommu;
 
 use super::seam::Seam;
-use super::vtd::Kind;
+use super::vtd::VtdKind;
 use super::{amd, riscv, smmuv2, smmuv3, tegra, virtio, vtd};
 use crate::conformance::{Line, run};
 
@@ -40,57 +40,57 @@ macro_rules! backends {
 
 backends! {
     /// The model's SMMUv2.
-    ModelSmmuv2 = "model:smmuv2": |seam| smmuv2::first_on_model(smmuv2::Kind::Plain, seam);
+    ModelSmmuv2 = "model:smmuv2": |seam| smmuv2::first_on_model(smmuv2::SmmuV2Kind::Plain, seam);
     /// The same, not snooping.
     ModelSmmuv2NotCoherent = "model:smmuv2-not-coherent":
-        |seam| smmuv2::first_on_model(smmuv2::Kind::NotCoherent, seam);
+        |seam| smmuv2::first_on_model(smmuv2::SmmuV2Kind::NotCoherent, seam);
     /// The model's SMMUv2, second stage.
     ModelSmmuv2Stage2 = "model:smmuv2-stage2":
-        |seam| smmuv2::second_on_model(smmuv2::Kind::Plain, seam);
+        |seam| smmuv2::second_on_model(smmuv2::SmmuV2Kind::Plain, seam);
     /// The model's SMMUv2 as Qualcomm builds it.
     ModelSmmuv2Qcom = "model:smmuv2-qcom":
-        |seam| smmuv2::first_on_model(smmuv2::Kind::Qualcomm, seam);
+        |seam| smmuv2::first_on_model(smmuv2::SmmuV2Kind::Qualcomm, seam);
     /// The model's SMMUv3.
-    ModelSmmuv3 = "model:smmuv3": |seam| smmuv3::first_on_model(smmuv3::Kind::Plain, seam);
+    ModelSmmuv3 = "model:smmuv3": |seam| smmuv3::first_on_model(smmuv3::SmmuV3Kind::Plain, seam);
     /// The same, not snooping.
     ModelSmmuv3NotCoherent = "model:smmuv3-not-coherent":
-        |seam| smmuv3::first_on_model(smmuv3::Kind::NotCoherent, seam);
+        |seam| smmuv3::first_on_model(smmuv3::SmmuV3Kind::NotCoherent, seam);
     /// The same as an MMU-700 with its errata.
-    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": |seam| smmuv3::first_on_model(smmuv3::Kind::Mmu700, seam);
+    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": |seam| smmuv3::first_on_model(smmuv3::SmmuV3Kind::Mmu700, seam);
     /// The model's SMMUv3, second stage.
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
-        |seam| smmuv3::second_on_model(smmuv3::Kind::Plain, seam);
+        |seam| smmuv3::second_on_model(smmuv3::SmmuV3Kind::Plain, seam);
     /// The same, with a guest's first stage on top.
     ModelSmmuv3Nested = "model:smmuv3-nested": smmuv3::nested_on_model;
     /// The model's VT-d in legacy mode.
-    ModelVtd = "model:vtd": |seam| vtd::second_on_model(Kind::Plain, seam);
+    ModelVtd = "model:vtd": |seam| vtd::second_on_model(VtdKind::Plain, seam);
     /// The same, caching absence.
-    ModelVtdCachingMode = "model:vtd-caching-mode": |seam| vtd::second_on_model(Kind::CachingMode, seam);
+    ModelVtdCachingMode = "model:vtd-caching-mode": |seam| vtd::second_on_model(VtdKind::CachingMode, seam);
     /// The same, with a write buffer.
-    ModelVtdWriteBuffer = "model:vtd-write-buffer": |seam| vtd::second_on_model(Kind::WriteBuffer, seam);
+    ModelVtdWriteBuffer = "model:vtd-write-buffer": |seam| vtd::second_on_model(VtdKind::WriteBuffer, seam);
     /// The same, not snooping.
-    ModelVtdNotCoherent = "model:vtd-not-coherent": |seam| vtd::second_on_model(Kind::NotCoherent, seam);
+    ModelVtdNotCoherent = "model:vtd-not-coherent": |seam| vtd::second_on_model(VtdKind::NotCoherent, seam);
     /// The same, invalidated through registers.
-    ModelVtdRegisters = "model:vtd-registers": |seam| vtd::second_on_model(Kind::Registers, seam);
+    ModelVtdRegisters = "model:vtd-registers": |seam| vtd::second_on_model(VtdKind::Registers, seam);
     /// The model's VT-d in scalable mode, second stage.
-    ModelVtdScalable = "model:vtd-scalable": |seam| vtd::second_on_model(Kind::Scalable, seam);
+    ModelVtdScalable = "model:vtd-scalable": |seam| vtd::second_on_model(VtdKind::Scalable, seam);
     /// The model's VT-d in scalable mode, first stage.
     ModelVtdFirstStage = "model:vtd-first-stage": vtd::first_on_model;
     /// The model's AMD-Vi.
-    ModelAmd = "model:amd": |seam| amd::on_model(amd::Kind::Plain, seam);
+    ModelAmd = "model:amd": |seam| amd::on_model(amd::AmdKind::Plain, seam);
     /// The same, caching absence.
     ModelAmdCachesAbsence = "model:amd-caches-absence":
-        |seam| amd::on_model(amd::Kind::CachesAbsence, seam);
+        |seam| amd::on_model(amd::AmdKind::CachesAbsence, seam);
     /// The model's RISC-V IOMMU, first stage.
-    ModelRiscv = "model:riscv": |seam| riscv::first_on_model(riscv::Kind::Plain, seam);
+    ModelRiscv = "model:riscv": |seam| riscv::first_on_model(riscv::RiscvKind::Plain, seam);
     /// The same with contexts in extended format, ranges, and entries above the leaves.
     ModelRiscvExtended = "model:riscv-extended":
-        |seam| riscv::first_on_model(riscv::Kind::Extended, seam);
+        |seam| riscv::first_on_model(riscv::RiscvKind::Extended, seam);
     /// The model's RISC-V IOMMU, second stage.
-    ModelRiscvStage2 = "model:riscv-stage2": |seam| riscv::second_on_model(riscv::Kind::Plain, seam);
+    ModelRiscvStage2 = "model:riscv-stage2": |seam| riscv::second_on_model(riscv::RiscvKind::Plain, seam);
     /// The same with contexts in extended format, and interrupts through MSI page tables.
     ModelRiscvInterrupts = "model:riscv-interrupts":
-        |seam| riscv::second_on_model(riscv::Kind::Interrupts, seam);
+        |seam| riscv::second_on_model(riscv::RiscvKind::Interrupts, seam);
     /// The model's SMMU of a Tegra 3.
     ModelTegra30 = "model:tegra30": |seam| tegra::on_model(Chip::Tegra30, seam);
     /// The same of a Tegra 4.

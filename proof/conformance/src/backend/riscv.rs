@@ -27,7 +27,9 @@ use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::seam::{self, Interface, Seam};
 use super::{by_name, failed};
-use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
+use crate::conformance::{
+    Abilities, DriverEvent, FaultSource, Faulting, Has, MakeDomain, Outcome, Pasids, Rig,
+};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind a seam.
@@ -58,7 +60,7 @@ const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RiscvKind {
     /// Contexts in base format; leaves are invalidated by address, and all else by context.
     Plain,
     /// Contexts in extended format; ranges, and entries above the leaves; leaves of 64 KiB.
@@ -71,7 +73,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model(kind: Kind, seam: Seam) -> Result<OnModel<FirstOnModel>, Outcome> {
+pub fn first_on_model(kind: RiscvKind, seam: Seam) -> Result<OnModel<FirstOnModel>, Outcome> {
     let made = model(kind, seam, |unit| unit.first_stage(RiscvLevels::Four).map(Arc::new));
     let pasids = Some(Pasids {
         enable: |unit: &ModelUnit, stream| unit.enable_pasids(stream, 4),
@@ -85,28 +87,32 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<OnModel<FirstOnModel>, O
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model(kind: Kind, seam: Seam) -> Result<OnModel<SecondOnModel>, Outcome> {
+pub fn second_on_model(kind: RiscvKind, seam: Seam) -> Result<OnModel<SecondOnModel>, Outcome> {
     model(kind, seam, |unit| unit.second_stage(RiscvLevels::Three).map(Arc::new))
 }
 
-fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<ModelUnit, D>) -> Result<OnModel<D>, Outcome>
+fn model<D>(
+    kind: RiscvKind,
+    seam: Seam,
+    domain: MakeDomain<ModelUnit, D>,
+) -> Result<OnModel<D>, Outcome>
 where
     D: Domain + Send + Sync + 'static,
     ModelUnit: Attach<D>,
 {
     let plain = RiscvIdentification::able().pasids().ats();
     let identification = match kind {
-        Kind::Plain => plain,
-        Kind::Extended | Kind::Interrupts => plain.extended(),
+        RiscvKind::Plain => plain,
+        RiscvKind::Extended | RiscvKind::Interrupts => plain.extended(),
     };
     let setup = RiscvSetup { identification, ..RiscvSetup::default() };
     let mut config = Config::default();
     config.limit = LIMIT;
     config.requests_lg2 = Some(8);
-    if kind != Kind::Plain {
+    if kind != RiscvKind::Plain {
         config.contiguity = RiscvContiguity::Svnapot;
     }
-    if kind == Kind::Interrupts {
+    if kind == RiscvKind::Interrupts {
         let files = InterruptFiles::new(INTERRUPT_FILES, 2);
         config.interrupts = Some(Messages::new(files, described()));
     }
@@ -125,7 +131,7 @@ where
             ..Abilities::ALL
         },
         faulting: Some(Faulting {
-            ways: &[Way::Requests],
+            ways: &[FaultSource::Requests],
             enable: |unit, stream, _| {
                 let physical = stream.get() as u16;
                 let tlb = DeviceTlb { depth: 1, physical, twice: false };
@@ -135,13 +141,13 @@ where
             gone: |unit, stream| unit.device_gone(stream),
             next: |unit| {
                 Ok(unit.next_page_request()?.map(|event| match event {
-                    PageRequestEvent::Request(request) => Asked::Request(request),
-                    PageRequestEvent::Lost => Asked::Lost,
+                    PageRequestEvent::Request(request) => DriverEvent::Request(request),
+                    PageRequestEvent::Lost => DriverEvent::Lost,
                 }))
             },
             respond: |unit, to, response| unit.respond(to, response),
         }),
-        interrupts: (kind == Kind::Interrupts).then_some(|unit| unit),
+        interrupts: (kind == RiscvKind::Interrupts).then_some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(records - 1),

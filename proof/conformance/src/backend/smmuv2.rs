@@ -37,7 +37,7 @@ pub type Second = SecondStage<12, ModelMachine>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SmmuV2Kind {
     /// Arm's, coherent.
     Plain,
     /// Lines have to be cleaned.
@@ -56,16 +56,20 @@ fn submitted<P: UnitPlatform>(unit: &SmmuV2<P>) -> BTreeMap<String, u64> {
 }
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
-fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<ModelRig<D>, Outcome> {
+fn model<D>(
+    kind: SmmuV2Kind,
+    seam: Seam,
+    domain: MakeDomain<Iommu, D>,
+) -> Result<ModelRig<D>, Outcome> {
     let plain = SmmuV2Setup::of(LS1088A.identification.coherent());
     let (setup, visibility, implementation) = match kind {
-        Kind::Plain => (plain, Visibility::AtOnce, Implementation::Arm),
-        Kind::NotCoherent => (
+        SmmuV2Kind::Plain => (plain, Visibility::AtOnce, Implementation::Arm),
+        SmmuV2Kind::NotCoherent => (
             SmmuV2Setup::of(LS1088A.identification),
             Visibility::Late(Lag::CacheLines),
             Implementation::Arm,
         ),
-        Kind::Qualcomm => (
+        SmmuV2Kind::Qualcomm => (
             SmmuV2Setup { identification: plain.identification, ..SmmuV2Setup::qualcomm(SLOW_NS) },
             Visibility::AtOnce,
             Implementation::Qualcomm(WaitForSafe::Off),
@@ -93,7 +97,7 @@ fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<Mode
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<First>, Outcome> {
+pub fn first_on_model(kind: SmmuV2Kind, seam: Seam) -> Result<ModelRig<First>, Outcome> {
     let domain = |unit: &SmmuV2<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain)
 }
@@ -102,7 +106,7 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<First>, Outcome
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<Second>, Outcome> {
+pub fn second_on_model(kind: SmmuV2Kind, seam: Seam) -> Result<ModelRig<Second>, Outcome> {
     let domain = |unit: &SmmuV2<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain)
 }

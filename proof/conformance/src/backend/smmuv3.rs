@@ -27,7 +27,8 @@ use super::qemu::QemuHost;
 use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
-    Abilities, Asked, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig, Way,
+    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Outcome,
+    Pasids, Rig,
 };
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
@@ -61,7 +62,7 @@ pub type NestedQemuRig = Rig<Nested<QemuMachine>, SecondOnQemu, QemuHost>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SmmuV3Kind {
     /// Coherent.
     Plain,
     /// Lines have to be cleaned.
@@ -83,21 +84,21 @@ const NESTED: Abilities =
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
-    kind: Kind,
+    kind: SmmuV3Kind,
     seam: Seam,
     domain: MakeDomain<ModelUnit, D>,
     pasids: Option<Pasids<ModelUnit, D>>,
 ) -> Result<ModelRig<D>, Outcome> {
     let plain = SmmuIdentification::able();
     let (identification, visibility) = match kind {
-        Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
-        Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
-        Kind::Mmu700 => (plain.mmu_700(), Visibility::AtOnce),
+        SmmuV3Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
+        SmmuV3Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
+        SmmuV3Kind::Mmu700 => (plain.mmu_700(), Visibility::AtOnce),
     };
     let setup = SmmuSetup {
         identification,
         // Fewer than 64 between two syncs.
-        most_unsynced: (kind == Kind::Mmu700).then_some(63),
+        most_unsynced: (kind == SmmuV3Kind::Mmu700).then_some(63),
         ..SmmuSetup::default()
     };
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
@@ -114,11 +115,11 @@ fn model<D>(
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
         pasids,
-        faulting: (kind == Kind::Plain).then_some(Faulting {
-            ways: &[Way::Requests, Way::Stalls],
+        faulting: (kind == SmmuV3Kind::Plain).then_some(Faulting {
+            ways: &[FaultSource::Requests, FaultSource::Stalls],
             enable: |unit, stream, way| match way {
-                Way::Requests => unit.enable_ats(stream, all_memory()),
-                Way::Stalls => unit.enable_stalls(stream),
+                FaultSource::Requests => unit.enable_ats(stream, all_memory()),
+                FaultSource::Stalls => unit.enable_stalls(stream),
             },
             disable: Some(|unit, stream| unit.disable_ats(stream)),
             gone: |unit, stream| unit.device_gone(stream),
@@ -136,7 +137,7 @@ fn model<D>(
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
+pub fn first_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
     let pasids = Pasids {
         enable: |unit: &ModelUnit, stream| unit.enable_pasids(stream, PASIDS_LG2),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
@@ -161,7 +162,7 @@ pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<FirstOnModel>, 
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
+pub fn second_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
     let domain = |unit: &Smmu<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain, None)
 }
@@ -171,17 +172,17 @@ pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>
 /// # Errors
 /// If the driver does not take it over.
 pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
-    let rig = second_on_model(Kind::Plain, seam)?;
+    let rig = second_on_model(SmmuV3Kind::Plain, seam)?;
     let memory = rig.host.ram().clone();
     let unit = Nested::new(rig.unit, memory).map_err(failed)?;
     Ok(Rig {
         guest: Some(unit.guest()),
         abilities: NESTED,
         faulting: Some(Faulting {
-            ways: &[Way::Requests, Way::Stalls],
+            ways: &[FaultSource::Requests, FaultSource::Stalls],
             enable: |unit, stream, way| match way {
-                Way::Requests => unit.smmu.enable_ats(stream, all_memory()),
-                Way::Stalls => {
+                FaultSource::Requests => unit.smmu.enable_ats(stream, all_memory()),
+                FaultSource::Stalls => {
                     unit.stall();
                     unit.smmu.enable_stalls(stream)
                 }
@@ -207,15 +208,15 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
 }
 
 /// The oldest event of a unit; page requests come first.
-fn asked<P: UnitPlatform>(unit: &Smmu<P>) -> Result<Option<Asked>, IommuError> {
+fn asked<P: UnitPlatform>(unit: &Smmu<P>) -> Result<Option<DriverEvent>, IommuError> {
     match unit.next_page_request()? {
-        Some(PageRequestEvent::Request(raw)) => return Ok(Some(Asked::Request(raw))),
-        Some(PageRequestEvent::Lost) => return Ok(Some(Asked::Lost)),
+        Some(PageRequestEvent::Request(raw)) => return Ok(Some(DriverEvent::Request(raw))),
+        Some(PageRequestEvent::Lost) => return Ok(Some(DriverEvent::Lost)),
         None => {}
     }
     Ok(unit.next_stall_or_fault()?.map(|event| match event {
-        StallOrFault::Stalled { request, .. } => Asked::Request(request),
-        StallOrFault::Fault(_) => Asked::Other,
+        StallOrFault::Stalled { request, .. } => DriverEvent::Request(request),
+        StallOrFault::Fault(_) => DriverEvent::Other,
     }))
 }
 

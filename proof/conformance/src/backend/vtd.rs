@@ -30,7 +30,8 @@ use super::qemu::QemuHost;
 use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
-    Abilities, Asked, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig, Way,
+    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Outcome,
+    Pasids, Rig,
 };
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
@@ -59,7 +60,7 @@ pub type SecondOnQemu = SecondDomain<QemuMachine>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum VtdKind {
     /// Legacy mode, coherent, with a queue.
     Plain,
     /// Legacy mode; absence is cached.
@@ -97,7 +98,7 @@ fn small() -> Remapping {
 /// Functions by which devices of the model ask for pages.
 fn faulting<P: UnitPlatform>() -> Faulting<Vtd<P>> {
     Faulting {
-        ways: &[Way::Requests],
+        ways: &[FaultSource::Requests],
         enable: |unit, stream, _| {
             let physical = stream.get() as u16;
             let tlb = DeviceTlb { depth: 1, physical, twice: false };
@@ -107,9 +108,9 @@ fn faulting<P: UnitPlatform>() -> Faulting<Vtd<P>> {
         gone: |unit, stream| unit.device_gone(stream),
         next: |unit| {
             Ok(unit.next_page_request()?.map(|event| match event {
-                PageEvent::Request { request, .. } => Asked::Request(request),
-                PageEvent::Lost => Asked::Lost,
-                PageEvent::Unknown { .. } => Asked::Other,
+                PageEvent::Request { request, .. } => DriverEvent::Request(request),
+                PageEvent::Lost => DriverEvent::Lost,
+                PageEvent::Unknown { .. } => DriverEvent::Other,
             }))
         },
         respond: |unit, to, response| unit.respond(to, response),
@@ -117,16 +118,16 @@ fn faulting<P: UnitPlatform>() -> Faulting<Vtd<P>> {
 }
 
 /// Configuration that the driver gets for a unit of `kind`.
-fn config_of(kind: Kind) -> Config {
+fn config_of(kind: VtdKind) -> Config {
     let mut config = Config::default();
     config.limit = LIMIT;
     config.mode = match kind {
-        Kind::Scalable => Mode::Scalable,
+        VtdKind::Scalable => Mode::Scalable,
         _ => Mode::Legacy,
     };
-    config.interrupts = (kind != Kind::Registers).then(small);
+    config.interrupts = (kind != VtdKind::Registers).then(small);
     config.invalidation = match kind {
-        Kind::Registers => Invalidation::Registers,
+        VtdKind::Registers => Invalidation::Registers,
         _ => Invalidation::Best,
     };
     config
@@ -134,7 +135,7 @@ fn config_of(kind: Kind) -> Config {
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
-    kind: Kind,
+    kind: VtdKind,
     seam: Seam,
     domain: MakeDomain<ModelUnit, D>,
 ) -> Result<ModelRig<D>, Outcome>
@@ -144,12 +145,12 @@ where
 {
     let plain = SKYLAKE_SP.identification;
     let (identification, visibility) = match kind {
-        Kind::Plain => (plain, Visibility::AtOnce),
-        Kind::CachingMode => (plain.caching_mode(), Visibility::AtOnce),
-        Kind::WriteBuffer => (plain.write_buffer(), Visibility::Late(Lag::WriteBuffer)),
-        Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
-        Kind::Registers => (plain.without_queue(), Visibility::AtOnce),
-        Kind::Scalable => {
+        VtdKind::Plain => (plain, Visibility::AtOnce),
+        VtdKind::CachingMode => (plain.caching_mode(), Visibility::AtOnce),
+        VtdKind::WriteBuffer => (plain.write_buffer(), Visibility::Late(Lag::WriteBuffer)),
+        VtdKind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
+        VtdKind::Registers => (plain.without_queue(), Visibility::AtOnce),
+        VtdKind::Scalable => {
             let scalable = SKYLAKE_SP.identification.scalable().page_requests();
             (scalable, Visibility::AtOnce)
         }
@@ -159,11 +160,11 @@ where
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-    let queue_entries = (kind != Kind::Registers).then_some(entries(&config));
+    let queue_entries = (kind != VtdKind::Registers).then_some(entries(&config));
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Vtd);
     let unit = Vtd::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
     let unit = unit.map_err(failed)?;
-    if kind == Kind::Scalable {
+    if kind == VtdKind::Scalable {
         unit.read_page_requests(0).map_err(failed)?;
     }
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
@@ -171,19 +172,19 @@ where
     Ok(Rig {
         fault_room: Some(unit.features().fault_count as u64),
         abilities: ABILITIES,
-        pasids: (kind == Kind::Scalable).then_some(Pasids {
+        pasids: (kind == VtdKind::Scalable).then_some(Pasids {
             enable: |_, _| Ok(()),
             attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
             block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
         }),
-        faulting: (kind == Kind::Scalable).then(faulting),
+        faulting: (kind == VtdKind::Scalable).then(faulting),
         interrupts: match kind {
-            Kind::Registers => None,
+            VtdKind::Registers => None,
             _ => Some(|unit| unit),
         },
         queue_entries,
         bad_command: match kind {
-            Kind::Registers => |_, _| None,
+            VtdKind::Registers => |_, _| None,
             _ => |unit, host| Some(host.refuse_one(&unit.queue())),
         },
         ..Rig::new(unit, host, domain, by_type)
@@ -194,7 +195,7 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
+pub fn second_on_model(kind: VtdKind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
     model(kind, seam, |unit| unit.second_stage().map(Arc::new))
 }
 
@@ -204,7 +205,7 @@ pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>
 /// If the driver does not take it over.
 pub fn first_on_model(seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
     let domain = |unit: &Vtd<_>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
-    let mut rig = model(Kind::Scalable, seam, domain)?;
+    let mut rig = model(VtdKind::Scalable, seam, domain)?;
     rig.foreign = Some(Foreign {
         layout: Layout::X86,
         memory: rig.host.ram().clone(),

@@ -8,11 +8,11 @@ use serde::Serialize;
 
 /// Results of the scenarios on a backend.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// Name of the backend.
     pub backend: String,
     /// Each scenario.
-    pub scenarios: Vec<Scenario>,
+    pub scenarios: Vec<ScenarioResult>,
     /// Number of scenarios that passed.
     pub passed: usize,
     /// Number of scenarios that failed.
@@ -23,7 +23,7 @@ pub struct Report {
 
 /// One scenario's end.
 #[derive(Debug, Serialize)]
-pub struct Scenario {
+pub struct ScenarioResult {
     /// Its name.
     pub name: &'static str,
     /// The backend that it ran on, where the report is of several.
@@ -35,7 +35,7 @@ pub struct Scenario {
     pub reason: Option<String>,
 }
 
-impl Report {
+impl CheckReport {
     /// Tells if no scenario failed.
     pub fn holds(&self) -> bool {
         self.failed == 0
@@ -43,14 +43,14 @@ impl Report {
 }
 
 /// Runs all scenarios on each backend of `group`; `progress` is told of each.
-pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(&Backend, &Line)) -> Report {
+pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(&Backend, &Line)) -> CheckReport {
     let mut scenarios = Vec::new();
     for backend in &group.members {
         let lines = backend.run(&mut |line| progress(backend, line));
         scenarios.extend(lines.into_iter().map(|line| scenario(backend, line)));
     }
     let count = |result| scenarios.iter().filter(|s| s.result == result).count();
-    Report {
+    CheckReport {
         backend: group.name.clone(),
         passed: count("pass"),
         failed: count("fail"),
@@ -59,17 +59,17 @@ pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(&Backend, &Line)) -> R
     }
 }
 
-fn scenario(backend: &Backend, line: Line) -> Scenario {
+fn scenario(backend: &Backend, line: Line) -> ScenarioResult {
     let (result, reason) = match line.outcome {
         Outcome::Pass => ("pass", None),
         Outcome::Fail(why) => ("fail", Some(why)),
         Outcome::Skip(why) => ("skip", Some(why)),
     };
-    Scenario { name: line.name, on: backend.to_string(), result, reason }
+    ScenarioResult { name: line.name, on: backend.to_string(), result, reason }
 }
 
 /// The totals for people; the lines were printed as they came.
-pub fn totals(report: &Report) -> String {
+pub fn totals(report: &CheckReport) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,

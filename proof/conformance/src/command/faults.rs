@@ -12,7 +12,7 @@ use crate::paging::paging;
 
 /// Results of a run.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct FaultTortureReport {
     /// Seed that replays the run.
     pub seed: u64,
     /// CPUs in virtual time.
@@ -25,7 +25,7 @@ pub struct Report {
     pub events: BTreeMap<&'static str, u64>,
 }
 
-impl Report {
+impl FaultTortureReport {
     /// Tells if there were no violations.
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
@@ -35,11 +35,11 @@ impl Report {
 /// Lets devices send `operations` page requests by `cpus` CPUs, from `seed`.
 ///
 /// With [`Health::Failing`] the hardware of every second round fails.
-pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
+pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> FaultTortureReport {
     let bar = Progress::new(operations);
     let report = paging(health, seed, cpus, operations, &mut |done| bar.set(done));
     drop(bar);
-    Report {
+    FaultTortureReport {
         seed,
         cpus,
         operations: report.requests,
@@ -49,7 +49,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
 }
 
 /// The report for people, in lines of `columns`.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &FaultTortureReport, columns: usize) -> String {
     let rows = report.events.iter();
     let rows = rows.map(|(name, number)| vec![name.replace('_', " "), display::grouped(*number)]);
     let mut out = format!("seed {}\n\n", report.seed);

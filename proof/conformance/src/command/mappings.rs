@@ -9,11 +9,11 @@ use portolan_cli::display;
 use portolan_cli::progress::Progress;
 use serde::Serialize;
 
-use crate::mappings::{Health, MappingReport, Way, mappings};
+use crate::mappings::{Health, MappingReport, UnmapMode, mappings};
 
 /// Results of a run.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct MappingTortureReport {
     /// Seed that replays the run.
     pub seed: u64,
     /// Buffers mapped and unmapped, all policies together.
@@ -26,7 +26,7 @@ pub struct Report {
     pub policies: Vec<MappingReport>,
 }
 
-impl Report {
+impl MappingTortureReport {
     /// Tells if there were no violations.
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
@@ -36,13 +36,13 @@ impl Report {
 /// Does `operations` random operations from `seed` by `cpus` CPUs, shared out evenly over the
 /// policies, several at a time where the machine has the cores. With [`Health::Failing`] each policy
 /// meets hardware of both kinds.
-pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
+pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> MappingTortureReport {
     let kinds: &[Health] = match health {
         Health::Sound => &[Health::Sound],
         Health::Failing => &[Health::Sound, Health::Failing],
     };
-    let ways = Way::ALL.iter();
-    let runs: Vec<(Way, Health)> =
+    let ways = UnmapMode::ALL.iter();
+    let runs: Vec<(UnmapMode, Health)> =
         ways.flat_map(|way| kinds.iter().map(|kind| (*way, *kind))).collect();
     let bar = Progress::new(operations);
     let each = operations.div_ceil(runs.len() as u64);
@@ -74,7 +74,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
     let policies: Vec<MappingReport> =
         done.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect();
     let sum = |of: fn(&MappingReport) -> u64| policies.iter().map(of).sum();
-    Report {
+    MappingTortureReport {
         seed,
         operations: sum(|one| one.operations),
         violations: (policies.iter().flat_map(|one| &one.violations)).cloned().collect(),
@@ -94,7 +94,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
 }
 
 /// The report for people, in lines of `columns`.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &MappingTortureReport, columns: usize) -> String {
     let rows = report.policies.iter().map(|one| {
         vec![
             one.way.name().to_owned(),

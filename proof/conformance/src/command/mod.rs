@@ -100,5 +100,5 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
             several => print_json(&json!({ "backends": several }))?,
         }
     }
-    Ok(Outcome::of(reports.iter().all(check::Report::holds)))
+    Ok(Outcome::of(reports.iter().all(check::CheckReport::holds)))
 }

@@ -19,7 +19,7 @@ const SHARED: u64 = 10;
 
 /// Results of a torture run.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct TableTortureReport {
     /// Seed that replays the run.
     pub seed: u64,
     /// Operations done by one CPU, all formats together.
@@ -51,7 +51,7 @@ pub struct FormatReport {
     pub violations: u64,
 }
 
-impl Report {
+impl TableTortureReport {
     /// Tells if there were no violations.
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
@@ -63,7 +63,7 @@ type Done = (TortureReport, ConcurrentReport);
 
 /// Does `operations` random operations from `seed`, shared out evenly over `formats`, several
 /// formats at a time where the machine has the cores.
-pub fn run(formats: &[FormatName], seed: u64, operations: u64) -> Report {
+pub fn run(formats: &[FormatName], seed: u64, operations: u64) -> TableTortureReport {
     let bar = Progress::new(operations);
     let count = formats.len().max(1) as u64;
     let share = |index: usize| operations / count + u64::from((index as u64) < operations % count);
@@ -88,7 +88,7 @@ pub fn run(formats: &[FormatName], seed: u64, operations: u64) -> Report {
         }
     });
     drop(bar);
-    let mut report = Report {
+    let mut report = TableTortureReport {
         seed,
         operations: 0,
         shared_operations: 0,
@@ -116,7 +116,7 @@ fn one(format: FormatName, seed: u64, operations: u64, bar: &Progress) -> Done {
     (alone, shared)
 }
 
-fn add(report: &mut Report, one: TortureReport) {
+fn add(report: &mut TableTortureReport, one: TortureReport) {
     report.operations += one.operations;
     for (name, number) in named(&one.events) {
         *report.events.entry(name).or_default() += number;
@@ -153,7 +153,7 @@ fn named(events: &TortureEvents) -> [(&'static str, u64); 15] {
 }
 
 /// The report for people, in lines of `columns`.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &TableTortureReport, columns: usize) -> String {
     let rows = report.formats.iter().map(|one| {
         vec![
             one.format.clone(),

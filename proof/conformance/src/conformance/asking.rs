@@ -6,7 +6,7 @@ use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 
 /// Way in which a device asks for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FaultSource {
     /// By page requests, with translations that it keeps.
     Requests,
     /// By accesses that the unit holds back.
@@ -15,7 +15,7 @@ pub enum Way {
 
 /// Event that a driver has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum DriverEvent {
     /// A request.
     Request(RawPageRequest),
     /// That requests were lost.
@@ -31,15 +31,15 @@ pub type Leave<U> = fn(&U, StreamId) -> Result<(), AttachError>;
 #[derive(Clone, Copy, Debug)]
 pub struct Faulting<U> {
     /// The ways that there are.
-    pub ways: &'static [Way],
+    pub ways: &'static [FaultSource],
     /// Lets a stream ask. It is attached to nothing.
-    pub enable: fn(&U, StreamId, Way) -> Result<(), AttachError>,
+    pub enable: fn(&U, StreamId, FaultSource) -> Result<(), AttachError>,
     /// Ends a stream's translations of its own, the stream staying where it is, if there is a way.
     pub disable: Option<Leave<U>>,
     /// Blocks the stream of a device that is gone, without asking it for anything.
     pub gone: Leave<U>,
     /// Reads the oldest event.
-    pub next: fn(&U) -> Result<Option<Asked>, IommuError>,
+    pub next: fn(&U) -> Result<Option<DriverEvent>, IommuError>,
     /// Carries a response.
     pub respond: fn(&U, ReplyTo, Response) -> Result<(), IommuError>,
 }
@@ -60,7 +60,7 @@ pub enum Wrote {
 /// Devices that ask.
 pub trait Asker {
     /// Has a device write four bytes, the way that it asks.
-    fn write(&self, way: Way, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote;
+    fn write(&self, way: FaultSource, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote;
 
     /// Results of writes that had to wait, since the last call.
     fn settled(&self) -> Vec<Wrote>;

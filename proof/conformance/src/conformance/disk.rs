@@ -38,7 +38,7 @@ pub enum Transfer {
 
 /// A page that both sides see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedPage {
     /// For the CPU.
     pub pa: PhysAddr,
     /// For the device.
@@ -57,7 +57,7 @@ pub trait Disk {
     ///
     /// # Errors
     /// Description of the failure.
-    fn start(&self, pages: [Shared; 5]) -> Result<(), String>;
+    fn start(&self, pages: [SharedPage; 5]) -> Result<(), String>;
 
     /// Transfers `blocks` blocks from block `first`. The data begins `offset` bytes into the first
     /// of `pages`. Only a comparison tells if all of it arrived.
@@ -132,7 +132,7 @@ impl<'a, M: Machine> Play<'a, M> {
     fn new(machine: &'a M, disk: &'a dyn Disk) -> Result<Self, Outcome> {
         let on = Attached::with(machine, disk.stream())?;
         let queues = machine.host.memory(8 * PAGE);
-        let mut shared = [Shared { pa: queues, iova: M::BASE }; 5];
+        let mut shared = [SharedPage { pa: queues, iova: M::BASE }; 5];
         for (n, one) in (0..).zip(&mut shared) {
             one.pa = PhysAddr::new(queues.get() + n * PAGE);
             one.iova = page(M::BASE, n);

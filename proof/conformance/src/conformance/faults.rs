@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iopf::{Cause, Permissions, Place, RawPageRequest, Response, Taken};
 
-use super::asking::{Way, Wrote};
+use super::asking::{FaultSource, Wrote};
 use super::basic::PAGE;
 use super::scene::Scene;
 use super::{Host, Machine, Verdict, expect, fail, must};
 
-fn brings_in<M: Machine>(machine: &M, way: Way) -> Verdict {
+fn brings_in<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     let scene = Scene::new(machine, way)?;
     for page in 0..3 {
         scene.must_ask(page, page as u16)?;
@@ -34,7 +34,7 @@ fn brings_in<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.settled()
 }
 
-fn refuses<M: Machine>(machine: &M, way: Way) -> Verdict {
+fn refuses<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     let scene = Scene::new(machine, way)?;
     let last = 1 << 12;
     scene.must_ask(last, 1)?;
@@ -44,7 +44,7 @@ fn refuses<M: Machine>(machine: &M, way: Way) -> Verdict {
         return Err(fail(format!("outside of what is registered: {taken:?}")));
     }
     expect("told", scene.told(), vec![Response::Invalid])?;
-    if way == Way::Stalls {
+    if way == FaultSource::Stalls {
         expect("the write", scene.asker.settled(), vec![Wrote::Refused])?;
     }
     scene.desk.unregister(scene.on.device, None);
@@ -55,18 +55,18 @@ fn refuses<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.settled()
 }
 
-fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
+fn detaches<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     use portolan::iommu::Iommu as _;
     let scene = Scene::new(machine, way)?;
     let device = scene.on.device;
     for page in 0..10 {
         scene.must_ask(page, page as u16)?;
     }
-    if way == Way::Requests {
+    if way == FaultSource::Requests {
         scene.asker.ask(scene.raw(20, Place::More, 20));
     }
     let read = scene.read()?.len();
-    expect("requests", read, if way == Way::Requests { 11 } else { 10 })?;
+    expect("requests", read, if way == FaultSource::Requests { 11 } else { 10 })?;
     // Some are served, some wait here, some are still in the unit.
     must("serving", scene.desk.serve())?;
     for page in 10..14 {
@@ -74,7 +74,7 @@ fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
     }
     scene.desk.unregister(device, None);
     must("blocking", machine.unit.block(device))?;
-    if way == Way::Requests {
+    if way == FaultSource::Requests {
         scene.asker.ask(scene.raw(20, Place::Last, 20));
     }
     scene.turn()?;
@@ -82,38 +82,38 @@ fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
     let told = scene.told();
     let success = told.iter().filter(|told| **told == Response::Success).count();
     let refused = told.iter().filter(|told| **told == Response::Invalid).count();
-    let groups = if way == Way::Requests { 15 } else { 14 };
+    let groups = if way == FaultSource::Requests { 15 } else { 14 };
     // A unit that lets a blocked device no longer ask answers the last one itself.
     let failed = told.len() - success - refused;
     expect("brought in", success, 1)?;
     expect("told", told.len(), groups)?;
-    if failed > usize::from(way == Way::Requests) {
+    if failed > usize::from(way == FaultSource::Requests) {
         return Err(fail(format!("{failed} groups failed")));
     }
     scene.settled()
 }
 
-fn overflows<M: Machine>(machine: &M, way: Way) -> Verdict {
+fn overflows<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     let scene = Scene::new(machine, way)?;
     // The first three pages are enough: the requested addresses are not the point.
     for n in 0..300u64 {
         match way {
-            Way::Requests => {
+            FaultSource::Requests => {
                 let group = (n % 512) as u16;
                 scene.asker.ask(scene.raw(group, Place::Last, n % 3));
             }
-            Way::Stalls => scene.must_ask(n % 3, 0)?,
+            FaultSource::Stalls => scene.must_ask(n % 3, 0)?,
         }
     }
     let lost = scene.asker.lost();
-    if way == Way::Requests && lost == 0 {
+    if way == FaultSource::Requests && lost == 0 {
         return Err(fail("nothing was lost: the scenario proves nothing"));
     }
     for _ in 0..10 {
         scene.turn()?;
     }
     expect("told", scene.told().len(), 300)?;
-    if way == Way::Stalls {
+    if way == FaultSource::Stalls {
         let there = scene.asker.settled();
         expect("writes", there, vec![Wrote::There; 300])?;
     }
@@ -126,12 +126,14 @@ fn overflows<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.settled()
 }
 
-fn floods<M: Machine>(machine: &M, way: Way) -> Verdict {
+fn floods<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     let scene = Scene::new(machine, way)?;
     for n in 0..1_000u64 {
         match way {
-            Way::Requests => scene.asker.ask(scene.raw((n % 512) as u16, Place::Last, n % 3)),
-            Way::Stalls => {
+            FaultSource::Requests => {
+                scene.asker.ask(scene.raw((n % 512) as u16, Place::Last, n % 3))
+            }
+            FaultSource::Stalls => {
                 scene.reach(100 + n, 0);
             }
         }
@@ -152,7 +154,7 @@ fn floods<M: Machine>(machine: &M, way: Way) -> Verdict {
 
 /// By page requests only: a device chooses their contents.
 fn misbehaves<M: Machine>(machine: &M) -> Verdict {
-    let scene = Scene::new(machine, Way::Requests)?;
+    let scene = Scene::new(machine, FaultSource::Requests)?;
     let ask = |raw| scene.asker.ask(raw);
     // No last request.
     ask(scene.raw(1, Place::More, 0));
@@ -198,7 +200,7 @@ fn attach<M: Machine>(
 
 /// A response that comes after its device was reset does not end requests that the device makes then.
 fn resets<M: Machine>(machine: &M) -> Verdict {
-    let scene = Scene::new(machine, Way::Requests)?;
+    let scene = Scene::new(machine, FaultSource::Requests)?;
     scene.must_ask(0, 3)?;
     scene.read()?;
     scene.asker.reset(scene.on.device);
@@ -220,43 +222,43 @@ fn resets<M: Machine>(machine: &M) -> Verdict {
 }
 
 pub(super) fn requests_are_brought_in<M: Machine>(machine: &M) -> Verdict {
-    brings_in(machine, Way::Requests)
+    brings_in(machine, FaultSource::Requests)
 }
 
 pub(super) fn stalls_are_brought_in<M: Machine>(machine: &M) -> Verdict {
-    brings_in(machine, Way::Stalls)
+    brings_in(machine, FaultSource::Stalls)
 }
 
 pub(super) fn requests_are_refused<M: Machine>(machine: &M) -> Verdict {
-    refuses(machine, Way::Requests)
+    refuses(machine, FaultSource::Requests)
 }
 
 pub(super) fn stalls_are_refused<M: Machine>(machine: &M) -> Verdict {
-    refuses(machine, Way::Stalls)
+    refuses(machine, FaultSource::Stalls)
 }
 
 pub(super) fn detach_answers_requests<M: Machine>(machine: &M) -> Verdict {
-    detaches(machine, Way::Requests)
+    detaches(machine, FaultSource::Requests)
 }
 
 pub(super) fn detach_answers_stalls<M: Machine>(machine: &M) -> Verdict {
-    detaches(machine, Way::Stalls)
+    detaches(machine, FaultSource::Stalls)
 }
 
 pub(super) fn request_room_overflows<M: Machine>(machine: &M) -> Verdict {
-    overflows(machine, Way::Requests)
+    overflows(machine, FaultSource::Requests)
 }
 
 pub(super) fn stall_room_overflows<M: Machine>(machine: &M) -> Verdict {
-    overflows(machine, Way::Stalls)
+    overflows(machine, FaultSource::Stalls)
 }
 
 pub(super) fn floods_of_requests<M: Machine>(machine: &M) -> Verdict {
-    floods(machine, Way::Requests)
+    floods(machine, FaultSource::Requests)
 }
 
 pub(super) fn floods_of_stalls<M: Machine>(machine: &M) -> Verdict {
-    floods(machine, Way::Stalls)
+    floods(machine, FaultSource::Stalls)
 }
 
 pub(super) fn misbehaving_requests<M: Machine>(machine: &M) -> Verdict {

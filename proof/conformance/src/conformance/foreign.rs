@@ -11,7 +11,7 @@ use portolan::iommu::{AttachError, IommuError};
 use portolan::iopf::{Group, Handler, Response};
 use portolan::platform::{ForeignTables, TableMem};
 
-use super::asking::{MARK, Way, Wrote};
+use super::asking::{FaultSource, MARK, Wrote};
 use super::basic::PAGE;
 use super::scene::Scene;
 use super::stores::{Frames, KernelMemory, Layout, Tables};
@@ -65,7 +65,7 @@ impl Handler for Kernel {
 }
 
 /// A device on the tables of a process.
-struct Shared<'m, M: Machine> {
+struct ProcessDevice<'m, M: Machine> {
     scene: Scene<'m, M>,
     kernel: Arc<Kernel>,
     notifier: Notifier,
@@ -75,8 +75,8 @@ fn at<M: Machine>(page: u64) -> Iova {
     Iova::new(M::BASE.get() + page * PAGE)
 }
 
-impl<'m, M: Machine> Shared<'m, M> {
-    fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
+impl<'m, M: Machine> ProcessDevice<'m, M> {
+    fn new(machine: &'m M, way: FaultSource) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("a kernel's own tables are not attached here".to_owned());
         let foreign = machine.foreign.as_ref().ok_or_else(none)?;
         let scene = Scene::of(machine, way, Some(PROCESS))?;
@@ -141,8 +141,8 @@ impl<'m, M: Machine> Shared<'m, M> {
     }
 }
 
-fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
-    let shared = Shared::new(machine, way)?;
+fn shares<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
+    let shared = ProcessDevice::new(machine, way)?;
     let (scene, kernel) = (&shared.scene, &shared.kernel);
     // The process touches a page first: the device reaches it, and no request was made.
     kernel.bring(at::<M>(0));
@@ -170,7 +170,7 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
 /// All of them.
 pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 2] {
     [
-        ("kernels-tables-by-requests", |machine| shares(machine, Way::Requests)),
-        ("kernels-tables-by-stalls", |machine| shares(machine, Way::Stalls)),
+        ("kernels-tables-by-requests", |machine| shares(machine, FaultSource::Requests)),
+        ("kernels-tables-by-stalls", |machine| shares(machine, FaultSource::Stalls)),
     ]
 }

@@ -20,7 +20,7 @@ use portolan::platform::TableMem;
 use portolan::table::Access;
 
 use super::Host as _;
-use super::asking::{Way, Wrote};
+use super::asking::{FaultSource, Wrote};
 use super::basic::{PAGE, RW};
 use super::scene::{Cpus, Scene, Still};
 use super::stores::{Frames, KernelMemory, Layout, Tables};
@@ -81,9 +81,9 @@ impl Frames for Arc<Ram> {
 }
 
 /// The host, which populates the guest's memory for devices.
-struct Host(Arc<Ram>);
+struct HostPager(Arc<Ram>);
 
-impl Pager for Host {
+impl Pager for HostPager {
     fn populate(&self, range: IovaRange, _: Access, out: &mut Pieces) -> Result<(), PopulateError> {
         let iova = range.start();
         let none = PopulateError::OutOfMemory { iova };
@@ -152,19 +152,19 @@ impl Guest for Known {
 }
 
 /// A device behind both stages.
-struct Behind<'m, M: Machine> {
+struct GuestDevice<'m, M: Machine> {
     scene: Scene<'m, M>,
     ram: Arc<Ram>,
     os: Arc<Os>,
-    second: Arc<Ioas<M::Domain, Host, Cpus>>,
+    second: Arc<Ioas<M::Domain, HostPager, Cpus>>,
 }
 
 fn at<M: Machine>(page: u64) -> Iova {
     Iova::new(M::BASE.get() + page * PAGE)
 }
 
-impl<'m, M: Machine> Behind<'m, M> {
-    fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
+impl<'m, M: Machine> GuestDevice<'m, M> {
+    fn new(machine: &'m M, way: FaultSource) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("no guest has a first stage here".to_owned());
         let stage = machine.guest.as_ref().ok_or_else(none)?;
         let scene = Scene::new(machine, way)?;
@@ -188,7 +188,7 @@ impl<'m, M: Machine> Behind<'m, M> {
         let cpus = Cpus::new(1, Still::default(), cpu);
         let second = Ioas::new(scene.on.domain.clone(), cpus, IoasOptions::default(), simulated());
         let region = RegionOptions { range, access: RW, hold: Residency::OnDemand };
-        must("a region", second.add_region(&region, Host(ram.clone())))?;
+        must("a region", second.add_region(&region, HostPager(ram.clone())))?;
         let second = Arc::new(second);
         let handler = Nested::new(second.clone(), Known(os.clone()));
         scene.hand_over(Arc::new(handler))?;
@@ -221,8 +221,8 @@ impl<'m, M: Machine> Behind<'m, M> {
     }
 }
 
-fn walks<M: Machine>(machine: &M, way: Way) -> Verdict {
-    let on = Behind::new(machine, way)?;
+fn walks<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
+    let on = GuestDevice::new(machine, way)?;
     // The guest has nothing: it is asked, and then its tables are fetched for the first time.
     let first = on.served(7)?;
     let table = |level| on.os.table(at::<M>(7), level).ok_or_else(|| fail("no table"));
@@ -252,7 +252,7 @@ fn walks<M: Machine>(machine: &M, way: Way) -> Verdict {
 }
 
 /// A guest that leads its device out of its memory, by a page and by a table.
-fn leads_astray<M: Machine>(on: &Behind<'_, M>, way: Way) -> Verdict {
+fn leads_astray<M: Machine>(on: &GuestDevice<'_, M>, way: FaultSource) -> Verdict {
     let outside = on.ram.range.last().get() + 1;
     on.maps(11, Some(outside))?;
     let far = Iova::new(M::BASE.get() + (1 << 21));
@@ -269,8 +269,8 @@ fn leads_astray<M: Machine>(on: &Behind<'_, M>, way: Way) -> Verdict {
         let told = on.scene.told();
         expect("told", told, vec![Response::Invalid])?;
         let refused = match way {
-            Way::Stalls => vec![Wrote::Refused],
-            Way::Requests => Vec::new(),
+            FaultSource::Stalls => vec![Wrote::Refused],
+            FaultSource::Requests => Vec::new(),
         };
         expect("the write", on.scene.asker.settled(), refused)?;
     }
@@ -280,7 +280,7 @@ fn leads_astray<M: Machine>(on: &Behind<'_, M>, way: Way) -> Verdict {
 /// All of them.
 pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 2] {
     [
-        ("guests-tables-by-requests", |machine| walks(machine, Way::Requests)),
-        ("guests-tables-by-stalls", |machine| walks(machine, Way::Stalls)),
+        ("guests-tables-by-requests", |machine| walks(machine, FaultSource::Requests)),
+        ("guests-tables-by-stalls", |machine| walks(machine, FaultSource::Stalls)),
     ]
 }

@@ -23,8 +23,8 @@ mod shared;
 mod stale;
 mod stores;
 
-pub use asking::{Asked, Asker, Faulting, Leave, MARK, Way, Wrote};
-pub use disk::{Disk, Shared, Transfer};
+pub use asking::{Asker, DriverEvent, FaultSource, Faulting, Leave, MARK, Wrote};
+pub use disk::{Disk, SharedPage, Transfer};
 pub use foreign::{Foreign, Notifier};
 pub use guest::GuestStage;
 pub use interrupts::Raised;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::{Attach as _, AttachError, FaultReason, Iommu as _, IommuError};
 
-use super::asking::{Asker, Faulting, MARK, Way, Wrote};
+use super::asking::{Asker, FaultSource, Faulting, MARK, Wrote};
 use super::basic::{Attached, PAGE, RW};
 use super::configuration::BLOCKED;
 use super::{Has, Host, Machine, Outcome, Verdict, expect, fail, must, needs};
@@ -43,7 +43,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
         let none = || Outcome::Skip("no device keeps translations here".to_owned());
         let faulting = machine.faulting.as_ref().ok_or_else(none)?;
         let asker = machine.host.asker().ok_or_else(none)?;
-        if !faulting.ways.contains(&Way::Requests) {
+        if !faulting.ways.contains(&FaultSource::Requests) {
             return Err(none());
         }
         let device = machine.host.devices()[0];
@@ -59,12 +59,13 @@ impl<'m, M: Machine> Keeping<'m, M> {
     }
 
     fn enable(&self) -> Verdict {
-        let enabled = (self.faulting.enable)(&self.machine.unit, self.device, Way::Requests);
+        let enabled =
+            (self.faulting.enable)(&self.machine.unit, self.device, FaultSource::Requests);
         must("letting a device translate", enabled)
     }
 
     fn write(&self, iova: Iova) -> Wrote {
-        self.asker.write(Way::Requests, self.device, None, iova)
+        self.asker.write(FaultSource::Requests, self.device, None, iova)
     }
 
     /// Result of a write by a translation that the device keeps, and for each of the two pages if it

@@ -13,7 +13,7 @@ use portolan::iopf::{
 };
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
-use super::asking::{Asked, Asker, Faulting, MARK, Way, Wrote};
+use super::asking::{Asker, DriverEvent, FaultSource, Faulting, MARK, Wrote};
 use super::basic::{Attached, PAGE, RW};
 use super::{Host, Machine, Outcome, Verdict, expect, fail, must};
 
@@ -112,7 +112,7 @@ pub(super) struct Scene<'m, M: Machine> {
     faulting: &'m Faulting<M::Iommu>,
     pub(super) asker: &'m dyn Asker,
     pub(super) on: Attached<M>,
-    way: Way,
+    way: FaultSource,
     /// The device's address space, if it names one.
     pasid: Option<Pasid>,
     pub(super) time: Still,
@@ -122,12 +122,16 @@ pub(super) struct Scene<'m, M: Machine> {
 const FLOW: Flow = Flow { burst: 400, each: Nanos::new(1_000) };
 
 impl<'m, M: Machine> Scene<'m, M> {
-    pub(super) fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
+    pub(super) fn new(machine: &'m M, way: FaultSource) -> Result<Self, Outcome> {
         Self::of(machine, way, None)
     }
 
     /// The same with a device that names `pasid`.
-    pub(super) fn of(machine: &'m M, way: Way, pasid: Option<Pasid>) -> Result<Self, Outcome> {
+    pub(super) fn of(
+        machine: &'m M,
+        way: FaultSource,
+        pasid: Option<Pasid>,
+    ) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("no device asks here".to_owned());
         let faulting = machine.faulting.as_ref().ok_or_else(none)?;
         let asker = machine.host.asker().ok_or_else(none)?;
@@ -203,8 +207,8 @@ impl<'m, M: Machine> Scene<'m, M> {
 
     pub(super) fn must_ask(&self, page: u64, group: u16) -> Verdict {
         let wanted = match self.way {
-            Way::Requests => Wrote::Missing,
-            Way::Stalls => Wrote::Waits,
+            FaultSource::Requests => Wrote::Missing,
+            FaultSource::Stalls => Wrote::Waits,
         };
         expect("a write to what is not there", self.reach(page, group), wanted)
     }
@@ -214,9 +218,11 @@ impl<'m, M: Machine> Scene<'m, M> {
         let mut taken = Vec::new();
         for _ in 0..100_000 {
             match must("reading", (self.faulting.next)(&self.machine.unit))? {
-                Some(Asked::Request(raw)) => taken.push(must("taking in", self.desk.accept(raw))?),
-                Some(Asked::Lost) => self.desk.lost(),
-                Some(Asked::Other) => {}
+                Some(DriverEvent::Request(raw)) => {
+                    taken.push(must("taking in", self.desk.accept(raw))?)
+                }
+                Some(DriverEvent::Lost) => self.desk.lost(),
+                Some(DriverEvent::Other) => {}
                 None => return Ok(taken),
             }
         }
@@ -259,8 +265,8 @@ impl<'m, M: Machine> Scene<'m, M> {
     /// The same, at `pa`.
     pub(super) fn must_arrive_at(&self, page: u64, pa: PhysAddr) -> Verdict {
         let wrote = match self.way {
-            Way::Stalls => self.asker.settled(),
-            Way::Requests => vec![self.reach(page, 0)],
+            FaultSource::Stalls => self.asker.settled(),
+            FaultSource::Requests => vec![self.reach(page, 0)],
         };
         expect("the write", wrote, vec![Wrote::There])?;
         expect("memory", self.machine.host.peek(pa), MARK)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use portolan::addr::{Iova, Pasid, PhysAddr};
 use portolan::iommu::Domain as _;
 
-use super::asking::{MARK, Way, Wrote};
+use super::asking::{FaultSource, MARK, Wrote};
 use super::basic::PAGE;
 use super::scene::{OnDemand, Scene};
 use super::{Host, Machine, Verdict, expect, fail, must};
@@ -19,14 +19,14 @@ use super::{Host, Machine, Verdict, expect, fail, must};
 const PROCESS: Pasid = Pasid::new(3);
 
 /// A CPU on the tables of a process.
-struct Cpu<'s, 'm, M: Machine> {
+struct ProcessCpu<'s, 'm, M: Machine> {
     machine: &'m M,
     scene: &'s Scene<'m, M>,
     process: &'s OnDemand<M::Domain>,
     tlb: RefCell<BTreeMap<u64, PhysAddr>>,
 }
 
-impl<M: Machine> Cpu<'_, '_, M> {
+impl<M: Machine> ProcessCpu<'_, '_, M> {
     /// Address of a page, if it is mapped or still in this CPU's TLB.
     fn walk(&self, page: u64) -> Option<PhysAddr> {
         let known = self.tlb.borrow().get(&page).copied();
@@ -60,11 +60,11 @@ impl<M: Machine> Cpu<'_, '_, M> {
     }
 }
 
-fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
+fn shares<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     let scene = Scene::of(machine, way, Some(PROCESS))?;
     scene.desk.unregister(scene.on.device, Some(PROCESS));
     let process = scene.register(4)?;
-    let cpu = Cpu { machine, scene: &scene, process: &process, tlb: RefCell::default() };
+    let cpu = ProcessCpu { machine, scene: &scene, process: &process, tlb: RefCell::default() };
     // The first side that touches a page brings it in for both.
     cpu.write(0, 1)?;
     expect("a write of the device", scene.reach(0, 1), Wrote::There)?;
@@ -106,9 +106,9 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
 }
 
 pub(super) fn by_requests<M: Machine>(machine: &M) -> Verdict {
-    shares(machine, Way::Requests)
+    shares(machine, FaultSource::Requests)
 }
 
 pub(super) fn by_stalls<M: Machine>(machine: &M) -> Verdict {
-    shares(machine, Way::Stalls)
+    shares(machine, FaultSource::Stalls)
 }

@@ -77,7 +77,7 @@ impl<F: Format> Ground<'_, F> {
         self.subject.settle();
         self.subject.unmap(range(0, granule)).expect("it is mapped");
         let early = std::mem::take(&mut self.subject.owed);
-        self.subject.audit(crate::audit::Waiting::AtMost(early.table_pages()));
+        self.subject.audit(crate::audit::WaitingTables::AtMost(early.table_pages()));
         let next = self.subject.map(granule, 9 * granule, granule, BOTH);
         next.expect("its neighbour is free");
         let quiesced = pay(&self.subject.table, early);

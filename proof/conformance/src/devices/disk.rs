@@ -10,7 +10,7 @@ use portolan_linux::vfio::Bar;
 use portolan_qemu::nvme::QueueMemory;
 use portolan_qemu::ram::OutsideRam;
 
-use crate::conformance::{Disk, Shared, Transfer};
+use crate::conformance::{Disk, SharedPage, Transfer};
 use crate::nvme::Running;
 
 /// Blocks that scenarios use.
@@ -39,9 +39,9 @@ impl Mmio for Registers {
 }
 
 #[derive(Clone)]
-struct Memory(HostMemory);
+struct DiskMemory(HostMemory);
 
-impl QueueMemory for Memory {
+impl QueueMemory for DiskMemory {
     fn words(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU64], OutsideRam> {
         let words = self.0.words64(at, count);
         words.map_err(|outside| OutsideRam { address: outside.address, bytes: outside.bytes })
@@ -50,33 +50,33 @@ impl QueueMemory for Memory {
 
 /// An NVMe controller, and the contents of its disk: QEMU does not show them, so the controller reads them,
 /// through memory that stays mapped.
-pub(super) struct NvmeDisk {
+pub(super) struct HostNvmeDisk {
     registers: Registers,
     stream: StreamId,
-    memory: Memory,
-    running: Mutex<Option<Running<Registers, Memory>>>,
+    memory: DiskMemory,
+    running: Mutex<Option<Running<Registers, DiskMemory>>>,
 }
 
-impl NvmeDisk {
+impl HostNvmeDisk {
     pub(super) fn new(bar: Bar, stream: StreamId, memory: HostMemory) -> Self {
         Self {
             registers: Registers(Arc::new(bar)),
             stream,
-            memory: Memory(memory),
+            memory: DiskMemory(memory),
             running: Mutex::default(),
         }
     }
 
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut Running<Registers, Memory>) -> Result<T, String>,
+        work: impl FnOnce(&mut Running<Registers, DiskMemory>) -> Result<T, String>,
     ) -> Result<T, String> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         work(running.as_mut().ok_or("the disk is not running")?)
     }
 }
 
-impl Disk for NvmeDisk {
+impl Disk for HostNvmeDisk {
     fn stream(&self) -> StreamId {
         self.stream
     }
@@ -85,7 +85,7 @@ impl Disk for NvmeDisk {
         BLOCKS
     }
 
-    fn start(&self, pages: [Shared; 5]) -> Result<(), String> {
+    fn start(&self, pages: [SharedPage; 5]) -> Result<(), String> {
         let started = Running::start(self.registers.clone(), self.memory.clone(), pages)?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         Ok(())

@@ -16,7 +16,7 @@ use portolan_qemu::edu::{self, Engine, TABLE_BYTES};
 use portolan_qemu::nvme;
 
 use super::DevicesError;
-use super::disk::NvmeDisk;
+use super::disk::HostNvmeDisk;
 use crate::conformance::{Disk, HIGH_BASE, Has, Host};
 
 /// Memory of a scenario; its pages are taken as they are used.
@@ -30,7 +30,7 @@ const NOBODY: StreamId = StreamId::new(u32::MAX);
 /// Memory of the process that devices are given, and the devices.
 pub struct ProcessHost {
     edus: Vec<(StreamId, Engine<Bar>)>,
-    disk: Option<NvmeDisk>,
+    disk: Option<HostNvmeDisk>,
     memory: HostMemory,
     /// Bytes handed out.
     taken: AtomicU64,
@@ -60,7 +60,7 @@ impl ProcessHost {
                 }
                 nvme::ID if host.disk.is_none() => {
                     let bar = device.bar(0)?;
-                    host.disk = Some(NvmeDisk::new(bar, device.stream(), host.memory.clone()));
+                    host.disk = Some(HostNvmeDisk::new(bar, device.stream(), host.memory.clone()));
                 }
                 (vendor, number) => {
                     return Err(DevicesError::Unknown {

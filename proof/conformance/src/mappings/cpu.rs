@@ -15,8 +15,8 @@ use portolan_sim::decode::{AccessKind, TableReader};
 use portolan_sim::iommu::Iommu;
 
 use super::failing::{Ailment, Health};
-use super::world::{Block, LONGEST, PAGE, Reached, World};
-use super::{MappingReport, Way};
+use super::world::{Block, BlockReached, BlockWorld, LONGEST, PAGE};
+use super::{MappingReport, UnmapMode};
 
 pub(super) const STREAM: StreamId = StreamId::new(1);
 
@@ -44,8 +44,9 @@ const TIMER_NS: u64 = BOUNDS.age.get() / 4;
 /// Longest computation of a CPU between two operations, in nanoseconds.
 const BETWEEN_NS: f64 = 400.0;
 
+/// Events of a run, counted.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct MappingTally {
     pub(super) operations: AtomicU64,
     accesses: AtomicU64,
     retries: AtomicU64,
@@ -61,7 +62,7 @@ pub(super) struct Tally {
     pub(super) violations: Mutex<Vec<String>>,
 }
 
-impl Tally {
+impl MappingTally {
     pub(super) fn violation(&self, text: String) {
         let mut all = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < TOLD {
@@ -80,7 +81,7 @@ impl Tally {
 
     pub(super) fn report(
         self,
-        (way, health): (Way, Health),
+        (way, health): (UnmapMode, Health),
         seed: u64,
         cpus: u64,
         syncs: u64,
@@ -108,14 +109,14 @@ impl Tally {
 }
 
 /// One machine.
-pub(super) struct Rig<'r> {
-    pub(super) way: Way,
+pub(super) struct MappingRig<'r> {
+    pub(super) way: UnmapMode,
     pub(super) cpus: &'r VirtualCpus,
     pub(super) model: &'r Model,
     pub(super) space: &'r Arc<Space>,
     pub(super) device: &'r Device<VirtualCpus>,
-    pub(super) world: &'r Arc<World>,
-    pub(super) tally: &'r Tally,
+    pub(super) world: &'r Arc<BlockWorld>,
+    pub(super) tally: &'r MappingTally,
     pub(super) ailment: &'r Ailment,
 }
 
@@ -131,7 +132,7 @@ struct Hands {
     cpu: u64,
 }
 
-impl Rig<'_> {
+impl MappingRig<'_> {
     fn context(&self, hands: &Hands) -> String {
         let operation = self.tally.operations.load(Ordering::Relaxed);
         let (way, cpu) = (self.way.name(), hands.cpu);
@@ -176,9 +177,9 @@ impl Rig<'_> {
         };
         let inside = hands.rng.u64(..segment.bytes.get());
         let iova = Iova::new(segment.iova.get() + inside);
-        Tally::add(&self.tally.accesses);
+        MappingTally::add(&self.tally.accesses);
         match self.model.translate(STREAM, iova, AccessKind::Read) {
-            Ok(found) if self.world.judge(iova, found.pa) == Reached::Another => {}
+            Ok(found) if self.world.judge(iova, found.pa) == BlockReached::Another => {}
             found => {
                 let context = self.context(hands);
                 self.tally.violation(format!("{context}: {iova} is mapped and leads to {found:?}"));
@@ -193,16 +194,16 @@ impl Rig<'_> {
         }
         let at = hands.rng.usize(..hands.old.len());
         let iova = hands.old[at];
-        Tally::add(&self.tally.retries);
+        MappingTally::add(&self.tally.retries);
         let Ok(found) = self.model.translate(STREAM, iova, AccessKind::Read) else {
             return;
         };
         let pa = found.pa;
         match self.world.judge(iova, pa) {
-            Reached::Another => {}
-            Reached::Waiting => Tally::add(&self.tally.waiting),
-            Reached::Exposed(since_ns) if self.way == Way::Lazy => {
-                Tally::add(&self.tally.exposed);
+            BlockReached::Another => {}
+            BlockReached::Waiting => MappingTally::add(&self.tally.waiting),
+            BlockReached::Exposed(since_ns) if self.way == UnmapMode::Lazy => {
+                MappingTally::add(&self.tally.exposed);
                 let window = self.cpus.now().get().saturating_sub(since_ns);
                 self.tally.longest.fetch_max(window, Ordering::Relaxed);
                 // Three operations: the unmap, the CPU's operation when the queue was due, and the flush.
@@ -221,7 +222,7 @@ impl Rig<'_> {
                     ));
                 }
             }
-            wrong @ (Reached::Exposed(_) | Reached::Strange) => {
+            wrong @ (BlockReached::Exposed(_) | BlockReached::Strange) => {
                 let context = self.context(hands);
                 self.tally.violation(format!("{context}: {iova} still leads to {pa}: {wrong:?}"));
             }
@@ -235,7 +236,7 @@ impl Rig<'_> {
         let at = hands.rng.usize(..hands.live.len());
         let (mapping, memory) = hands.live.swap_remove(at);
         let iova = mapping.iova();
-        Tally::add(&self.tally.operations);
+        MappingTally::add(&self.tally.operations);
         self.world.unmap(iova, memory, self.cpus.now().get());
         self.end(hands, mapping, memory);
         for page in 0..memory.last().get() / PAGE - memory.start().get() / PAGE + 1 {
@@ -254,7 +255,7 @@ impl Rig<'_> {
         memory: PhysRange,
     ) {
         let defer = match self.way {
-            Way::Deferred => true,
+            UnmapMode::Deferred => true,
             _ => hands.rng.u32(..8) == 0,
         };
         if defer {
@@ -312,7 +313,7 @@ impl Rig<'_> {
     /// Something did not work, which only failing hardware and scarce memory excuse.
     fn failed(&self, hands: &Hands, error: &dyn std::fmt::Display) {
         if self.ailment.health() == Health::Failing {
-            Tally::add(&self.tally.refused);
+            MappingTally::add(&self.tally.refused);
             return;
         }
         let context = self.context(hands);
@@ -322,7 +323,7 @@ impl Rig<'_> {
     /// Recovers, as the handler of the unit's errors does.
     fn recover(&self) {
         if self.space.failure().is_some() && self.space.recover().is_ok() {
-            Tally::add(&self.tally.recovered);
+            MappingTally::add(&self.tally.recovered);
         }
     }
 
@@ -360,7 +361,7 @@ impl Rig<'_> {
         while done < operations {
             self.cpus.work(hands.rng.f64() * BETWEEN_NS);
             let begin = self.cpus.now().get();
-            if self.way == Way::Lazy && begin >= timer_ns {
+            if self.way == UnmapMode::Lazy && begin >= timer_ns {
                 self.tick(&hands);
                 timer_ns = begin + TIMER_NS;
             }
@@ -372,7 +373,7 @@ impl Rig<'_> {
                 }
                 6 => self.read(&mut hands),
                 7 if hands.deferred.len() > 8 => self.reclaim(&mut hands),
-                8 if self.way == Way::Lazy => self.tick(&hands),
+                8 if self.way == UnmapMode::Lazy => self.tick(&hands),
                 9 if hands.rng.u32(..64) == 0 => self.attach(&hands),
                 9 => self.recover(),
                 _ => self.retry(&mut hands),

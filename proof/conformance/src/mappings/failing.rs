@@ -56,7 +56,7 @@ struct State {
 }
 
 /// Result of one completion.
-enum Fate {
+enum CompletionFate {
     Completes,
     /// So many steps are carried out, then this is said.
     Fails(usize, IommuError),
@@ -89,44 +89,44 @@ impl Ailment {
         self.failures.load(Ordering::Relaxed)
     }
 
-    fn fate(&self) -> Fate {
+    fn fate(&self) -> CompletionFate {
         if self.health() == Health::Sound {
-            return Fate::Completes;
+            return CompletionFate::Completes;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let late =
             IommuError::TimedOut { awaited: Awaited::Completion, waited: Nanos::from_millis(10) };
         if state.dead > 0 {
             state.dead -= 1;
-            return Fate::Fails(0, IommuError::Gone);
+            return CompletionFate::Fails(0, IommuError::Gone);
         }
         if state.rng.u32(..ONE_IN) != 0 {
-            return Fate::Completes;
+            return CompletionFate::Completes;
         }
         if state.rng.u32(..DEATHS) == 0 {
             state.dead = state.rng.u64(1..=DEAD);
-            return Fate::Fails(0, IommuError::Gone);
+            return CompletionFate::Fails(0, IommuError::Gone);
         }
         match state.rng.u32(..3) {
-            0 => Fate::Fails(0, late),
-            1 => Fate::Fails(state.rng.usize(..8), IommuError::Refused { code: 1 }),
+            0 => CompletionFate::Fails(0, late),
+            1 => CompletionFate::Fails(state.rng.usize(..8), IommuError::Refused { code: 1 }),
             // All was done, and the answer is lost.
-            _ => Fate::Fails(usize::MAX, late),
+            _ => CompletionFate::Fails(usize::MAX, late),
         }
     }
 }
 
 /// `hardware`, which fails as its ailment says.
-pub(super) struct Failing<H> {
+pub(super) struct AilingHardware<H> {
     pub(super) hardware: H,
     pub(super) ailment: Arc<Ailment>,
 }
 
-impl<H: Hardware> Hardware for Failing<H> {
+impl<H: Hardware> Hardware for AilingHardware<H> {
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         match self.ailment.fate() {
-            Fate::Completes => self.hardware.complete(steps),
-            Fate::Fails(done, error) => {
+            CompletionFate::Completes => self.hardware.complete(steps),
+            CompletionFate::Fails(done, error) => {
                 self.ailment.failures.fetch_add(1, Ordering::Relaxed);
                 self.hardware.complete(&mut steps.take(done))?;
                 Err(error)

@@ -18,10 +18,10 @@ use portolan_sim::decode::{TableFormat, TableReader, TableRoot};
 use portolan_sim::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
 use portolan_sim::profile::QueueLimits;
 
-use super::Way;
-use super::cpu::{BOUNDS, LIVE, Model, Rig, STREAM, Space, Tables, Tally};
+use super::UnmapMode;
+use super::cpu::{BOUNDS, LIVE, MappingRig, MappingTally, Model, STREAM, Space, Tables};
 use super::failing::Ailment;
-use super::world::World;
+use super::world::BlockWorld;
 use crate::promise::simulated;
 
 pub(crate) type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
@@ -69,18 +69,18 @@ pub(crate) fn table_and_model(
 }
 
 /// One machine, from nothing to nothing.
-pub(super) struct Round<'t> {
-    pub(super) way: Way,
+pub(super) struct MappingRound<'t> {
+    pub(super) way: UnmapMode,
     pub(super) ailment: &'t Ailment,
     pub(super) seed: u64,
     /// CPUs, and the operations of each.
     pub(super) cpus: u64,
     pub(super) each: u64,
-    pub(super) tally: &'t Tally,
+    pub(super) tally: &'t MappingTally,
     pub(super) tables: Tables,
 }
 
-impl Round<'_> {
+impl MappingRound<'_> {
     /// Does it with hardware that `wrap` makes and a queue that `queue` makes; returns its syncs.
     pub(super) fn run<H, Q>(
         &self,
@@ -106,11 +106,11 @@ impl Round<'_> {
         let bound = BoundDomain::new(Arc::new(Attached), domain, simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated());
         let space = Arc::new(space.expect("a space"));
-        let world = World::new(self.cpus * (LIVE as u64 + 32));
+        let world = BlockWorld::new(self.cpus * (LIVE as u64 + 32));
         {
             let device = Device::translated(space.clone(), STREAM, Constraints::trusted());
             let device = device.expect("a device");
-            let rig = Rig {
+            let rig = MappingRig {
                 way,
                 cpus: &cpus,
                 model: &model,
@@ -137,7 +137,7 @@ impl Round<'_> {
 }
 
 /// Nothing may be left: no buffer, no address, nothing that waits.
-fn take_down(space: &Space, world: &World, tally: &Tally, way: Way) {
+fn take_down(space: &Space, world: &BlockWorld, tally: &MappingTally, way: UnmapMode) {
     let name = way.name();
     if let Err(error) = space.flush() {
         tally.violation(format!("{name}: the last flush: {error}"));

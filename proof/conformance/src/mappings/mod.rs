@@ -23,16 +23,16 @@ use portolan_sim::cpus::Hardware;
 use portolan_sim::iommu::Setup;
 use serde::Serialize;
 
+use cpu::MappingTally;
 pub use cpu::Model;
 pub(crate) use cpu::Tables;
-use cpu::Tally;
 pub use failing::Health;
-use failing::{Ailment, Failing};
-use machine::Round;
+use failing::{AilingHardware, Ailment};
+use machine::MappingRound;
 
 /// Options of CPUs that submit together: ranges in place of pages, and for one way a CPU beside the batches.
-fn combining(way: Way) -> CombineOptions {
-    CombineOptions { beside: usize::from(way == Way::Combined), ..CombineOptions::default() }
+fn combining(way: UnmapMode) -> CombineOptions {
+    CombineOptions { beside: usize::from(way == UnmapMode::Combined), ..CombineOptions::default() }
 }
 
 /// Operations after which everything is taken down.
@@ -43,7 +43,7 @@ const SCARCE: u32 = 24;
 /// Way in which buffers are taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum UnmapMode {
     /// Each unmap waits for its own invalidation.
     Strict,
     /// The same, submitted by one CPU for all.
@@ -54,7 +54,7 @@ pub enum Way {
     Lazy,
 }
 
-impl Way {
+impl UnmapMode {
     /// Every way that there is.
     pub const ALL: [Self; 4] = [Self::Strict, Self::Combined, Self::Deferred, Self::Lazy];
 
@@ -81,7 +81,7 @@ impl Way {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MappingReport {
     /// Way in which the buffers were taken back.
-    pub way: Way,
+    pub way: UnmapMode,
     /// The hardware that it ran on.
     pub health: Health,
     /// Seed that replays the run.
@@ -120,7 +120,7 @@ pub struct MappingReport {
 /// # Panics
 /// If the machine's own parts cannot be put together, which is a defect.
 pub fn mappings(
-    (way, health): (Way, Health),
+    (way, health): (UnmapMode, Health),
     seed: u64,
     cpus: u64,
     operations: u64,
@@ -134,14 +134,14 @@ pub fn mappings(
 /// # Panics
 /// As [`mappings`].
 pub fn sabotaged<H: Hardware + 'static>(
-    (way, health): (Way, Health),
+    (way, health): (UnmapMode, Health),
     seed: u64,
     cpus: u64,
     operations: u64,
     progress: &mut dyn FnMut(u64),
     wrap: impl Fn(Arc<Model>) -> H,
 ) -> MappingReport {
-    let tally = Tally::default();
+    let tally = MappingTally::default();
     let mut syncs = 0;
     let mut round = 0;
     let tables: Tables = Box::leak(Box::new(SlabTables::new(
@@ -164,10 +164,10 @@ pub fn sabotaged<H: Hardware + 'static>(
         let seed = seed.wrapping_add(round);
         round += 1;
         let ailment = Ailment::new(health, seed);
-        let wrap = |model| Failing { hardware: wrap(model), ailment: ailment.clone() };
-        let this = Round { way, ailment: &ailment, seed, cpus, each, tally: &tally, tables };
+        let wrap = |model| AilingHardware { hardware: wrap(model), ailment: ailment.clone() };
+        let this = MappingRound { way, ailment: &ailment, seed, cpus, each, tally: &tally, tables };
         syncs += match way {
-            Way::Strict => this.run(&wrap, |_, server| server),
+            UnmapMode::Strict => this.run(&wrap, |_, server| server),
             _ => this.run(&wrap, |cpus, server| {
                 let ranges = Ranges::of(&Setup::able(PageSize::SIZE_4K));
                 Combined::new(cpus, server, ranges, combining(way))

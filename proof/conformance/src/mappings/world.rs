@@ -21,8 +21,9 @@ enum Owner {
     Device,
 }
 
+/// Owner of each block, and the block of each device page.
 #[derive(Debug)]
-struct Ledger {
+struct BlockLedger {
     /// Blocks that are not in use; the block that was freed first is taken first.
     free: std::collections::VecDeque<u64>,
     owners: Vec<Owner>,
@@ -39,13 +40,13 @@ enum Mapped {
 
 /// All blocks of memory.
 #[derive(Debug)]
-pub(super) struct World {
-    ledger: Mutex<Ledger>,
+pub(super) struct BlockWorld {
+    ledger: Mutex<BlockLedger>,
 }
 
 /// Memory that a device reached by an address that is not its own any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum BlockReached {
     /// Memory that a mapping has which is at that address.
     Another,
     /// The memory that it was mapped to last, which a mapping or a deferred buffer still has.
@@ -62,7 +63,7 @@ pub(super) type Block = Lent<Numbered>;
 /// Number of the block in its world.
 #[derive(Debug)]
 pub(crate) struct Numbered {
-    world: Arc<World>,
+    world: Arc<BlockWorld>,
     number: u64,
 }
 
@@ -72,10 +73,10 @@ impl Drop for Numbered {
     }
 }
 
-impl World {
+impl BlockWorld {
     /// `blocks` blocks.
     pub(super) fn new(blocks: u64) -> Arc<Self> {
-        let ledger = Ledger {
+        let ledger = BlockLedger {
             free: (0..blocks).collect(),
             owners: vec![Owner::Driver; blocks as usize],
             mapped: BTreeMap::new(),
@@ -83,7 +84,7 @@ impl World {
         Arc::new(Self { ledger: Mutex::new(ledger) })
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn ledger(&self) -> MutexGuard<'_, BlockLedger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +121,7 @@ impl World {
     }
 
     /// Judges an access of a device that reached `pa` by `iova`.
-    pub(super) fn judge(&self, iova: Iova, pa: PhysAddr) -> Reached {
+    pub(super) fn judge(&self, iova: Iova, pa: PhysAddr) -> BlockReached {
         let ledger = self.ledger();
         let page = pa.get() / PAGE;
         let owner = pa.get().checked_sub(MEMORY).map(|above| {
@@ -128,12 +129,12 @@ impl World {
             ledger.owners.get(number as usize).copied()
         });
         match (ledger.mapped.get(&(iova.get() / PAGE)), owner.flatten()) {
-            (Some(&(last, Mapped::Now)), _) if last == page => Reached::Another,
+            (Some(&(last, Mapped::Now)), _) if last == page => BlockReached::Another,
             (Some(&(last, Mapped::Before(since_ns))), Some(owner)) if last == page => match owner {
-                Owner::Device => Reached::Waiting,
-                Owner::Driver => Reached::Exposed(since_ns),
+                Owner::Device => BlockReached::Waiting,
+                Owner::Driver => BlockReached::Exposed(since_ns),
             },
-            _ => Reached::Strange,
+            _ => BlockReached::Strange,
         }
     }
 

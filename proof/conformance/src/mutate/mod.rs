@@ -36,7 +36,7 @@ pub struct Mutant {
 
 /// Fate of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum MutantFate {
     /// The scenarios that failed.
     Noticed(Vec<&'static str>),
     /// None failed.
@@ -47,7 +47,7 @@ pub enum Fate {
 
 impl Mutant {
     /// Runs all scenarios.
-    pub fn run(&self) -> Fate {
+    pub fn run(&self) -> MutantFate {
         let lines = self.ground.run_behind(Seam::Of(self.sabotage), &mut |_| {});
         let failed: Vec<_> = lines
             .iter()
@@ -57,12 +57,12 @@ impl Mutant {
             .filter(|name| *name != COUNTS)
             .collect();
         if !failed.is_empty() {
-            return Fate::Noticed(failed);
+            return MutantFate::Noticed(failed);
         }
         let passed = lines.iter().any(|line| line.outcome == Outcome::Pass);
         match lines.into_iter().next().map(|line| line.outcome) {
-            Some(Outcome::Skip(why)) if !passed => Fate::Skipped(why),
-            _ => Fate::Survived,
+            Some(Outcome::Skip(why)) if !passed => MutantFate::Skipped(why),
+            _ => MutantFate::Survived,
         }
     }
 }

@@ -15,9 +15,9 @@ use portolan::table::Access;
 use portolan_sim::cpus::VirtualCpus;
 use portolan_sim::decode::AccessKind;
 
-use super::devices::{Asked, Devices, Manner, Tally, add};
-use super::failing::{Failures, NotBack, Waiting};
-use super::world::{BASE, PAGE, PAGES, Reached, World};
+use super::devices::{GroupRequest, Manner, PagingDevices, PagingTally, add};
+use super::failing::{Failures, NotBack, PendingPages};
+use super::world::{BASE, FrameReached, FrameWorld, PAGE, PAGES};
 use crate::mappings::Model;
 use crate::mappings::machine::Domain;
 
@@ -26,7 +26,7 @@ const FLAKY: u64 = 61;
 /// Most pages of one invalidation.
 const LONGEST: u64 = 600;
 
-pub(super) type Container<Q> = Ioas<Domain<Q>, Arc<World>, VirtualCpus>;
+pub(super) type Container<Q> = Ioas<Domain<Q>, Arc<FrameWorld>, VirtualCpus>;
 
 /// A container that fails now and then.
 pub(super) struct Flaky<Q: TagPool + 'static> {
@@ -45,20 +45,20 @@ impl<Q: TagPool + Send + Sync> Handler for Flaky<Q> {
 }
 
 /// One machine.
-pub(super) struct Rig<'r, Q: TagPool + 'static> {
+pub(super) struct PagingRig<'r, Q: TagPool + 'static> {
     pub(super) cpus: &'r VirtualCpus,
     pub(super) model: &'r Model,
     pub(super) domain: &'r Domain<Q>,
     pub(super) container: &'r Arc<Container<Q>>,
     pub(super) handler: &'r Arc<Flaky<Q>>,
-    pub(super) dispatcher: &'r Dispatcher<VirtualCpus, Devices>,
-    pub(super) devices: &'r Devices,
-    pub(super) world: &'r Arc<World>,
-    pub(super) tally: &'r Tally,
+    pub(super) dispatcher: &'r Dispatcher<VirtualCpus, PagingDevices>,
+    pub(super) devices: &'r PagingDevices,
+    pub(super) world: &'r Arc<FrameWorld>,
+    pub(super) tally: &'r PagingTally,
     /// Behaviour of every second device.
     pub(super) manner: Manner,
     pub(super) failures: &'r Failures,
-    pub(super) waiting: Waiting,
+    pub(super) waiting: PendingPages,
     /// Set if the region could not be removed, and is closed.
     pub(super) closed: AtomicBool,
     /// CPUs that are done.
@@ -74,7 +74,7 @@ fn addresses(first: u64, pages: u64) -> IovaRange {
     IovaRange::from_len(Iova::new(BASE + first * PAGE), bytes).unwrap_or_else(all_pages)
 }
 
-impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
+impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
     fn error(&self, what: &str, error: &dyn std::fmt::Display) {
         self.tally.violation(format!("{what}: {error}"));
     }
@@ -103,9 +103,9 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
             return false;
         };
         match self.world.judge(page, found.pa) {
-            Reached::Own => {}
-            Reached::Leaving => add(&self.tally.leaving, 1),
-            Reached::Wrong => {
+            FrameReached::Own => {}
+            FrameReached::Leaving => add(&self.tally.leaving, 1),
+            FrameReached::Wrong => {
                 let pa = found.pa;
                 (self.tally).violation(format!("{stream:?} reaches {pa} by page {page}"));
             }
@@ -123,9 +123,9 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         let Some((last, before)) = missing.split_last() else {
             return;
         };
-        let asked = Asked { stream, pasid: None, group, page: *last, place: Place::Last };
+        let asked = GroupRequest { stream, pasid: None, group, page: *last, place: Place::Last };
         for page in before {
-            self.send(Asked { page: *page, place: Place::More, ..asked });
+            self.send(GroupRequest { page: *page, place: Place::More, ..asked });
         }
         self.send_owed(asked);
     }
@@ -140,7 +140,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
         }
         for page in first..first + count {
             let found = self.domain.translate(Iova::new(BASE + page * PAGE));
-            if found.is_some_and(|found| self.world.judge(page, found.pa) == Reached::Wrong) {
+            if found.is_some_and(|found| self.world.judge(page, found.pa) == FrameReached::Wrong) {
                 let text = format!("page {page} is mapped after it was taken back");
                 self.tally.violation(text);
             }

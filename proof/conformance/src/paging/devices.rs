@@ -45,7 +45,7 @@ impl Manner {
 
 /// One request of a group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct GroupRequest {
     pub(super) stream: StreamId,
     pub(super) pasid: Option<Pasid>,
     pub(super) group: GroupId,
@@ -53,8 +53,9 @@ pub(super) struct Asked {
     pub(super) place: Place,
 }
 
+/// Events of a run, counted, and its violations.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct PagingTally {
     pub(super) requests: AtomicU64,
     pub(super) groups: AtomicU64,
     pub(super) accesses: AtomicU64,
@@ -78,7 +79,7 @@ pub(super) fn add(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-impl Tally {
+impl PagingTally {
     pub(super) fn violation(&self, text: String) {
         let mut all = (self.violations.lock()).unwrap_or_else(PoisonError::into_inner);
         if all.len() < TOLD {
@@ -92,9 +93,9 @@ type Name = (StreamId, ReplyName);
 
 /// The devices' side: groups that wait for their response.
 #[derive(Clone, Debug)]
-pub(super) struct Devices {
+pub(super) struct PagingDevices {
     pub(super) owed: Arc<Mutex<Owed>>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Arc<PagingTally>,
 }
 
 /// Responses that have to come, by group.
@@ -124,7 +125,7 @@ fn take_one(map: &mut BTreeMap<Name, u64>, name: Name) -> bool {
     true
 }
 
-impl Devices {
+impl PagingDevices {
     fn owed(&self) -> std::sync::MutexGuard<'_, Owed> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,7 +172,7 @@ impl Devices {
     }
 }
 
-impl Responder for Devices {
+impl Responder for PagingDevices {
     type Error = core::convert::Infallible;
 
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error> {

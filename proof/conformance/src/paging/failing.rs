@@ -75,12 +75,12 @@ impl Failures {
 }
 
 /// Hardware that fails as a round says.
-pub(super) struct Failing<H> {
+pub(super) struct FailingHardware<H> {
     pub(super) hardware: H,
     pub(super) failures: Arc<Failures>,
 }
 
-impl<H: Hardware> Hardware for Failing<H> {
+impl<H: Hardware> Hardware for FailingHardware<H> {
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let number = self.failures.seen.fetch_add(1, Ordering::Relaxed);
         let (single, dead) = (number % EVERY == EVERY - 1, number / PHASE % 4 == 3);
@@ -109,9 +109,9 @@ pub(super) struct NotBack {
 
 /// Pages that owners do not have back yet.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Vec<NotBack>>);
+pub(super) struct PendingPages(Mutex<Vec<NotBack>>);
 
-impl Waiting {
+impl PendingPages {
     pub(super) fn put(&self, not_back: NotBack) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(not_back);

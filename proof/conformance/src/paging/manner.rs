@@ -4,8 +4,8 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::TagPool;
 use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind, Taken};
 
-use super::cpu::Rig;
-use super::devices::{Asked, Manner, add};
+use super::cpu::PagingRig;
+use super::devices::{GroupRequest, Manner, add};
 use super::world::{BASE, PAGE, PAGES};
 use fastrand::Rng;
 
@@ -14,11 +14,11 @@ const FLOOD: u16 = 48;
 /// An address space that is not registered.
 const UNKNOWN: Pasid = Pasid::new(77);
 
-impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
+impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
     /// Sends a request.
-    pub(super) fn send(&self, asked: Asked) -> Taken {
+    pub(super) fn send(&self, asked: GroupRequest) -> Taken {
         add(&self.tally.requests, 1);
-        let Asked { group, place, .. } = asked;
+        let GroupRequest { group, place, .. } = asked;
         let raw = RawPageRequest {
             stream: asked.stream,
             pasid: asked.pasid,
@@ -31,7 +31,7 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
     }
 
     /// Sends a request for which a response is owed, unless the dispatcher drops it.
-    pub(super) fn send_owed(&self, asked: Asked) {
+    pub(super) fn send_owed(&self, asked: GroupRequest) {
         self.devices.owe(asked.stream, asked.group);
         match self.send(asked) {
             Taken::Duplicate => self.devices.settle(asked.stream, asked.group),
@@ -45,20 +45,20 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
             return;
         };
         let asked =
-            Asked { stream, pasid: None, group, page: rng.u64(..PAGES), place: Place::Last };
+            GroupRequest { stream, pasid: None, group, page: rng.u64(..PAGES), place: Place::Last };
         match self.manner {
             Manner::Good => {}
-            Manner::NoLast => self.send_owed(Asked { place: Place::More, ..asked }),
+            Manner::NoLast => self.send_owed(GroupRequest { place: Place::More, ..asked }),
             Manner::Twice => {
                 self.send_owed(asked);
                 self.send_owed(asked);
             }
-            Manner::WrongPasid => self.send_owed(Asked { pasid: Some(UNKNOWN), ..asked }),
+            Manner::WrongPasid => self.send_owed(GroupRequest { pasid: Some(UNKNOWN), ..asked }),
             Manner::Flood => {
                 for number in 0..FLOOD {
                     let group = GroupId::new(64 + number);
                     if !self.devices.waits(stream, group) {
-                        self.send_owed(Asked { group, ..asked });
+                        self.send_owed(GroupRequest { group, ..asked });
                     }
                 }
             }

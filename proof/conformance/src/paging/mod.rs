@@ -39,10 +39,10 @@ use serde::Serialize;
 
 use crate::mappings::machine::{SHARING, server, table_and_model};
 use crate::mappings::{Health, Model, Tables};
-use cpu::{Flaky, Rig};
-use devices::{Devices, Manner, Tally, add};
-use failing::{Failing, Failures, Temper, Waiting};
-use world::World;
+use cpu::{Flaky, PagingRig};
+use devices::{Manner, PagingDevices, PagingTally, add};
+use failing::{FailingHardware, Failures, PendingPages, Temper};
+use world::FrameWorld;
 
 /// Requests after which everything is taken down.
 const ROUND: u64 = 10_000;
@@ -97,7 +97,7 @@ pub fn sabotaged<H: Hardware + 'static>(
     progress: &mut dyn FnMut(u64),
     wrap: impl Fn(Arc<Model>) -> H,
 ) -> PagingReport {
-    let tally = Arc::new(Tally::default());
+    let tally = Arc::new(PagingTally::default());
     let mut events = BTreeMap::new();
     let mut round = 0;
     loop {
@@ -144,7 +144,7 @@ fn named(usage: &Usage) -> [(&'static str, u64); 6] {
 fn report(
     seed: u64,
     cpus: u64,
-    tally: &Tally,
+    tally: &PagingTally,
     mut events: BTreeMap<&'static str, u64>,
 ) -> PagingReport {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -193,7 +193,7 @@ fn one_round<H: Hardware + 'static>(
     round: u64,
     count: u64,
     requests: u64,
-    tally: &Arc<Tally>,
+    tally: &Arc<PagingTally>,
     tables: Tables,
     wrap: &impl Fn(Arc<Model>) -> H,
 ) -> Usage {
@@ -211,11 +211,11 @@ fn one_round<H: Hardware + 'static>(
     let options = IoasOptions { window: window(round), ..IoasOptions::default() };
     let container = Ioas::new(domain.clone(), cpus.clone(), options, simulated());
     let container = Arc::new(container);
-    let devices = Devices { owed: Arc::default(), tally: tally.clone() };
+    let devices = PagingDevices { owed: Arc::default(), tally: tally.clone() };
     let dispatcher = dispatcher(&cpus, &devices);
-    let world = Arc::new(World::new(cpus.clone(), seed));
+    let world = Arc::new(FrameWorld::new(cpus.clone(), seed));
     let handler = Arc::new(Flaky { container: container.clone(), groups: AtomicU64::new(0) });
-    let rig = Rig {
+    let rig = PagingRig {
         cpus: &cpus,
         model: &model,
         domain: &domain,
@@ -227,7 +227,7 @@ fn one_round<H: Hardware + 'static>(
         tally,
         manner: Manner::of_round(round),
         failures: &failures,
-        waiting: Waiting::default(),
+        waiting: PendingPages::default(),
         closed: AtomicBool::new(false),
         finished: AtomicU64::new(0),
     };
@@ -249,25 +249,32 @@ fn one_round<H: Hardware + 'static>(
     take_down(&container, tally)
 }
 
-fn failing<H>(hardware: H, failures: &Arc<Failures>) -> Failing<H> {
+fn failing<H>(hardware: H, failures: &Arc<Failures>) -> FailingHardware<H> {
     let failures = failures.clone();
-    Failing { hardware, failures }
+    FailingHardware { hardware, failures }
 }
 
-fn dispatcher(cpus: &VirtualCpus, devices: &Devices) -> Dispatcher<VirtualCpus, Devices> {
+fn dispatcher(
+    cpus: &VirtualCpus,
+    devices: &PagingDevices,
+) -> Dispatcher<VirtualCpus, PagingDevices> {
     let bounds = Bounds { flow: Flow::UNBOUNDED, timeout: PATIENCE, ..Bounds::default() };
     Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups")
 }
 
 /// Table pages that are out of memory are in use.
-fn count_tables(live: usize, used: usize, tally: &Tally) {
+fn count_tables(live: usize, used: usize, tally: &PagingTally) {
     if live != used {
         tally.violation(format!("{live} table pages out of memory, {used} in use"));
     }
 }
 
 /// Every group has its response, and the dispatcher knows of as many.
-fn finish(devices: &Devices, dispatcher: &Dispatcher<VirtualCpus, Devices>, tally: &Tally) {
+fn finish(
+    devices: &PagingDevices,
+    dispatcher: &Dispatcher<VirtualCpus, PagingDevices>,
+    tally: &PagingTally,
+) {
     let owed = devices.owed.lock().unwrap_or_else(PoisonError::into_inner);
     let (lost, outstanding) = (owed.left(), dispatcher.outstanding());
     if lost != 0 || outstanding != 0 {
@@ -276,7 +283,7 @@ fn finish(devices: &Devices, dispatcher: &Dispatcher<VirtualCpus, Devices>, tall
 }
 
 /// Nothing may be left.
-fn take_down<D, O, P>(container: &Ioas<D, O, P>, tally: &Tally) -> Usage
+fn take_down<D, O, P>(container: &Ioas<D, O, P>, tally: &PagingTally) -> Usage
 where
     D: portolan::iommu::Domain,
     O: portolan::demand::Pager,

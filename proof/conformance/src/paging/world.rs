@@ -32,8 +32,9 @@ enum Life {
     Freed,
 }
 
+/// Use of each frame, and the frame of each page.
 #[derive(Debug)]
-struct Ledger {
+struct FrameLedger {
     /// Frame of each page.
     pages: Vec<Option<u64>>,
     frames: Vec<Life>,
@@ -42,14 +43,14 @@ struct Ledger {
 
 /// The owner.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct FrameWorld {
     cpus: VirtualCpus,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<FrameLedger>,
 }
 
 /// Memory that a device reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(super) enum FrameReached {
     /// The page's memory.
     Own,
     /// Memory that is being taken back and is not quiet yet.
@@ -62,9 +63,9 @@ pub(super) enum Reached {
 #[derive(Debug)]
 pub(super) struct Taken(Vec<u64>);
 
-impl World {
+impl FrameWorld {
     pub(super) fn new(cpus: VirtualCpus, seed: u64) -> Self {
-        let ledger = Ledger {
+        let ledger = FrameLedger {
             pages: vec![None; PAGES as usize],
             frames: Vec::new(),
             rng: fastrand::Rng::with_seed(seed),
@@ -72,7 +73,7 @@ impl World {
         Self { cpus, ledger: Mutex::new(ledger) }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn ledger(&self) -> MutexGuard<'_, FrameLedger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,19 +104,19 @@ impl World {
     }
 
     /// Judges an access of a device that reached `pa` through `page`.
-    pub(super) fn judge(&self, page: u64, pa: PhysAddr) -> Reached {
+    pub(super) fn judge(&self, page: u64, pa: PhysAddr) -> FrameReached {
         let ledger = self.ledger();
         let frame = pa.get().checked_sub(MEMORY).map(|above| above / PAGE);
         let life = frame.and_then(|frame| ledger.frames.get(frame as usize));
         match life {
-            Some(Life::Behind(behind)) if *behind == page => Reached::Own,
-            Some(Life::Leaving(behind)) if *behind == page => Reached::Leaving,
-            _ => Reached::Wrong,
+            Some(Life::Behind(behind)) if *behind == page => FrameReached::Own,
+            Some(Life::Leaving(behind)) if *behind == page => FrameReached::Leaving,
+            _ => FrameReached::Wrong,
         }
     }
 }
 
-impl Ledger {
+impl FrameLedger {
     /// The frame of `page`, a new one if it has none.
     fn frame(&mut self, page: u64) -> u64 {
         if let Some(frame) = self.pages[page as usize] {
@@ -132,7 +133,7 @@ impl Ledger {
     }
 }
 
-impl Pager for World {
+impl Pager for FrameWorld {
     fn populate(
         &self,
         range: IovaRange,

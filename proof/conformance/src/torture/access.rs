@@ -6,12 +6,12 @@ use portolan::table::format::Format;
 use portolan_sim::decode::AccessKind;
 use portolan_sim::device::Reached;
 
-use super::round::{Checked, Round};
+use super::round::{Checked, TableRound};
 
 /// Addresses of a range that are tried after its sync.
 const TRIED: u64 = 6;
 
-impl<F: Format> Round<'_, F> {
+impl<F: Format> TableRound<'_, F> {
     /// Uses a random mapping whose debt is paid, or an address where nothing is.
     pub(super) fn use_live(&mut self) -> Checked {
         let count = self.oracle.pieces().count();

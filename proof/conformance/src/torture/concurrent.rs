@@ -14,8 +14,8 @@ use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, PageTable};
 use portolan_sim::decode::TableFormat;
 
-use super::memory::Memory;
-use crate::audit::{Audited, Waiting, audit};
+use super::memory::TortureMemory;
+use crate::audit::{Audited, WaitingTables, audit};
 use crate::format::{FormatName, Visitor};
 use crate::oracle::Oracle;
 use crate::subject::{any_capabilities, pay};
@@ -64,7 +64,7 @@ impl Visitor for Crowd {
 
     fn visit<F: Format>(self, format: F, model: TableFormat) -> Vec<String> {
         let caps = any_capabilities(F::GRANULE);
-        let memory = Memory::<F>::new(&format, &caps, MEMORY_PAGES);
+        let memory = TortureMemory::<F>::new(&format, &caps, MEMORY_PAGES);
         let mut found = match PageTable::new(format, &memory) {
             Ok(table) => {
                 let (table, memory) = (&table, &memory);
@@ -89,7 +89,7 @@ impl Crowd {
         let table = audited.table;
         let left: Vec<Result<BTreeMap<u64, u64>, String>> = std::thread::scope(|scope| {
             let cpus: Vec<_> = (0..self.threads)
-                .map(|cpu| scope.spawn(move || Cpu::new(self, cpu, table).run()))
+                .map(|cpu| scope.spawn(move || TableCpu::new(self, cpu, table).run()))
                 .collect();
             cpus.into_iter()
                 .map(|cpu| cpu.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
@@ -138,11 +138,11 @@ fn settled<F: Format, M: TableMem<F::Word>>(
     let pruned = table.prune(table.input_range(), &mut gather);
     pruned.expect("a debt of this table");
     table.reclaim(pay(table, gather)).expect("a proof of this table");
-    audit(audited, model, oracle, Waiting::Nothing)
+    audit(audited, model, oracle, WaitingTables::Nothing)
 }
 
 /// One thread.
-struct Cpu<'t, F: Format, M: TableMem<F::Word>> {
+struct TableCpu<'t, F: Format, M: TableMem<F::Word>> {
     crowd: Crowd,
     number: u64,
     table: &'t PageTable<F, M>,
@@ -153,7 +153,7 @@ struct Cpu<'t, F: Format, M: TableMem<F::Word>> {
     debts: Vec<(Gather, Vec<u64>)>,
 }
 
-impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
+impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
     fn new(crowd: Crowd, number: u64, table: &'t PageTable<F, M>) -> Self {
         Self {
             crowd,

@@ -8,7 +8,7 @@ use portolan::inval::{
 };
 use portolan_sim::iommu::Names;
 
-use super::sabotage::Sabotage;
+use super::sabotage::DebtSabotage;
 
 /// More commands than this are never wanted, so that a round ends.
 const MOST_COMMANDS: u64 = 2048;
@@ -18,7 +18,11 @@ fn one_of<T: Copy, const N: usize>(rng: &mut Rng, all: [T; N]) -> T {
 }
 
 /// Random capabilities, under which `sabotage` matters.
-pub(super) fn capabilities(rng: &mut Rng, granule: PageSize, sabotage: Sabotage) -> Capabilities {
+pub(super) fn capabilities(
+    rng: &mut Rng,
+    granule: PageSize,
+    sabotage: DebtSabotage,
+) -> Capabilities {
     let range = match rng.u8(..3) {
         0 => RangeForm::Absent,
         1 => RangeForm::PowerOfTwo { max_lg2_pages: rng.u8(..=40) },
@@ -35,7 +39,7 @@ pub(super) fn capabilities(rng: &mut Rng, granule: PageSize, sabotage: Sabotage)
         write_buffer: one_of(rng, [WriteBuffer::Absent, WriteBuffer::MustFlush]),
     };
     sabotage.concerns(&mut caps);
-    if sabotage == Sabotage::WalkCaches {
+    if sabotage == DebtSabotage::WalkCaches {
         // By context, there is nothing to make shallow.
         caps.page = PageForm::Granule;
         caps.range = RangeForm::PowerOfTwo { max_lg2_pages: 40 };
@@ -56,7 +60,7 @@ pub(super) fn names(caps: &Capabilities) -> Names {
 }
 
 /// Random quirks, under which `sabotage` matters.
-pub(super) fn quirks(rng: &mut Rng, sabotage: Sabotage) -> Quirks {
+pub(super) fn quirks(rng: &mut Rng, sabotage: DebtSabotage) -> Quirks {
     let mut quirks = Quirks {
         walk_flush: one_of(rng, [WalkFlush::ByAddress, WalkFlush::ByContext]),
         preference: one_of(
@@ -66,18 +70,18 @@ pub(super) fn quirks(rng: &mut Rng, sabotage: Sabotage) -> Quirks {
         context_above: one_of(rng, [0, 1, 2, 33, MOST_COMMANDS]),
         repeat: rng.u8(..=2),
     };
-    if sabotage == Sabotage::WalkCaches {
+    if sabotage == DebtSabotage::WalkCaches {
         quirks.walk_flush = WalkFlush::ByAddress;
         quirks.preference = Preference::Fewest;
         quirks.context_above = MOST_COMMANDS;
     }
-    if sabotage == Sabotage::LargePages {
+    if sabotage == DebtSabotage::LargePages {
         quirks.walk_flush = WalkFlush::ByAddress;
         quirks.preference = Preference::ByPage;
         // A block of 512 MiB has as many pages of 64 KiB.
         quirks.context_above = 1 << 13;
     }
-    if sabotage == Sabotage::LastCommand {
+    if sabotage == DebtSabotage::LastCommand {
         quirks.repeat = 1;
     }
     quirks

@@ -18,30 +18,31 @@ use crate::subject::TABLES_AT;
 /// Address that poisoned entries lead to: nothing is ever mapped to it.
 pub(super) const POISON: PhysAddr = PhysAddr::new(0x2_aaaa_0000);
 
+/// Memory of tables, with caches that are coherent or late.
 #[derive(Debug)]
-enum Kind<W> {
+enum MemoryKind<W> {
     Coherent(SlabTables<W>),
     Late(NonCoherentTables<W>),
 }
 
 /// The memory.
 #[derive(Debug)]
-pub(super) struct Memory<F: Format> {
-    kind: Kind<F::Word>,
+pub(super) struct TortureMemory<F: Format> {
+    kind: MemoryKind<F::Word>,
     live: Mutex<BTreeSet<PhysAddr>>,
     wrong_frees: AtomicU64,
     countdown: AtomicU64,
     poison: u64,
 }
 
-impl<F: Format> Memory<F> {
+impl<F: Format> TortureMemory<F> {
     /// As late as `caps` says, of `pages` pages.
     pub(super) fn new(format: &F, caps: &Capabilities, pages: u32) -> Self {
-        let late = |lag| Kind::Late(NonCoherentTables::new(TABLES_AT, F::ROOT, pages, lag));
+        let late = |lag| MemoryKind::Late(NonCoherentTables::new(TABLES_AT, F::ROOT, pages, lag));
         let kind = match (caps.walker, caps.write_buffer) {
             (Walker::NonCoherent, _) => late(Lag::CacheLines),
             (_, WriteBuffer::MustFlush) => late(Lag::WriteBuffer),
-            _ => Kind::Coherent(SlabTables::new(TABLES_AT, F::ROOT, pages)),
+            _ => MemoryKind::Coherent(SlabTables::new(TABLES_AT, F::ROOT, pages)),
         };
         let poison = format.template(Access::READ | Access::WRITE, 0);
         Self {
@@ -74,13 +75,13 @@ impl<F: Format> Memory<F> {
 
     fn inner(&self) -> &dyn TableMem<F::Word> {
         match &self.kind {
-            Kind::Coherent(slab) => slab,
-            Kind::Late(late) => late,
+            MemoryKind::Coherent(slab) => slab,
+            MemoryKind::Late(late) => late,
         }
     }
 }
 
-impl<F: Format> TableMem<F::Word> for Memory<F> {
+impl<F: Format> TableMem<F::Word> for TortureMemory<F> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         let left = self.countdown.load(Ordering::Relaxed);
         if left > 0 {
@@ -108,8 +109,8 @@ impl<F: Format> TableMem<F::Word> for Memory<F> {
 
     fn table(&self, table: PhysAddr, size: PageSize) -> &[F::Word] {
         match &self.kind {
-            Kind::Coherent(slab) => slab.table(table, size),
-            Kind::Late(late) => late.table(table, size),
+            MemoryKind::Coherent(slab) => slab.table(table, size),
+            MemoryKind::Late(late) => late.table(table, size),
         }
     }
 
@@ -126,23 +127,23 @@ impl<F: Format> TableMem<F::Word> for Memory<F> {
     }
 }
 
-impl<F: Format> WalkMemory for Memory<F> {
+impl<F: Format> WalkMemory for TortureMemory<F> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         match &self.kind {
-            Kind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u64(pa),
-            Kind::Late(late) => late.walker().read_u64(pa),
+            MemoryKind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u64(pa),
+            MemoryKind::Late(late) => late.walker().read_u64(pa),
         }
     }
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         match &self.kind {
-            Kind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u32(pa),
-            Kind::Late(late) => late.walker().read_u32(pa),
+            MemoryKind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u32(pa),
+            MemoryKind::Late(late) => late.walker().read_u32(pa),
         }
     }
 
     fn drain_write_buffer(&self) {
-        if let Kind::Late(late) = &self.kind {
+        if let MemoryKind::Late(late) = &self.kind {
             late.walker().drain_write_buffer();
         }
     }

@@ -15,7 +15,7 @@ mod round;
 mod sabotage;
 
 pub use concurrent::{ConcurrentReport, concurrent};
-pub use sabotage::Sabotage;
+pub use sabotage::DebtSabotage;
 
 use fastrand::Rng;
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
@@ -86,7 +86,7 @@ pub fn torture(
     operations: u64,
     progress: &mut dyn FnMut(u64),
 ) -> TortureReport {
-    sabotaged(format, seed, operations, Sabotage::None, progress)
+    sabotaged(format, seed, operations, DebtSabotage::None, progress)
 }
 
 /// As [`torture`], with debts paid wrongly: a report without violations then means that the model
@@ -95,7 +95,7 @@ pub fn sabotaged(
     format: FormatName,
     seed: u64,
     operations: u64,
-    sabotage: Sabotage,
+    sabotage: DebtSabotage,
     progress: &mut dyn FnMut(u64),
 ) -> TortureReport {
     let mut report = TortureReport {
@@ -124,7 +124,7 @@ struct Run<'r> {
     report: &'r mut TortureReport,
     rng: &'r mut Rng,
     until: u64,
-    sabotage: Sabotage,
+    sabotage: DebtSabotage,
     progress: &'r mut dyn FnMut(u64),
 }
 

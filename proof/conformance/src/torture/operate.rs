@@ -5,7 +5,7 @@ use portolan::inval::Gather;
 use portolan::table::format::{Format, SplitRule};
 use portolan::table::{Access, Segment, SplitError, TableMapError, TableUnmapError};
 
-use super::round::{Checked, Debt, Round};
+use super::round::{Checked, Debt, TableRound};
 use super::sabotage::Side;
 
 /// Open map debts at most.
@@ -17,7 +17,7 @@ const MEMORY_LG2: u32 = 42;
 /// Pieces mapped from which on unmapping is preferred.
 const CROWDED: usize = 48;
 
-impl<F: Format> Round<'_, F> {
+impl<F: Format> TableRound<'_, F> {
     pub(super) fn map(&mut self) -> Checked {
         if self.oracle.pieces().count() > CROWDED {
             return self.unmap();

@@ -9,10 +9,10 @@ use portolan_sim::decode::{TableFormat, TableRoot};
 use portolan_sim::device::Device;
 use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
 
-use super::memory::Memory;
+use super::memory::TortureMemory;
 use super::sabotage::{Saboteur, Side};
-use super::{Sabotage, TortureEvents, machine};
-use crate::audit::{Audited, Waiting, audit};
+use super::{DebtSabotage, TortureEvents, machine};
+use crate::audit::{Audited, WaitingTables, audit};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
 
@@ -35,7 +35,7 @@ pub(super) type Checked<T = ()> = Result<T, String>;
 pub(super) struct Plan {
     pub(super) name: FormatName,
     pub(super) operations: u64,
-    pub(super) sabotage: Sabotage,
+    pub(super) sabotage: DebtSabotage,
 }
 
 /// A debt after unmaps, with the addresses that it covers.
@@ -50,7 +50,8 @@ pub(super) struct Paid {
     pub(super) ranges: Vec<IovaRange>,
 }
 
-pub(super) struct Round<'a, F: Format> {
+/// One table, from nothing to nothing.
+pub(super) struct TableRound<'a, F: Format> {
     pub(super) plan: Plan,
     pub(super) model: TableFormat,
     pub(super) rng: &'a mut Rng,
@@ -58,10 +59,10 @@ pub(super) struct Round<'a, F: Format> {
     /// Capabilities that the plan is made for.
     pub(super) caps: Capabilities,
     pub(super) quirks: Quirks,
-    pub(super) memory: &'a Memory<F>,
-    pub(super) table: &'a PageTable<F, &'a Memory<F>>,
-    pub(super) iommu: &'a Iommu<&'a Memory<F>>,
-    pub(super) device: Device<'a, &'a Memory<F>>,
+    pub(super) memory: &'a TortureMemory<F>,
+    pub(super) table: &'a PageTable<F, &'a TortureMemory<F>>,
+    pub(super) iommu: &'a Iommu<&'a TortureMemory<F>>,
+    pub(super) device: Device<'a, &'a TortureMemory<F>>,
     /// Pages that are mapped.
     pub(super) oracle: Oracle,
     /// Mapped, but the map's debt is open: not to be used yet.
@@ -87,7 +88,7 @@ pub(super) fn run<F: Format>(
     let caps = machine::capabilities(rng, F::GRANULE, plan.sabotage);
     let quirks = machine::quirks(rng, plan.sabotage);
     let pages = (MEMORY >> F::ROOT.lg2()).max(FEWEST_PAGES) as u32;
-    let memory = Memory::<F>::new(&format, &caps, pages);
+    let memory = TortureMemory::<F>::new(&format, &caps, pages);
     let outcome = {
         let table = PageTable::new(format, &memory).map_err(|error| error.to_string())?;
         let setup = Setup { names: machine::names(&caps), ..Setup::adversarial(caps) };
@@ -96,7 +97,7 @@ pub(super) fn run<F: Format>(
         let config = StreamConfig::Translate { context: CONTEXT, table: root };
         iommu.attach(STREAM, config);
         let windows = windows(rng, model);
-        let mut round = Round {
+        let mut round = TableRound {
             plan,
             model,
             rng,
@@ -142,7 +143,7 @@ fn windows(rng: &mut Rng, model: TableFormat) -> [u64; WINDOWS] {
     windows
 }
 
-impl<F: Format> Round<'_, F> {
+impl<F: Format> TableRound<'_, F> {
     fn all(&mut self, tick: &mut dyn FnMut(u64)) -> Checked {
         let mut until_audit = self.rng.u64(1..=64);
         for done in 1..=self.plan.operations {
@@ -255,7 +256,8 @@ impl<F: Format> Round<'_, F> {
             .map(|debt| debt.gather.table_pages())
             .chain(self.paid.iter().map(|paid| paid.quiesced.table_pages()))
             .sum();
-        let waiting = if waiting == 0 { Waiting::Nothing } else { Waiting::AtMost(waiting) };
+        let waiting =
+            if waiting == 0 { WaitingTables::Nothing } else { WaitingTables::AtMost(waiting) };
         let audited = Audited { table: self.table, memory: self.memory };
         let mut found = audit(audited, self.model, &self.oracle, waiting);
         let (live, pages) = (self.memory.live(), self.table.pages());

@@ -7,7 +7,7 @@ use portolan::inval::{
 
 /// Part of paying a debt that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
+pub enum DebtSabotage {
     /// Nothing.
     None,
     /// The last invalidation of every plan.
@@ -35,7 +35,7 @@ pub(super) enum Side {
     Unmap,
 }
 
-impl Sabotage {
+impl DebtSabotage {
     /// All that must be noticed.
     pub const ALL: [Self; 8] = [
         Self::LastCommand,
@@ -76,7 +76,7 @@ impl Sabotage {
 /// A queue that leaves something out on the way to another.
 pub(super) struct Saboteur<'q, Q> {
     pub(super) queue: &'q Q,
-    pub(super) sabotage: Sabotage,
+    pub(super) sabotage: DebtSabotage,
     pub(super) side: Side,
 }
 
@@ -90,14 +90,14 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
     ) -> Result<(), Q::Error> {
         let side = self.side;
         match self.sabotage {
-            Sabotage::None | Sabotage::LargePages | Sabotage::Clean => {
+            DebtSabotage::None | DebtSabotage::LargePages | DebtSabotage::Clean => {
                 self.queue.pay(steps, tables)
             }
-            Sabotage::Quiet => {
+            DebtSabotage::Quiet => {
                 steps.for_each(drop);
                 Ok(())
             }
-            Sabotage::LastCommand => {
+            DebtSabotage::LastCommand => {
                 let mut all: Vec<Step> = steps.collect();
                 let last = all.iter().rposition(|step| matches!(step, Step::Invalidate(_)));
                 if let Some(last) = last {
@@ -105,14 +105,14 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
                 }
                 self.queue.pay(&mut all.into_iter(), tables)
             }
-            Sabotage::Sync => self.only((steps, tables), |step| !matches!(step, Step::Sync)),
-            Sabotage::WriteBuffer => {
+            DebtSabotage::Sync => self.only((steps, tables), |step| !matches!(step, Step::Sync)),
+            DebtSabotage::WriteBuffer => {
                 self.only((steps, tables), |step| *step != Step::FlushWriteBuffer)
             }
-            Sabotage::MapSide => self.only((steps, tables), |step| {
+            DebtSabotage::MapSide => self.only((steps, tables), |step| {
                 side == Side::Unmap || !matches!(step, Step::Invalidate(_))
             }),
-            Sabotage::WalkCaches => self.queue.pay(&mut steps.map(shallow), tables),
+            DebtSabotage::WalkCaches => self.queue.pay(&mut steps.map(shallow), tables),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Bars by category.
 
 use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
-use super::{Drawn, Key, NAME, Names, Page, Sample, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, NAME, Names, PageWidth, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Arrangement, Bars};
 use crate::ruler::{Ruler, Show, Tick, within};
 
@@ -83,7 +83,7 @@ pub(super) fn draw(bars: &Bars) -> Result<Drawn, Undrawn> {
         categories.truncate(MOST_ROWS);
     }
     let mut svg = Vec::new();
-    for page in [Page::Wide, Page::Narrow] {
+    for page in [PageWidth::Wide, PageWidth::Narrow] {
         let sketch = match bars.arrangement {
             Arrangement::StackedRows => rows(bars, &categories, page),
             Arrangement::StackedColumns => columns(bars, &categories, page),
@@ -98,14 +98,14 @@ pub(super) fn draw(bars: &Bars) -> Result<Drawn, Undrawn> {
     Ok(Drawn { svg, key, notes })
 }
 
-fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
+fn rows(bars: &Bars, categories: &[Category], page: PageWidth) -> Sketch {
     let ends = categories.iter().flat_map(Category::ends);
     let ruler = Ruler::over(ends, &bars.values, Show::Zero);
     let count = categories.len() as f64;
     // Names stand on the left where there is room, else above their bars.
     let (pitch, up, down) = match page {
-        Page::Wide => (30, 10.0, 10.0),
-        Page::Narrow => (42, 0.0, 16.0),
+        PageWidth::Wide => (30, 10.0, 10.0),
+        PageWidth::Narrow => (42, 0.0, 16.0),
     };
     let names = categories.iter().map(|category| page.name_height(&category.name));
     let height = names.fold(pitch, i32::max) * categories.len() as i32;
@@ -123,7 +123,7 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
         right = right.max(page.text(&total) + 8);
         let end: Place = (ruler.at(category.ends()[1]), at + pixels((up - down) / 2.0));
         pieces.push(Piece::Words([end], (6, page.font() as i32 * 7 / 20), Anchor::Start, total));
-        if page == Page::Narrow {
+        if page == PageWidth::Narrow {
             let name = page.fitted(&category.name, page.width() - 4);
             pieces.push(Piece::Words([(0.0, at)], (2, -5), Anchor::Start, name));
         } else {
@@ -151,10 +151,10 @@ fn rows(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
     }
 }
 
-fn columns(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
+fn columns(bars: &Bars, categories: &[Category], page: PageWidth) -> Sketch {
     let (height, most) = match page {
-        Page::Wide => (260, 256),
-        Page::Narrow => (190, 96),
+        PageWidth::Wide => (260, 256),
+        PageWidth::Narrow => (190, 96),
     };
     // Where columns would be thinner than a pixel or two, the highest stands for its neighbours.
     let groups: Vec<&[Category]> =
@@ -199,7 +199,7 @@ fn columns(bars: &Bars, categories: &[Category], page: Page) -> Sketch {
 }
 
 /// As many of the columns' names as stand side by side.
-fn thinned(names: &[String], page: Page) -> Vec<Tick> {
+fn thinned(names: &[String], page: PageWidth) -> Vec<Tick> {
     let widest = names.iter().map(|name| page.text(name)).max().unwrap_or(0) + 10;
     let room = (page.width() - 60) / names.len().max(1) as i32;
     let each = (widest / room.max(1) + 1).max(1) as usize;

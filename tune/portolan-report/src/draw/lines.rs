@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::sketch::{Anchor, Grid, Piece, Place, Sketch, Stroke};
-use super::{Drawn, Key, Names, Page, Sample, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, Names, PageWidth, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Lines, Scale, Shape};
 use crate::ruler::{Ruler, Show, Tick};
 use crate::unit::Unit;
@@ -65,7 +65,7 @@ pub(super) fn draw(lines: &Lines) -> Result<Drawn, Undrawn> {
     let named = (2..=NAMED).contains(&kept.len()) && kept.iter().all(to_the_end);
     let names = if named { Names::AtLines } else { Names::Above };
     let mut svg = Vec::new();
-    for page in [Page::Wide, Page::Narrow] {
+    for page in [PageWidth::Wide, PageWidth::Narrow] {
         svg.push(sketch(lines, &kept, [&x, &y], page, names).draw()?);
     }
     let sample = |line: &Kept<'_>| match line.shape {
@@ -87,12 +87,12 @@ fn sketch(
     lines: &Lines,
     kept: &[Kept<'_>],
     [x, y]: [&Ruler; 2],
-    page: Page,
+    page: PageWidth,
     names: Names,
 ) -> Sketch {
     let height = match page {
-        Page::Wide => 300,
-        Page::Narrow => 210,
+        PageWidth::Wide => 300,
+        PageWidth::Narrow => 210,
     };
     let (mut pieces, mut marks, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (series, line) in kept.iter().enumerate() {
@@ -114,7 +114,7 @@ fn sketch(
     // Above all lines, so that the marks of one that is covered show it.
     pieces.extend(marks);
     let mut right = 2;
-    if names == Names::AtLines && page == Page::Wide {
+    if names == Names::AtLines && page == PageWidth::Wide {
         right = label(&mut pieces, kept, &ends, height);
     }
     pieces.extend(hits(kept, lines, x, page));
@@ -135,7 +135,7 @@ fn sketch(
 }
 
 /// The first, least, greatest and last of the places in each column of pixels.
-fn thinned(places: &[Place], page: Page) -> Vec<Place> {
+fn thinned(places: &[Place], page: PageWidth) -> Vec<Place> {
     let column = |place: &Place| (place.0 * f64::from(page.width())) as i32;
     let mut kept = Vec::new();
     for group in places.chunk_by(|one, other| column(one) == column(other)) {
@@ -151,7 +151,7 @@ fn thinned(places: &[Place], page: Page) -> Vec<Place> {
 }
 
 /// Of dots that cover each other, one.
-fn apart(places: &[Place], page: Page, height: i32) -> Vec<Place> {
+fn apart(places: &[Place], page: PageWidth, height: i32) -> Vec<Place> {
     const DOT: i32 = 7;
     let cell = |part: f64, pixels: i32| (part * f64::from(pixels / DOT)) as i32;
     let mut taken = BTreeSet::new();
@@ -161,10 +161,10 @@ fn apart(places: &[Place], page: Page, height: i32) -> Vec<Place> {
 }
 
 /// The places of a line that have marks: a long one has a few, each series elsewhere.
-fn marked(places: &[Place], shape: Shape, page: Page, phase: f64) -> Vec<Place> {
+fn marked(places: &[Place], shape: Shape, page: PageWidth, phase: f64) -> Vec<Place> {
     let (few, along) = match page {
-        Page::Wide => (FEW, 7),
-        Page::Narrow => (16, 3),
+        PageWidth::Wide => (FEW, 7),
+        PageWidth::Narrow => (16, 3),
     };
     match shape {
         Shape::Dots => places.to_vec(),
@@ -226,8 +226,8 @@ fn label(pieces: &mut Vec<Piece>, kept: &[Kept<'_>], ends: &[(usize, f64)], heig
     }
     let mut right = 0;
     for (series, at) in places {
-        let name = Page::Wide.fitted(kept[series].name, 170);
-        right = right.max(Page::Wide.text(&name) + 26);
+        let name = PageWidth::Wide.fitted(kept[series].name, 170);
+        right = right.max(PageWidth::Wide.text(&name) + 26);
         let down = at as i32;
         // A mark tells whose the name is, unless that of the last point is beside it.
         let own = ends.iter().find(|(of, _)| *of == series);
@@ -248,7 +248,7 @@ fn ticks_at_points(
     kept: &[Kept<'_>],
     lines: &Lines,
     x: &Ruler,
-    page: Page,
+    page: PageWidth,
     room: i32,
 ) -> Option<Vec<Tick>> {
     let mut values: Vec<f64> = points(kept).map(|point| point.0).collect();
@@ -270,10 +270,10 @@ fn ticks_at_points(
 }
 
 /// Strips that tell the values of the lines there under the pointer: one for each point if those are few.
-fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: Page) -> Vec<Piece> {
+fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: PageWidth) -> Vec<Piece> {
     let most = match page {
-        Page::Wide => 120,
-        Page::Narrow => 48,
+        PageWidth::Wide => 120,
+        PageWidth::Narrow => 48,
     };
     let mut values: Vec<f64> = points(kept).map(|point| point.0).collect();
     values.sort_by(f64::total_cmp);

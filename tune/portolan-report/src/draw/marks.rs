@@ -1,7 +1,7 @@
 //! Marks with error bars, a row for each category.
 
 use super::sketch::{Anchor, Grid, Piece, Sketch, Stroke};
-use super::{Drawn, Key, NAME, Names, Page, Sample, Undrawn, not_finite, nothing, title};
+use super::{Drawn, Key, NAME, Names, PageWidth, Sample, Undrawn, not_finite, nothing, title};
 use crate::figure::{Mark, MarkRow, Marks};
 use crate::ruler::{Ruler, Show, Tick};
 
@@ -45,7 +45,7 @@ pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
         notes.push(format!("The first {MOST_MARKS} marks of each row are drawn, {more} are not."));
     }
     let mut svg = Vec::new();
-    for page in [Page::Wide, Page::Narrow] {
+    for page in [PageWidth::Wide, PageWidth::Narrow] {
         svg.push(sketch(marks, &rows, page).draw()?);
     }
     let series = marks.series.iter();
@@ -56,7 +56,7 @@ pub(super) fn draw(marks: &Marks) -> Result<Drawn, Undrawn> {
     Ok(Drawn { svg, key, notes })
 }
 
-fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
+fn sketch(marks: &Marks, rows: &[MarkRow], page: PageWidth) -> Sketch {
     let values = rows.iter().flat_map(|row| &row.marks).flat_map(|mark| {
         let range = mark.range.into_iter().flatten();
         std::iter::once(mark.value).chain(range)
@@ -70,7 +70,7 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
     });
     let places: Vec<(&MarkRow, i32, i32)> = places.collect();
     let at = |pixels: i32| 1.0 - f64::from(pixels) / f64::from(top);
-    let names = places.iter().filter(|_| page == Page::Wide);
+    let names = places.iter().filter(|_| page == PageWidth::Wide);
     let names = names.map(|(row, begin, end)| Tick {
         at: at((begin + end) / 2),
         text: page.in_two(&row.name, NAME),
@@ -84,7 +84,7 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
             let across = vec![(0.0, at(begin)), (1.0, at(begin))];
             pieces.push(Piece::Line(across, Stroke::Grid));
         }
-        if page == Page::Narrow {
+        if page == PageWidth::Narrow {
             let name = name_above(&row.name, page);
             for (line, down) in name.split('\n').zip([FIRST_LINE, FIRST_LINE + LINE]) {
                 let place = [(0.0, at(begin + down))];
@@ -118,26 +118,26 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: Page) -> Sketch {
 }
 
 /// A row's name where it stands above the marks: in two lines if one does not hold it.
-fn name_above(name: &str, page: Page) -> String {
+fn name_above(name: &str, page: PageWidth) -> String {
     page.in_two(name, page.width() - 4)
 }
 
 /// The room for a row's name above its marks; where there is room on the left, it stands there.
-fn name_height(row: &MarkRow, page: Page) -> i32 {
+fn name_height(row: &MarkRow, page: PageWidth) -> i32 {
     let lines = match page {
-        Page::Wide => return 0,
-        Page::Narrow => name_above(&row.name, page).split('\n').count(),
+        PageWidth::Wide => return 0,
+        PageWidth::Narrow => name_above(&row.name, page).split('\n').count(),
     };
     FIRST_LINE + LINE * (lines as i32 - 1)
 }
 
-fn height_of(row: &MarkRow, page: Page) -> i32 {
+fn height_of(row: &MarkRow, page: PageWidth) -> i32 {
     let marks = name_height(row, page) + PITCH * row.marks.len().max(1) as i32 + BETWEEN;
     marks.max(page.name_height(&row.name))
 }
 
 /// Sides of the words of each mark in an area of `room` pixels, and the pixels that stay free on its right for them.
-fn sides(rows: &[MarkRow], ruler: &Ruler, page: Page, room: i32) -> (Vec<Side>, i32) {
+fn sides(rows: &[MarkRow], ruler: &Ruler, page: PageWidth, room: i32) -> (Vec<Side>, i32) {
     let marks = || rows.iter().flat_map(|row| &row.marks);
     let mut sides: Vec<Side> = marks().map(|mark| Side::of(mark, ruler, page, room)).collect();
     if !sides.contains(&Side::Neither) {
@@ -159,7 +159,7 @@ enum Side {
 
 impl Side {
     /// The side that has room in an area of `room` pixels.
-    fn of(mark: &Mark, ruler: &Ruler, page: Page, room: i32) -> Self {
+    fn of(mark: &Mark, ruler: &Ruler, page: PageWidth, room: i32) -> Self {
         let ends = ends(mark, ruler).map(|end| (end * f64::from(room)) as i32);
         let needed = page.text(&words(mark, ruler, page)) + 18;
         match ends {
@@ -178,10 +178,10 @@ fn ends(mark: &Mark, ruler: &Ruler) -> [f64; 2] {
 }
 
 /// Words beside a mark.
-fn words(mark: &Mark, ruler: &Ruler, page: Page) -> String {
+fn words(mark: &Mark, ruler: &Ruler, page: PageWidth) -> String {
     let room = match page {
-        Page::Wide => 220,
-        Page::Narrow => 160,
+        PageWidth::Wide => 220,
+        PageWidth::Narrow => 160,
     };
     let value = ruler.say(mark.value);
     match &*mark.word {
@@ -195,7 +195,7 @@ fn draw_mark(
     pieces: &mut Vec<Piece>,
     mark: &Mark,
     ruler: &Ruler,
-    page: Page,
+    page: PageWidth,
     [above, middle, below]: [f64; 3],
     side: Side,
 ) {

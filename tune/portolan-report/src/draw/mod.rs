@@ -12,16 +12,16 @@ use crate::figure::Plot;
 use crate::look;
 use crate::ruler::{Ruler, Tick};
 
-/// For which page a plot is drawn.
+/// Width of the page that a plot is drawn for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
+pub(crate) enum PageWidth {
     /// A telephone's.
     Narrow,
     /// A screen's or a sheet of paper.
     Wide,
 }
 
-impl Page {
+impl PageWidth {
     /// The width of a plot in pixels.
     fn width(self) -> i32 {
         match self {
@@ -107,7 +107,7 @@ pub(crate) struct Drawn {
 #[derive(Debug)]
 pub(crate) struct Element {
     /// For which page.
-    pub(crate) page: Page,
+    pub(crate) page: PageWidth,
     /// Width and height in pixels.
     pub(crate) size: (i32, i32),
     /// Its markup.

@@ -8,7 +8,7 @@ use plotters::element::{BackendCoordOnly, Drawable, PointCollection};
 use plotters::prelude::ChartBuilder;
 use plotters_backend::{BackendCoord, DrawingErrorKind};
 
-use super::{Element, Page, Undrawn};
+use super::{Element, PageWidth, Undrawn};
 use crate::look::KINDS;
 use crate::ruler::Tick;
 use crate::svg::{self, Never, Svg};
@@ -146,7 +146,7 @@ pub(super) enum Grid {
 
 /// A plot before it is drawn.
 pub(super) struct Sketch {
-    pub(super) page: Page,
+    pub(super) page: PageWidth,
     /// The height of the area in which values stand.
     pub(super) height: i32,
     /// The room on the right of that area.

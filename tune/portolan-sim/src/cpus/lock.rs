@@ -14,12 +14,13 @@ use super::scheduler::{self, Core, Place};
 /// A spinning lock in virtual time.
 #[derive(Debug)]
 pub struct VirtualLock<T> {
-    state: Mutex<State>,
+    state: Mutex<LockState>,
     value: Mutex<T>,
 }
 
+/// The lock, and the CPUs that wait for it.
 #[derive(Debug, Default)]
-struct State {
+struct LockState {
     line: Line,
     held: Held,
     waiters: VecDeque<u16>,
@@ -39,7 +40,7 @@ enum Attempt {
     Failed,
 }
 
-impl State {
+impl LockState {
     fn attempt(&mut self, core: &mut Core) -> Attempt {
         self.line.write(core);
         match self.held {
@@ -74,7 +75,7 @@ impl State {
 }
 
 impl<T> VirtualLock<T> {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

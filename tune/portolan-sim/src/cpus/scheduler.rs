@@ -70,8 +70,9 @@ pub(super) fn picoseconds(ns: f64) -> u64 {
     (ns * 1000.0).round().max(0.0) as u64
 }
 
+/// Position of a CPU in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CpuState {
     /// In the heap, or running.
     Ready,
     /// In the heap, and to be moved forward when a line is taken from it.
@@ -84,7 +85,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Cpu {
     now: u64,
-    state: State,
+    state: CpuState,
     /// Entries of the heap from before are void.
     epoch: u32,
     /// A line was taken from it since it relaxed last.
@@ -190,7 +191,7 @@ impl Core {
         limit: u64,
     ) -> Self {
         let cpu =
-            Cpu { now: 0, state: State::Ready, epoch: 0, disturbed: false, waits_since: None };
+            Cpu { now: 0, state: CpuState::Ready, epoch: 0, disturbed: false, waits_since: None };
         let mut core = Self {
             ticks: Ticks::of(prices),
             counters: SharingCounters::default(),
@@ -244,13 +245,13 @@ impl Core {
 
     /// CPUs that wait for locks.
     pub(super) fn blocked(&self) -> Vec<usize> {
-        let blocked = |cpu: &usize| self.cpus[*cpu].state == State::Blocked;
+        let blocked = |cpu: &usize| self.cpus[*cpu].state == CpuState::Blocked;
         (0..self.cpus.len()).filter(blocked).collect()
     }
 
     /// The current CPU waits for a lock.
     pub(super) fn block(&mut self) {
-        self.cpus[self.current].state = State::Blocked;
+        self.cpus[self.current].state = CpuState::Blocked;
     }
 
     /// `cpu`, which waits for a lock, has it from `at` on.
@@ -259,7 +260,7 @@ impl Core {
     }
 
     pub(super) fn finish(&mut self, cpu: usize) {
-        self.cpus[cpu].state = State::Finished;
+        self.cpus[cpu].state = CpuState::Finished;
     }
 
     /// The next CPU to run, or none: all have finished or wait for each other.
@@ -273,7 +274,7 @@ impl Core {
                 continue;
             }
             self.cpus[cpu].now = at;
-            self.cpus[cpu].state = State::Ready;
+            self.cpus[cpu].state = CpuState::Ready;
             self.current = cpu;
             self.counters.switches += 1;
             return Some(cpu);
@@ -286,7 +287,7 @@ impl Core {
         let order = self.rng.u32(..);
         let entry = &mut self.cpus[cpu];
         entry.epoch = entry.epoch.wrapping_add(1);
-        entry.state = State::Ready;
+        entry.state = CpuState::Ready;
         self.ready.push(Reverse((at, order, cpu as u16, entry.epoch)));
     }
 
@@ -336,7 +337,7 @@ impl Core {
         let since = *entry.waits_since.get_or_insert(now);
         let step = ((now - since) / 8).max(tick);
         self.schedule(cpu, now.saturating_add(step.next_multiple_of(tick)));
-        self.cpus[cpu].state = State::Watching;
+        self.cpus[cpu].state = CpuState::Watching;
         Then::Switch
     }
 
@@ -345,7 +346,7 @@ impl Core {
         let tick = self.ticks.relax;
         let entry = &mut self.cpus[cpu];
         entry.disturbed = true;
-        if entry.state == State::Watching {
+        if entry.state == CpuState::Watching {
             entry.waits_since = None;
             entry.disturbed = false;
             let later = at.saturating_sub(entry.now).next_multiple_of(tick);

@@ -98,12 +98,13 @@ pub struct CommandServer<H> {
     way: Submission,
     lock: VirtualLock<()>,
     head: VirtualWord,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     hardware: H,
 }
 
+/// Contents of the queue, and the work of the hardware behind it.
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     /// Time at which all commands taken so far are done, in picoseconds.
     free_at: u64,
     /// Contents of the queue: the time at which each part is done, and its entries.
@@ -152,7 +153,7 @@ impl<H: Hardware> CommandServer<H> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

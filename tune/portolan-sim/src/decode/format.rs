@@ -8,7 +8,7 @@ use super::{Decoded, amd, armv8, riscv, tegra, vtd};
 /// A table format with its widths, made by the functions below, which check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableFormat {
-    kind: Kind,
+    kind: EntryLayout,
     granule: PageSize,
     index_lg2: u8,
     /// Bits of index that the root takes beside those of other tables.
@@ -19,7 +19,7 @@ pub struct TableFormat {
 
 /// Layout of the entries, for any widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum EntryLayout {
     Armv8Stage1,
     Armv8Stage2,
     VtdSecondStage,
@@ -49,7 +49,7 @@ pub enum FormatError {
 
 impl TableFormat {
     /// Its layout.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> EntryLayout {
         self.kind
     }
 
@@ -58,7 +58,7 @@ impl TableFormat {
     /// # Errors
     /// [`FormatError`] if the architecture does not have the widths.
     pub fn armv8_stage1(granule: PageSize, input: u8, output: u8) -> Result<Self, FormatError> {
-        Self::armv8(Kind::Armv8Stage1, granule, input, output)
+        Self::armv8(EntryLayout::Armv8Stage1, granule, input, output)
     }
 
     /// VMSAv8-64 stage 2, granule 4, 16 or 64 KiB, without concatenated roots.
@@ -66,11 +66,11 @@ impl TableFormat {
     /// # Errors
     /// [`FormatError`] if the architecture does not have the widths.
     pub fn armv8_stage2(granule: PageSize, input: u8, output: u8) -> Result<Self, FormatError> {
-        Self::armv8(Kind::Armv8Stage2, granule, input, output)
+        Self::armv8(EntryLayout::Armv8Stage2, granule, input, output)
     }
 
     fn armv8(
-        kind: Kind,
+        kind: EntryLayout,
         granule: PageSize,
         input_lg2: u8,
         output_lg2: u8,
@@ -106,7 +106,7 @@ impl TableFormat {
             return Err(FormatError::Levels(levels));
         }
         Ok(Self {
-            kind: Kind::VtdSecondStage,
+            kind: EntryLayout::VtdSecondStage,
             granule: PageSize::SIZE_4K,
             index_lg2: 9,
             root_more_lg2: 0,
@@ -125,7 +125,7 @@ impl TableFormat {
             return Err(FormatError::Levels(levels));
         }
         Ok(Self {
-            kind: Kind::VtdFirstStage,
+            kind: EntryLayout::VtdFirstStage,
             granule: PageSize::SIZE_4K,
             index_lg2: 9,
             root_more_lg2: 0,
@@ -144,7 +144,7 @@ impl TableFormat {
             return Err(FormatError::Output(output_lg2));
         }
         Ok(Self {
-            kind: Kind::Tegra,
+            kind: EntryLayout::Tegra,
             granule: PageSize::SIZE_4K,
             index_lg2: 10,
             root_more_lg2: 0,
@@ -158,7 +158,7 @@ impl TableFormat {
     /// # Errors
     /// [`FormatError::Levels`].
     pub fn amd_v1(levels: u8) -> Result<Self, FormatError> {
-        Ok(Self { kind: Kind::AmdV1, ..Self::vtd_second_stage(levels)? })
+        Ok(Self { kind: EntryLayout::AmdV1, ..Self::vtd_second_stage(levels)? })
     }
 
     /// RISC-V's Sv39, Sv48 or Sv57, of 3, 4 or 5 levels. Addresses of the upper, sign-extended half count as
@@ -169,7 +169,7 @@ impl TableFormat {
     pub fn riscv_first_stage(levels: u8) -> Result<Self, FormatError> {
         let plain = Self::vtd_second_stage(levels)?;
         Ok(Self {
-            kind: Kind::RiscvFirstStage,
+            kind: EntryLayout::RiscvFirstStage,
             input_lg2: plain.input_lg2 - 1,
             output_lg2: 56,
             ..plain
@@ -183,7 +183,7 @@ impl TableFormat {
     pub fn riscv_second_stage(levels: u8) -> Result<Self, FormatError> {
         let plain = Self::vtd_second_stage(levels)?;
         Ok(Self {
-            kind: Kind::RiscvSecondStage,
+            kind: EntryLayout::RiscvSecondStage,
             root_more_lg2: 2,
             input_lg2: plain.input_lg2 + 2,
             output_lg2: 56,
@@ -228,7 +228,7 @@ impl TableFormat {
     /// Bytes of an entry.
     pub fn entry_bytes(&self) -> u64 {
         match self.kind {
-            Kind::Tegra => 4,
+            EntryLayout::Tegra => 4,
             _ => 8,
         }
     }
@@ -253,13 +253,15 @@ impl TableFormat {
     pub fn decode(&self, raw: u64, level: u8) -> Decoded {
         let granule = self.granule.lg2();
         match self.kind {
-            Kind::Armv8Stage1 => armv8::stage1(granule, self.output_lg2, raw, level),
-            Kind::Armv8Stage2 => armv8::stage2(granule, self.output_lg2, raw, level),
-            Kind::VtdSecondStage => vtd::second_stage(raw, level),
-            Kind::VtdFirstStage => vtd::first_stage(raw, level),
-            Kind::AmdV1 => amd::entry(raw, level),
-            Kind::RiscvFirstStage | Kind::RiscvSecondStage => riscv::entry(raw, level),
-            Kind::Tegra => tegra::entry(self.output_lg2, raw, level),
+            EntryLayout::Armv8Stage1 => armv8::stage1(granule, self.output_lg2, raw, level),
+            EntryLayout::Armv8Stage2 => armv8::stage2(granule, self.output_lg2, raw, level),
+            EntryLayout::VtdSecondStage => vtd::second_stage(raw, level),
+            EntryLayout::VtdFirstStage => vtd::first_stage(raw, level),
+            EntryLayout::AmdV1 => amd::entry(raw, level),
+            EntryLayout::RiscvFirstStage | EntryLayout::RiscvSecondStage => {
+                riscv::entry(raw, level)
+            }
+            EntryLayout::Tegra => tegra::entry(self.output_lg2, raw, level),
         }
     }
 }

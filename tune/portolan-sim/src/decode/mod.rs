@@ -13,7 +13,7 @@ mod tegra;
 mod tests;
 mod vtd;
 
-pub(crate) use format::Kind;
+pub(crate) use format::EntryLayout;
 pub use format::{FormatError, TableFormat};
 pub use memory::{TableReader, WalkMemory};
 pub use memory::{read_u32, read_u64};

@@ -38,7 +38,7 @@ const LEVELS: usize = 6;
 pub struct Iommu<M> {
     memory: M,
     setup: Setup,
-    state: Mutex<State>,
+    state: Mutex<ModelState>,
 }
 
 /// An entry of the IOTLB.
@@ -51,8 +51,9 @@ enum Known {
     },
 }
 
+/// Configuration, caches and pending invalidations.
 #[derive(Debug)]
-struct State {
+struct ModelState {
     /// Configuration as it is in memory.
     streams: BTreeMap<StreamId, StreamConfig>,
     /// The last table that memory named for a context, for telling collateral.
@@ -100,7 +101,7 @@ pub struct Occupancy {
 impl<M: WalkMemory> Iommu<M> {
     /// An IOMMU with empty caches and no stream configured.
     pub fn new(setup: Setup, memory: M) -> Self {
-        let state = Mutex::new(State::new(&setup.temper));
+        let state = Mutex::new(ModelState::new(&setup.temper));
         Self { memory, setup, state }
     }
 
@@ -179,7 +180,7 @@ impl<M: WalkMemory> Iommu<M> {
 
     fn transfer(
         &self,
-        state: &mut State,
+        state: &mut ModelState,
         stream: StreamId,
         iova: Iova,
         bytes: u64,
@@ -239,13 +240,13 @@ impl<M: WalkMemory> Iommu<M> {
         self.lock().injection = injection;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ModelState> {
         // Nothing panics while it holds the lock; if it did, counters would be all that is off.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ModelState {
     fn new(temper: &Temper) -> Self {
         fn cache<V: Copy>(geometry: Option<CacheGeometry>) -> Cache<V> {
             geometry.map_or_else(Cache::unbounded, Cache::of_size)
@@ -274,7 +275,7 @@ impl State {
     }
 }
 
-impl State {
+impl ModelState {
     /// Entries in all caches.
     fn entries(&self) -> usize {
         let walk: usize = self.walk.iter().map(Cache::len).sum();

@@ -10,7 +10,7 @@ use portolan::inval::{
     Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step, TablesLeft,
 };
 
-use super::{Iommu, Known, Names, Owed, QueueError, State, Temper};
+use super::{Iommu, Known, ModelState, Names, Owed, QueueError, Temper};
 use crate::adversary::{Rank, Visit, unordered};
 use crate::cache::{Cache, Key, Reach};
 use crate::counters::doorbells;
@@ -53,7 +53,7 @@ impl<M: WalkMemory> Iommu<M> {
         Ok(())
     }
 
-    fn carry_out(&self, state: &mut State, step: Step, owed: Owed) -> Result<(), QueueError> {
+    fn carry_out(&self, state: &mut ModelState, step: Step, owed: Owed) -> Result<(), QueueError> {
         match step {
             Step::FlushWriteBuffer => {
                 state.counters.write_buffer_flushes += 1;
@@ -65,7 +65,12 @@ impl<M: WalkMemory> Iommu<M> {
         Ok(())
     }
 
-    fn submit(&self, state: &mut State, command: Command, owed: Owed) -> Result<(), QueueError> {
+    fn submit(
+        &self,
+        state: &mut ModelState,
+        command: Command,
+        owed: Owed,
+    ) -> Result<(), QueueError> {
         if !self.is_legal(command) {
             return Err(QueueError::Illegal { command });
         }
@@ -88,7 +93,7 @@ impl<M: WalkMemory> Iommu<M> {
         Ok(())
     }
 
-    fn complete(&self, state: &mut State) -> Result<(), QueueError> {
+    fn complete(&self, state: &mut ModelState) -> Result<(), QueueError> {
         state.syncs += 1;
         if state.injection.stall_sync == Some(state.syncs) {
             let waited_ns = self.setup.queue.deadline_ns;
@@ -107,7 +112,7 @@ impl<M: WalkMemory> Iommu<M> {
     }
 
     /// Carries out the commands that the sync awaits: in no order, and devices go on before and between the commands.
-    fn take_effect(&self, state: &mut State) {
+    fn take_effect(&self, state: &mut ModelState) {
         let pending = unordered(std::mem::take(&mut state.pending), |command| self.rank(*command));
         let Some(last) = pending.len().checked_sub(1) else {
             return;
@@ -123,7 +128,7 @@ impl<M: WalkMemory> Iommu<M> {
     }
 
     /// Devices try the places that they reached before. Nothing is counted.
-    fn try_again(&self, state: &mut State) {
+    fn try_again(&self, state: &mut ModelState) {
         let counters = state.counters.clone();
         for Visit { of, .. } in state.visits.all() {
             let _ = self.look_up(state, of.stream, of.iova, of.access);
@@ -184,7 +189,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    fn invalidate(&self, state: &mut State, command: Command) {
+    fn invalidate(&self, state: &mut ModelState, command: Command) {
         match command {
             Command::Page { context, iova, size, depth } => {
                 let reach = Reach::Range(context, IovaRange::page(iova, size));
@@ -198,7 +203,7 @@ impl<M: WalkMemory> Iommu<M> {
             }
             Command::Global => self.drop_translations(state, Reach::All, Depth::AllLevels),
             Command::Configuration { context } => {
-                let State { configuration, streams, .. } = state;
+                let ModelState { configuration, streams, .. } = state;
                 let points = |config: Option<super::StreamConfig>| {
                     config.and_then(super::StreamConfig::context) == Some(context)
                 };
@@ -214,13 +219,13 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    fn drop_translations(&self, state: &mut State, reach: Reach, depth: Depth) {
+    fn drop_translations(&self, state: &mut ModelState, reach: Reach, depth: Depth) {
         let deep = self.reaches(depth);
         let whole = match (&self.setup.temper, self.setup.names, reach) {
             (Temper::Adversarial, Names::WholePage, Reach::Range(_, range)) => Some(range),
             _ => None,
         };
-        let State { iotlb, walk, tables, counters, .. } = state;
+        let ModelState { iotlb, walk, tables, counters, .. } = state;
         let concerned = |key: Key, known: &Known| match known {
             Known::Present(_) => whole.is_none_or(|range| range.covers(key.range())),
             Known::Absent { level } => *level == 0 || deep == Depth::AllLevels,
@@ -240,7 +245,7 @@ impl<M: WalkMemory> Iommu<M> {
     }
 }
 
-fn count(state: &mut State, command: Command, owed: Owed) {
+fn count(state: &mut ModelState, command: Command, owed: Owed) {
     let counters = &mut state.counters;
     let kinds = &mut counters.invalidations;
     let kind = match command {

@@ -4,14 +4,16 @@ use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 use portolan::inval::Caching;
 
 use super::setup::CachedConfig;
-use super::{FaultKind, Iommu, Known, State, StreamConfig, Translated, stream_address, stream_key};
+use super::{
+    FaultKind, Iommu, Known, ModelState, StreamConfig, Translated, stream_address, stream_key,
+};
 use crate::cache::Key;
 use crate::decode::{AccessKind, Cursor, Leaf, Stepped, TableRoot, WalkFault, WalkMemory, step};
 
 impl<M: WalkMemory> Iommu<M> {
     pub(super) fn look_up(
         &self,
-        state: &mut State,
+        state: &mut ModelState,
         stream: StreamId,
         iova: Iova,
         access: AccessKind,
@@ -44,7 +46,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    fn configuration(&self, state: &mut State, stream: StreamId) -> Option<StreamConfig> {
+    fn configuration(&self, state: &mut ModelState, stream: StreamId) -> Option<StreamConfig> {
         let cached = state.configuration.lookup(InvalTag::default(), stream_address(stream));
         if let Some(cached) = cached {
             return cached.config;
@@ -60,7 +62,7 @@ impl<M: WalkMemory> Iommu<M> {
     /// Walks the table from the deepest table that a walk cache knows.
     fn walk(
         &self,
-        state: &mut State,
+        state: &mut ModelState,
         context: InvalTag,
         table: &TableRoot,
         iova: Iova,

@@ -7,7 +7,7 @@ use portolan::dma::{Shadowing, TrapCost};
 use portolan::inval::{Caching, PageForm, RangeForm};
 
 use super::{ContextKind, Event, Profile, ProfileError};
-use crate::decode::Kind;
+use crate::decode::EntryLayout;
 
 /// Nanoseconds of the longest event that is believed: a second.
 pub(crate) const LONGEST_NS: f64 = 1e9;
@@ -71,32 +71,36 @@ fn unit(profile: &Profile) -> Result<(), ProfileError> {
     let caches_absence = caps.caching == Caching::NotPresentToo;
     let followed = profile.surroundings.shadowing == Shadowing::CachingMode;
     match kind {
-        Kind::VtdSecondStage if caches_absence != followed => {
+        EntryLayout::VtdSecondStage if caches_absence != followed => {
             let why = "second-stage tables of VT-d cache what is not present in caching mode, and only then";
             return wrong("surroundings.shadowing", why);
         }
-        Kind::VtdFirstStage if caches_absence => {
+        EntryLayout::VtdFirstStage if caches_absence => {
             let why = "VT-d never caches that a first-stage entry is not present";
             return wrong("capabilities.caching", why);
         }
-        Kind::Armv8Stage1 | Kind::Armv8Stage2 if caches_absence => {
+        EntryLayout::Armv8Stage1 | EntryLayout::Armv8Stage2 if caches_absence => {
             let why = "an SMMU of Arm's never caches that an entry is not present";
             return wrong("capabilities.caching", why);
         }
-        Kind::Tegra if !caches_absence => {
+        EntryLayout::Tegra if !caches_absence => {
             let why = "Tegra's SMMU caches entries that are not present";
             return wrong("capabilities.caching", why);
         }
-        Kind::Armv8Stage1 | Kind::Armv8Stage2 | Kind::Tegra if followed => {
+        EntryLayout::Armv8Stage1 | EntryLayout::Armv8Stage2 | EntryLayout::Tegra if followed => {
             let why = "caching mode is VT-d's";
             return wrong("surroundings.shadowing", why);
         }
         _ => {}
     }
     let tag = match kind {
-        Kind::Armv8Stage1 | Kind::Tegra | Kind::RiscvFirstStage => ContextKind::Asid,
-        Kind::Armv8Stage2 | Kind::RiscvSecondStage => ContextKind::Vmid,
-        Kind::VtdFirstStage | Kind::VtdSecondStage | Kind::AmdV1 => ContextKind::Domain,
+        EntryLayout::Armv8Stage1 | EntryLayout::Tegra | EntryLayout::RiscvFirstStage => {
+            ContextKind::Asid
+        }
+        EntryLayout::Armv8Stage2 | EntryLayout::RiscvSecondStage => ContextKind::Vmid,
+        EntryLayout::VtdFirstStage | EntryLayout::VtdSecondStage | EntryLayout::AmdV1 => {
+            ContextKind::Domain
+        }
     };
     if profile.context != tag {
         return wrong("context", "translations of such tables are tagged by another number");

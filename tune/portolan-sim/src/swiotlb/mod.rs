@@ -43,14 +43,14 @@ impl Strategy {
         }
     }
 
-    fn area<P: Cpus>(self, slots: u32) -> Result<Kind<P>, TryReserveError> {
+    fn area<P: Cpus>(self, slots: u32) -> Result<AreaKind<P>, TryReserveError> {
         let words = slots / WORD;
-        let bits = |order| Ok(Kind::Bits(P::Lock::new(Bits::new(words, order)?)));
+        let bits = |order| Ok(AreaKind::Bits(P::Lock::new(Bits::new(words, order)?)));
         match self {
-            Self::OneLock | Self::AreaLocks => Ok(Kind::List(P::Lock::new(List::new(slots)?))),
+            Self::OneLock | Self::AreaLocks => Ok(AreaKind::List(P::Lock::new(List::new(slots)?))),
             Self::AreaBitmaps => bits(Order::Next),
             Self::RecentFirst => bits(Order::Recent),
-            Self::LockFree => Ok(Kind::Free(LockFree::new(words)?)),
+            Self::LockFree => Ok(AreaKind::Free(LockFree::new(words)?)),
         }
     }
 }
@@ -77,9 +77,10 @@ pub fn pool<P: Cpus>(
 }
 
 /// An area of any strategy.
-pub struct AnyArea<P: Cpus>(Kind<P>);
+pub struct AnyArea<P: Cpus>(AreaKind<P>);
 
-enum Kind<P: Cpus> {
+/// Areas of the strategies.
+enum AreaKind<P: Cpus> {
     List(P::Lock<List>),
     Bits(P::Lock<Bits>),
     Free(LockFree<P::Word>),
@@ -89,34 +90,34 @@ impl<P: Cpus> Area for AnyArea<P> {
     #[inline]
     fn take(&self, want: Want) -> Option<u32> {
         match &self.0 {
-            Kind::Free(area) => area.take(want),
-            Kind::List(area) => area.with(|area| area.take(want)),
-            Kind::Bits(area) => area.with(|area| area.take(want)),
+            AreaKind::Free(area) => area.take(want),
+            AreaKind::List(area) => area.with(|area| area.take(want)),
+            AreaKind::Bits(area) => area.with(|area| area.take(want)),
         }
     }
 
     #[inline]
     fn give(&self, first: u32, count: u32) -> Result<(), GiveError> {
         match &self.0 {
-            Kind::Free(area) => area.give(first, count),
-            Kind::List(area) => area.with(|area| area.give(first, count)),
-            Kind::Bits(area) => area.with(|area| area.give(first, count)),
+            AreaKind::Free(area) => area.give(first, count),
+            AreaKind::List(area) => area.with(|area| area.give(first, count)),
+            AreaKind::Bits(area) => area.with(|area| area.give(first, count)),
         }
     }
 
     fn is_taken(&self, first: u32, count: u32) -> bool {
         match &self.0 {
-            Kind::Free(area) => area.is_taken(first, count),
-            Kind::List(area) => area.with(|area| area.is_taken(first, count)),
-            Kind::Bits(area) => area.with(|area| area.is_taken(first, count)),
+            AreaKind::Free(area) => area.is_taken(first, count),
+            AreaKind::List(area) => area.with(|area| area.is_taken(first, count)),
+            AreaKind::Bits(area) => area.with(|area| area.is_taken(first, count)),
         }
     }
 
     fn survey(&self) -> (u32, u32) {
         match &self.0 {
-            Kind::Free(area) => area.survey(),
-            Kind::List(area) => area.with(|area| area.survey()),
-            Kind::Bits(area) => area.with(|area| area.survey()),
+            AreaKind::Free(area) => area.survey(),
+            AreaKind::List(area) => area.with(|area| area.survey()),
+            AreaKind::Bits(area) => area.with(|area| area.survey()),
         }
     }
 }
