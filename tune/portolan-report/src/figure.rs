@@ -15,6 +15,22 @@ pub struct Figure {
     pub table: Table,
 }
 
+impl Figure {
+    /// A figure; if `reason` says why there is nothing to plot, that stands in its place.
+    #[must_use]
+    pub fn new(title: &str, says: &str, reason: Option<&str>, plot: Plot, table: Table) -> Self {
+        Self {
+            title: title.to_owned(),
+            says: says.to_owned(),
+            plot: match reason {
+                Some(reason) => Plot::Nothing(reason.to_owned()),
+                None => plot,
+            },
+            table,
+        }
+    }
+}
+
 /// A table with units in its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
@@ -22,6 +38,20 @@ pub struct Table {
     pub head: Vec<String>,
     /// Rows of as many cells; the first cell names the row.
     pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with `head`.
+    #[must_use]
+    pub fn new<const N: usize>(
+        head: [&str; N],
+        rows: impl IntoIterator<Item = [String; N]>,
+    ) -> Self {
+        Self {
+            head: head.map(str::to_owned).to_vec(),
+            rows: rows.into_iter().map(Vec::from).collect(),
+        }
+    }
 }
 
 /// A plot. Values that are not finite are left out, and the figure tells their number.

@@ -3,16 +3,31 @@
 //! The only module of the crate in which `unsafe` is allowed.
 #![allow(unsafe_code)]
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::PhysRange;
 use portolan::dma::{Buffer, Pieces, Unowned};
-use portolan::platform::{AllMemory, DmaMemory, TrustedBase};
+use portolan::platform::{AllMemory, TrustedBase};
 
 /// Memory that a driver hands over.
 #[derive(Debug)]
-pub(crate) struct Memory(pub(crate) Vec<PhysRange>);
+pub struct Memory(Vec<PhysRange>);
 
-// SAFETY: the pieces stand for memory of a simulated machine, to which nothing leads but a
-// simulated device.
+impl Memory {
+    /// A buffer of `pieces`.
+    ///
+    /// # Safety
+    /// They are memory of a simulated machine, to which nothing leads but a simulated device.
+    pub unsafe fn new(pieces: Vec<PhysRange>) -> Self {
+        Self(pieces)
+    }
+}
+
+/// A buffer of a machine that is replayed.
+pub(crate) fn buffer(pieces: Vec<PhysRange>) -> Memory {
+    // SAFETY: the fixture's machine is simulated, and has no other devices.
+    unsafe { Memory::new(pieces) }
+}
+
+// SAFETY: by the contract of `Memory::new`, nothing leads to the pieces but a simulated device.
 unsafe impl Buffer for Memory {
     fn pieces(&self) -> Pieces<'_> {
         Pieces::List(&self.0)
@@ -25,16 +40,8 @@ unsafe impl Buffer for Memory {
 
 /// Memory of a pool.
 pub(crate) fn of_pool(memory: PhysRange) -> Unowned {
-    // SAFETY: as above; copies to it are counted, and no byte is copied.
+    // SAFETY: it belongs to the simulated machine; copies to it are counted, and no byte is copied.
     unsafe { Unowned::new(memory) }
-}
-
-/// Memory of a simulated machine.
-pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
-    let memory = PhysRange::from_len(pa, bytes);
-    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
-    // SAFETY: as above.
-    unsafe { DmaMemory::new(memory) }
 }
 
 /// All memory of a simulated machine.

@@ -25,13 +25,13 @@ impl Invalidations {
     }
 
     /// Commands that a model has counted.
-    pub(crate) fn of(counters: &Counters) -> Self {
+    pub fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
         Self { page: kinds.page, range: kinds.range, context: kinds.context, global: kinds.global }
     }
 
     /// Both, added up.
-    pub(crate) fn plus(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             page: self.page.saturating_add(other.page),
             range: self.range.saturating_add(other.range),
@@ -41,7 +41,7 @@ impl Invalidations {
     }
 
     /// Commands since `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
+    pub fn since(self, before: Self) -> Self {
         Self {
             page: self.page - before.page,
             range: self.range - before.range,
@@ -78,13 +78,13 @@ pub struct Counts {
 
 impl Counts {
     /// Commands and waits that a model has counted.
-    pub(crate) fn of(counters: &Counters) -> Self {
+    pub fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
         Self { page: kinds.page, range: kinds.range, context: kinds.context, sync: counters.syncs }
     }
 
     /// Both, added up.
-    pub(crate) fn plus(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             page: self.page + other.page,
             range: self.range + other.range,
@@ -94,7 +94,7 @@ impl Counts {
     }
 
     /// Commands and waits since `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
+    pub fn since(self, before: Self) -> Self {
         Self {
             page: self.page - before.page,
             range: self.range - before.range,
@@ -127,7 +127,7 @@ pub struct RegisterWrites {
 
 impl RegisterWrites {
     /// Heads of [`columns`](Self::columns), and which are left out first where they do not all fit.
-    pub(crate) const HEADS: [(&str, u8); 8] = [
+    pub const HEADS: [(&str, u8); 8] = [
         ("writes", 0),
         ("PTC all", 2),
         ("PTC line", 1),
@@ -139,7 +139,7 @@ impl RegisterWrites {
     ];
 
     /// The numbers as text.
-    pub(crate) fn columns(mut self) -> [String; 8] {
+    pub fn columns(mut self) -> [String; 8] {
         self.fields().map(|number| display::grouped(*number))
     }
 
@@ -157,7 +157,7 @@ impl RegisterWrites {
     }
 
     /// Adds those of another operation.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         let mut other = *other;
         for (sum, more) in self.fields().into_iter().zip(other.fields()) {
             *sum += *more;
@@ -165,7 +165,7 @@ impl RegisterWrites {
     }
 
     /// Writes and reads since `before`.
-    pub(crate) fn since(mut self, mut before: Self) -> Self {
+    pub fn since(mut self, mut before: Self) -> Self {
         for (now, before) in self.fields().into_iter().zip(before.fields()) {
             *now -= *before;
         }
@@ -173,7 +173,7 @@ impl RegisterWrites {
     }
 
     /// Those of one of `operations`, on average, rounded down.
-    pub(crate) fn each(mut self, operations: u64) -> Self {
+    pub fn each(mut self, operations: u64) -> Self {
         for sum in self.fields() {
             *sum /= operations.max(1);
         }

@@ -148,7 +148,7 @@ impl Row {
 }
 
 /// The name of `shadowing` in reports.
-pub(crate) const fn shadowing_name(shadowing: Shadowing) -> &'static str {
+pub const fn shadowing_name(shadowing: Shadowing) -> &'static str {
     match shadowing {
         Shadowing::None => "none",
         Shadowing::CachingMode => "caching-mode",

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::dma::{Constraints, DataDirection, Device, DmaSpace, Mapping, SpaceOptions};
+use portolan::dma::{Buffer, Constraints, DataDirection, Device, DmaSpace, Mapping, SpaceOptions};
 use portolan::inval::{
     Capabilities, CombineOptions, Combined, InvalidationQueue, Quirks, Ranges, Step, TablesLeft,
 };
@@ -25,24 +25,24 @@ use portolan_sim::iommu::{self as model, CommandPrices, Setup, StreamConfig};
 use portolan_sim::profile::Profile;
 use portolan_sim::tables::LINE;
 
-use crate::buffers::{Memory, all_memory, simulated};
+use crate::buffers::{all_memory, simulated};
 
 /// The tag of a fixture's only domain.
-pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
+pub const CONTEXT: InvalTag = InvalTag::new(1);
 /// Address of table memory for the model; any other would do.
 const TABLES_AT: u64 = 1 << 40;
 /// Nanoseconds between two looks of a CPU that waits for another one.
 const LOOK_NS: f64 = 100.0;
 
 /// Memory for tables.
-pub(crate) type Tables<F> = Arc<CountedTables<<F as Format>::Word>>;
+pub type Tables<F> = Arc<CountedTables<<F as Format>::Word>>;
 /// A domain with tables in [`Tables`] and tags from any pool.
-pub(crate) type LabDomain<F> = PagedDomain<F, Tables<F>, Arc<dyn TagPool>>;
+pub type LabDomain<F> = PagedDomain<F, Tables<F>, Arc<dyn TagPool>>;
 /// The model, with tables of any format.
-pub(crate) type Model = model::Iommu<AnyTables>;
+pub type Model = model::Iommu<AnyTables>;
 
 /// Memory for tables of any format.
-pub(crate) struct AnyTables(Box<dyn WalkMemory + Send + Sync>);
+pub struct AnyTables(Box<dyn WalkMemory + Send + Sync>);
 
 impl WalkMemory for AnyTables {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
@@ -55,13 +55,13 @@ impl WalkMemory for AnyTables {
 }
 
 /// A machine's CPUs, of which sharing costs nothing.
-pub(crate) fn cpus(count: usize) -> VirtualCpus {
+pub fn cpus(count: usize) -> VirtualCpus {
     let relax = LOOK_NS;
     VirtualCpus::new(count, SharingPrices { relax, ..SharingPrices::default() })
 }
 
 /// Table memory that counts the cache lines written back, each of which keeps its CPU busy.
-pub(crate) struct CountedTables<W> {
+pub struct CountedTables<W> {
     slab: SlabTables<W>,
     cpus: VirtualCpus,
     /// Nanoseconds of a line.
@@ -94,7 +94,7 @@ impl<W: Word> TableMem<W> for CountedTables<W> {
 }
 
 /// Memory for `pages` tables of `format`, in which a line is written back by one of `cpus` in `line_ns`.
-pub(crate) fn tables<F: Format>(
+pub fn tables<F: Format>(
     format: &F,
     pages: u32,
     (cpus, line_ns): (&VirtualCpus, f64),
@@ -113,7 +113,7 @@ pub(crate) fn tables<F: Format>(
 ///
 /// # Errors
 /// If the profile lacks a price.
-pub(crate) fn model<F: Format>(
+pub fn model<F: Format>(
     profile: &Profile,
     caps: Capabilities,
     memory: Tables<F>,
@@ -125,7 +125,7 @@ pub(crate) fn model<F: Format>(
 }
 
 /// The model's queue, as domains want it.
-pub(crate) struct ModelQueue {
+pub struct ModelQueue {
     model: Arc<Model>,
     cpus: VirtualCpus,
     /// Time at which all submissions are done, in virtual nanoseconds.
@@ -138,7 +138,7 @@ pub(crate) struct ModelQueue {
 
 impl ModelQueue {
     /// The queue of `model`, for `cpus`.
-    pub(crate) fn new(model: Arc<Model>, cpus: VirtualCpus) -> Self {
+    pub fn new(model: Arc<Model>, cpus: VirtualCpus) -> Self {
         let count = 0..cpus.count();
         Self {
             model,
@@ -154,7 +154,7 @@ impl ModelQueue {
     }
 
     /// Submissions of the calling CPU so far.
-    pub(crate) fn submitted(&self) -> u64 {
+    pub fn submitted(&self) -> u64 {
         self.submitted[self.cpu()].load(Ordering::Relaxed)
     }
 }
@@ -227,7 +227,7 @@ impl<F: Format> Attach<LabDomain<F>> for Unit {
 
 /// Submitters of the CPUs' invalidations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Submitting {
+pub enum Submitting {
     /// Each CPU its own.
     Alone,
     /// One CPU for those that meet.
@@ -235,17 +235,23 @@ pub(crate) enum Submitting {
 }
 
 /// Setup of a fixture.
-pub(crate) struct FixtureSetup<'p> {
-    pub(crate) profile: &'p Profile,
+pub struct FixtureSetup<'p> {
+    /// The machine.
+    pub profile: &'p Profile,
     /// The layout of the tables, as the model names it.
-    pub(crate) layout: TableFormat,
-    pub(crate) caps: Capabilities,
-    pub(crate) quirks: Quirks,
-    pub(crate) cpus: usize,
-    pub(crate) submitting: Submitting,
-    pub(crate) options: SpaceOptions,
+    pub layout: TableFormat,
+    /// Capabilities of its invalidation.
+    pub caps: Capabilities,
+    /// Quirks by which invalidations are planned.
+    pub quirks: Quirks,
+    /// Number of CPUs.
+    pub cpus: usize,
+    /// Submitters of invalidations.
+    pub submitting: Submitting,
+    /// Options of the space.
+    pub options: SpaceOptions,
     /// Table pages that there is memory for.
-    pub(crate) table_pages: u32,
+    pub table_pages: u32,
 }
 
 /// Counts of a domain's tables, for any format.
@@ -273,11 +279,15 @@ impl<F: Format> TablesMade for Made<F> {
 }
 
 /// A space over a model IOMMU.
-pub(crate) struct Fixture {
-    pub(crate) cpus: VirtualCpus,
-    pub(crate) space: Arc<DmaSpace<VirtualCpus>>,
-    pub(crate) model: Arc<Model>,
-    pub(crate) queue: Arc<ModelQueue>,
+pub struct Fixture {
+    /// The CPUs.
+    pub cpus: VirtualCpus,
+    /// The space.
+    pub space: Arc<DmaSpace<VirtualCpus>>,
+    /// The model of the IOMMU.
+    pub model: Arc<Model>,
+    /// Its queue.
+    pub queue: Arc<ModelQueue>,
     domain: Arc<dyn Domain>,
     unit: Arc<dyn Iommu>,
     tables: Arc<dyn TablesMade>,
@@ -288,7 +298,7 @@ impl Fixture {
     ///
     /// # Errors
     /// If the profile lacks a price, or the library refuses the setup.
-    pub(crate) fn new<F: Format>(format: F, setup: &FixtureSetup<'_>) -> Result<Self> {
+    pub fn new<F: Format>(format: F, setup: &FixtureSetup<'_>) -> Result<Self> {
         let (caps, quirks) = (setup.caps, setup.quirks);
         let cpus = cpus(setup.cpus);
         let line_ns = CommandPrices::of(setup.profile)?.clean_line;
@@ -322,7 +332,7 @@ impl Fixture {
     ///
     /// # Errors
     /// If the stream is another's.
-    pub(crate) fn device(&self, stream: StreamId) -> Result<Device<VirtualCpus>> {
+    pub fn device(&self, stream: StreamId) -> Result<Device<VirtualCpus>> {
         let limits = Constraints::trusted();
         Ok(Device::translated(self.space.clone(), stream, limits)?)
     }
@@ -331,7 +341,7 @@ impl Fixture {
     ///
     /// # Errors
     /// None here.
-    pub(crate) fn untranslated(
+    pub fn untranslated(
         &self,
         stream: StreamId,
         limits: Constraints,
@@ -341,7 +351,7 @@ impl Fixture {
     }
 
     /// Runs `map`, and has the model charge the calling CPU's submissions meanwhile as a map's debt.
-    pub(crate) fn while_mapping<R>(&self, map: impl FnOnce() -> R) -> R {
+    pub fn while_mapping<R>(&self, map: impl FnOnce() -> R) -> R {
         let mapping = &self.queue.mapping[self.queue.cpu()];
         mapping.store(true, Ordering::Relaxed);
         let done = map();
@@ -351,10 +361,10 @@ impl Fixture {
 
     /// Lets a device access each page of a mapping once, in its direction; faults are counted by the
     /// model.
-    pub(crate) fn use_once<D: DataDirection>(
+    pub fn use_once<B: Buffer, D: DataDirection>(
         &self,
         device: &Device<VirtualCpus>,
-        mapping: &Mapping<VirtualCpus, Memory, D>,
+        mapping: &Mapping<VirtualCpus, B, D>,
         direction: D,
     ) {
         let granule = self.domain.granule();
@@ -373,7 +383,7 @@ impl Fixture {
     }
 
     /// Entries that translate `range`; fewer than its pages where there was room for blocks.
-    pub(crate) fn entries(&self, range: IovaRange) -> u64 {
+    pub fn entries(&self, range: IovaRange) -> u64 {
         let mut entries = 0;
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
@@ -386,12 +396,12 @@ impl Fixture {
     }
 
     /// Table pages, those that wait for an invalidation included.
-    pub(crate) fn table_pages(&self) -> usize {
+    pub fn table_pages(&self) -> usize {
         self.tables.pages()
     }
 
     /// Cache lines of tables written back.
-    pub(crate) fn lines(&self) -> u64 {
+    pub fn lines(&self) -> u64 {
         self.tables.lines()
     }
 }

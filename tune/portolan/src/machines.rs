@@ -119,7 +119,7 @@ pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Out
 
 /// The machine's quirks, with the number of page commands above which its prices speak for the whole
 /// context: where that costs less than pages one by one, and the walks after it.
-pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
+pub fn own_quirks(profile: &Profile) -> Result<Quirks> {
     let ns = |event| profile.price(event).map(|ns| ns.round() as u64);
     let caps = profile.capabilities();
     let walks = match caps.range {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 ///
 /// # Errors
 /// The first error in that order; the tasks after it are carried out all the same.
-pub(crate) fn in_parallel<T: Sync, R: Send>(
+pub fn in_parallel<T: Sync, R: Send>(
     tasks: &[T],
     compute: impl Fn(&T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {

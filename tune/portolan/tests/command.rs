@@ -181,101 +181,6 @@ fn replay_json_has_the_agreed_keys() {
 }
 
 #[test]
-fn reproduce_json_has_the_agreed_keys_and_keeps_its_bounds() {
-    for (name, machine) in [("walk-flush", "sm8150"), ("range-flush", "tegra210")] {
-        let report = json(&["reproduce", name, "--json"]);
-        assert_eq!((&report["name"], &report["machine"]), (&name.into(), &machine.into()));
-        for row in report["rows"].as_array().unwrap() {
-            assert!(row["case"].is_string() && row["variant"].is_string());
-            assert!(row["size_bytes"].is_u64() && row["fitted"].is_boolean());
-            assert_eq!(row["quantity"], "latency_us");
-            let published = row["variant"] == "before" || row["variant"] == "after";
-            assert_eq!(row["published"].is_null(), !published);
-            assert!(row["computed"].as_f64().unwrap() > 0.0);
-            for kind in ["page", "range", "context", "sync"] {
-                assert!(row["counts"][kind].is_u64());
-            }
-        }
-        let bounds = report["bounds"].as_array().unwrap();
-        assert!(!bounds.is_empty());
-        for bound in bounds {
-            assert_eq!(bound["holds"], true, "{bound}");
-            for key in ["limit_pct", "worst_pct", "mechanism_off_pct", "trivial_pct"] {
-                assert!(bound[key].is_number(), "{key}: {bound}");
-            }
-            for key in ["what", "mechanism", "trivial", "evidence"] {
-                assert!(bound[key].is_string(), "{key}: {bound}");
-            }
-        }
-    }
-}
-
-#[test]
-fn range_flush_says_which_registers_were_written() {
-    let report = json(&["reproduce", "range-flush", "--json"]);
-    for row in report["rows"].as_array().unwrap() {
-        let of = |kind: &str| row["registers"][kind].as_u64().unwrap();
-        let kinds = [
-            "ptc_flush_all",
-            "ptc_flush_hi",
-            "ptc_flush_line",
-            "tlb_flush_asid",
-            "tlb_flush_section",
-            "tlb_flush_group",
-        ];
-        let sum: u64 = kinds.into_iter().map(of).sum();
-        // Giving an address space up also takes its device off it.
-        let other = if row["case"] == "tear-down" { 3 } else { 0 };
-        assert_eq!(of("writes"), sum + other, "{row}");
-        let pages = row["size_bytes"].as_u64().unwrap() / 4096;
-        match row["variant"].as_str() {
-            // Two writes for a line and one for a group, and a line of the directory for each table.
-            Some("before" | "lines-batched") => {
-                assert_eq!((of("read_backs"), of("tlb_flush_group")), (pages, pages));
-                let tables = match row["case"] == "map" {
-                    true => pages.div_ceil(1024),
-                    false => 0,
-                };
-                assert_eq!(of("ptc_flush_line"), pages + tables, "{row}");
-            }
-            _ => {
-                assert_eq!(of("read_backs"), 1, "{row}");
-                assert!(of("writes") <= 8, "{row}");
-            }
-        }
-    }
-    let text = String::from_utf8(portolan(&["reproduce", "range-flush"]).stdout).unwrap();
-    assert!(text.contains("Registers that the driver wrote"));
-}
-
-#[test]
-fn a_camera_is_replayed_on_tegra_and_qualcomm_s() {
-    let report = json(&["replay", "--synthetic", "camera", "--json"]);
-    assert_eq!(report["machine"], "tegra210");
-    let ways = report["ways"].as_array().unwrap();
-    let share = |n: usize| ways[n]["unmap"]["worst_frame_pct"].as_f64().unwrap();
-    assert!(share(0) > 10.0 && share(1) < 1.0 && share(2) < share(1));
-    let text = portolan(&["replay", "--synthetic", "camera", "--machine", "tegra210"]);
-    assert_eq!(text.status.code(), Some(0));
-    let phone = json(&["replay", "--synthetic", "camera", "--machine", "sm8150", "--json"]);
-    assert_eq!(phone["ways"].as_array().unwrap().len(), 6);
-    assert!(phone["waits"]["wait_us"][0].as_f64().unwrap() > 2.0);
-    let text = portolan(&["replay", "--synthetic", "camera", "--machine", "sm8150"]);
-    let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("No number of calls") && text.contains("Look-ups go on"), "{text}");
-    for wrong in [
-        &["replay", "some.trace", "--synthetic", "camera"][..],
-        &["replay", "--synthetic", "camera", "--policy", "lazy"],
-        &["replay", "--synthetic", "camera", "--machine", "xeon-vtd"],
-        &["replay", "--synthetic", "microphone"],
-    ] {
-        let refused = portolan(wrong);
-        assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
-        assert!(!refused.stderr.is_empty());
-    }
-}
-
-#[test]
 fn machines_are_listed_with_sources() {
     let report = json(&["machines", "--json"]);
     let machines = report["machines"].as_array().unwrap();
@@ -318,7 +223,6 @@ fn wrong_input_exits_with_2_and_says_what_to_do() {
     fails_with(&[&bounce[..], &["1024,often"]].concat(), &["often"]);
     fails_with(&[&bounce[..], &["100"]].concat(), &["areas of 64 slots"]);
     fails_with(&["replay", "/nonexistent/trace"], &["/nonexistent/trace"]);
-    fails_with(&["reproduce", "cold-fusion"], &["cold-fusion", "walk-flush"]);
     fails_with(&["frobnicate"], &["frobnicate"]);
     let empty = scratch("empty.trace", b"");
     fails_with(&["replay", empty.to_str().unwrap()], &["empty"]);
@@ -335,6 +239,15 @@ fn commands_that_are_programs_of_their_own_are_named() {
         ),
         (&["torture", "--help"], "cargo run --release -p portolan-verify -- torture --help`"),
         (&["bench", "map_sg"], "cargo run --profile bench -p portolan-bench -- map_sg`"),
+        (
+            &["reproduce", "all", "--json"],
+            "cargo run --release -p portolan-papers -- reproduce all --json`",
+        ),
+        (&["scale", "--help"], "cargo run --release -p portolan-papers -- scale --help`"),
+        (
+            &["replay", "--synthetic", "camera", "--machine", "sm8150"],
+            "cargo run --release -p portolan-papers -- synthetic camera --machine sm8150`",
+        ),
     ] {
         fails_with(args, &[words]);
     }
@@ -388,20 +301,4 @@ fn explain_says_the_policy_and_why() {
         "{text}"
     );
     fails_with(&["explain", "--machine", "nosuch"], &["nosuch", "spr-vm"]);
-}
-
-#[test]
-fn flush_queue_has_the_agreed_keys() {
-    let report = json(&["reproduce", "flush-queue", "--json"]);
-    assert_eq!((&report["name"], &report["machine"]), (&"flush-queue".into(), &"spr-vm".into()));
-    let rows = report["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 6);
-    for row in rows {
-        assert_eq!(row["quantity"], "throughput_gbit_s");
-        assert!(row["computed"].is_f64() && row["fitted"].is_boolean(), "{row}");
-        assert_eq!(row["published"].is_null(), row["stage"] == "second");
-        assert!(row["counts"]["sync"].is_u64() && row["exits"].is_u64(), "{row}");
-    }
-    let text = String::from_utf8(portolan(&["reproduce", "flush-queue"]).stdout).unwrap();
-    assert!(text.contains("39.3") && text.contains("caching-mode"), "{text}");
 }

@@ -287,7 +287,6 @@ fn each_trace_chooses_its_machine_unless_one_is_named() {
 fn options_that_exclude_each_other_are_refused() {
     for wrong in [
         &["--ndjson", "--json"][..],
-        &["--ndjson", "--synthetic", "camera"],
         &["--results", "/nowhere/x.ndjson"],
         &["a.trace", "b.trace", "--machine", "pdp11"],
     ] {

@@ -37,6 +37,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "portolan-report",
         ],
     ),
+    (
+        "portolan-papers",
+        &[
+            "portolan",
+            "portolan-hw",
+            "portolan-model",
+            "portolan-cli",
+            "portolan-report",
+            "portolan-tune",
+        ],
+    ),
     ("portolan-verify", BACKENDS),
     ("portolan-bench", BACKENDS),
     // The first process of a guest, small.

@@ -20,6 +20,7 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-vmm", "crates/portolan-vmm/src/"),
     ("portolan-report", "tune/portolan-report/src/"),
     ("portolan-tune", "tune/portolan/src/"),
+    ("portolan-papers", "proof/papers/src/"),
     ("portolan-verify", "proof/conformance/src/"),
     ("portolan-bench", "proof/bench/src/"),
 ];

@@ -24,6 +24,7 @@ const FORBID: &[&str] = &[
     "tune/portolan-report/src/lib.rs",
     "tune/portolan/src/lib.rs",
     "proof/conformance/src/lib.rs",
+    "proof/papers/src/lib.rs",
 ];
 
 /// Names that say nothing.

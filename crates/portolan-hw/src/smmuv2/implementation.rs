@@ -74,7 +74,7 @@ pub enum Prefetch {
 }
 
 /// More page commands than this in one plan become one for the context. On a SM8150 a write of TLBIVA and
-/// one of TLBIASID cost the same, 121 ns (fitted on published latencies, `portolan reproduce walk-flush`); the
+/// one of TLBIASID cost the same, 121 ns (fitted on published latencies, `portolan-papers reproduce walk-flush`); the
 /// walk after it takes a device three reads, 300 ns if each takes 100. So (121 + 300) / 121.
 const FEW: u64 = 3;
 

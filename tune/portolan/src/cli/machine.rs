@@ -11,7 +11,7 @@ use portolan_sim::profile::Profile;
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The profile called `name`, or in the file of that name; warns of unlikely values on standard error.
-pub(super) fn profile(name: &str) -> Result<Profile> {
+pub fn profile(name: &str) -> Result<Profile> {
     let profile = match Profile::text_of(name) {
         Some(_) => Profile::by_name(name)?,
         None => read(name, &text_of(name)?)?,
@@ -23,12 +23,12 @@ pub(super) fn profile(name: &str) -> Result<Profile> {
 }
 
 /// The file that is read for the profile called `name`; none for those that come with the program.
-pub(super) fn file_of(name: &str) -> Option<&Path> {
+pub fn file_of(name: &str) -> Option<&Path> {
     Profile::text_of(name).is_none().then(|| Path::new(name))
 }
 
 /// The text of that profile.
-pub(super) fn text_of(name: &str) -> Result<String> {
+pub fn text_of(name: &str) -> Result<String> {
     if let Some(text) = Profile::text_of(name) {
         return Ok(text.to_owned());
     }

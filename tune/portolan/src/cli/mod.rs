@@ -5,11 +5,9 @@
 mod calibrate;
 mod compare;
 mod explain;
-mod machine;
+pub mod machine;
 mod replay;
-mod report;
-mod reproduce;
-mod scale;
+pub mod report;
 
 use std::process::ExitCode;
 
@@ -22,7 +20,7 @@ use serde_json::json;
 use crate::{machines, record};
 use machine::profile;
 
-/// Replays DMA traces under each invalidation policy, and recomputes published results.
+/// Records DMA traces, replays them under each invalidation policy, and says which setting to change.
 #[derive(Debug, Parser)]
 #[command(name = "portolan", version, about, after_help = ELSEWHERE)]
 struct Cli {
@@ -40,20 +38,20 @@ enum Command {
     Compare(compare::CompareArgs),
     /// Fit a machine profile's prices on latencies of this machine's kernel functions.
     Calibrate(calibrate::CalibrateArgs),
-    /// Recompute a published table row by row.
-    Reproduce(reproduce::ReproduceArgs),
     /// Say which policy is a machine's default, and why; or read firmware's tables.
     Explain(explain::ExplainArgs),
     /// List the machine profiles; with a NAME its prices and their sources.
     Machines(MachinesArgs),
-    /// Compute throughput by number of CPUs under each policy, in virtual time.
-    Scale(scale::ScaleArgs),
     #[command(hide = true, disable_help_flag = true)]
     Check(Rest),
     #[command(hide = true, disable_help_flag = true)]
     Torture(Rest),
     #[command(hide = true, disable_help_flag = true)]
     Bench(Rest),
+    #[command(hide = true, disable_help_flag = true)]
+    Reproduce(Rest),
+    #[command(hide = true, disable_help_flag = true)]
+    Scale(Rest),
 }
 
 /// Commands that are programs of their own, so that this one builds without them.
@@ -64,7 +62,10 @@ and TERM=dumb switch colour off, CLICOLOR_FORCE=1 switches it on for a pipe.
 Elsewhere:
   cargo run --release -p portolan-verify -- check    the conformance scenarios, on a model or on QEMU
   cargo run --release -p portolan-verify -- torture  random operations against an oracle
-  cargo run --profile bench -p portolan-bench          the library's operations, measured here";
+  cargo run --profile bench -p portolan-bench          the library's operations, measured here
+  cargo run --release -p portolan-papers -- reproduce  published results, computed again
+  cargo run --release -p portolan-papers -- scale      throughput by number of CPUs, in virtual time
+  cargo run --release -p portolan-papers -- synthetic  a load that is made up, not recorded";
 
 /// Arguments of a command that is a program of its own.
 #[derive(Debug, Args)]
@@ -91,15 +92,17 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
-        Command::Reproduce(args) => reproduce::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Machines(args) => list_machines(&args),
-        Command::Scale(args) => scale::run(&args),
         Command::Check(rest) => elsewhere("check", "--release -p portolan-verify -- check", &rest),
         Command::Torture(rest) => {
             elsewhere("torture", "--release -p portolan-verify -- torture", &rest)
         }
         Command::Bench(rest) => elsewhere("bench", "--profile bench -p portolan-bench --", &rest),
+        Command::Reproduce(rest) => {
+            elsewhere("reproduce", "--release -p portolan-papers -- reproduce", &rest)
+        }
+        Command::Scale(rest) => elsewhere("scale", "--release -p portolan-papers -- scale", &rest),
     };
     portolan_cli::exit("portolan", ended)
 }

@@ -11,11 +11,11 @@ use portolan_sim::profile::Profile;
 
 use super::machine::{file_of, profile};
 use super::report::{ReportArgs, fact, of_profile, origin};
+use super::{Rest, elsewhere};
 use crate::fleet;
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy, Swiotlb};
 use crate::report;
-use crate::synthetic;
 use crate::trace::Reader;
 
 #[derive(Debug, Default, Args)]
@@ -33,12 +33,10 @@ pub(super) struct ReplayArgs {
     /// Output of --ndjson of another run, to be added up with the traces that are replayed here; may be repeated.
     #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
     results: Vec<PathBuf>,
-    /// A synthetic load instead of a trace.
-    #[arg(long, value_enum, value_name = "LOAD")]
-    #[arg(conflicts_with_all = ["traces", "ndjson", "results", "policies", "as_linux", "swiotlb"])]
-    synthetic: Option<synthetic::Load>,
+    #[arg(long, hide = true)]
+    synthetic: Option<String>,
     /// Machine profile (see `portolan machines`), or a file with one. If absent, the one for the machine that
-    /// `portolan record` ran on, xeon-vtd for other traces, tegra210 for the camera.
+    /// `portolan record` ran on, xeon-vtd for other traces.
     #[arg(long, value_name = "NAME")]
     pub(super) machine: Option<String>,
     /// Policy to replay; may be repeated. All if absent.
@@ -58,25 +56,7 @@ pub(super) struct ReplayArgs {
 }
 
 fn columns_in_words() -> String {
-    let all = [replay::COLUMNS_IN_WORDS, fleet::COLUMNS_IN_WORDS, synthetic::COLUMNS_IN_WORDS];
-    all.join("\n\n")
-}
-
-fn replay_synthetic(load: synthetic::Load, args: &ReplayArgs) -> Result<Outcome> {
-    let machine = args.machine.as_deref().unwrap_or(load.machine());
-    let destination = args.report.destination(file_of(machine).as_slice())?;
-    let profile = profile(machine)?;
-    let report = match load {
-        synthetic::Load::Camera => synthetic::camera::run(&profile)?,
-    };
-    args.output.show(&report, synthetic::text)?;
-    if let Some(destination) = destination {
-        let seed = fact("seed", "none: nothing in it is left to chance");
-        let facts = vec![of_profile(&profile), seed];
-        destination.write(&report::camera(&report, origin(facts)))?;
-    }
-    let holds = report.ways.iter().all(|way| way.faults == 0);
-    Ok(Outcome::of(holds))
+    [replay::COLUMNS_IN_WORDS, fleet::COLUMNS_IN_WORDS].join("\n\n")
 }
 
 /// The profile called `name`, or the one for the machine that recorded the trace.
@@ -131,10 +111,18 @@ fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
     Ok(Outcome::of(is_answer && faults.sum::<u64>() == 0))
 }
 
-/// Replays the traces that are asked for, or the load.
+/// Replays the traces that are asked for.
 pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
-    if let Some(load) = args.synthetic {
-        return replay_synthetic(load, args);
+    if let Some(load) = &args.synthetic {
+        let machine = args.machine.iter().flat_map(|name| ["--machine", name]);
+        let rest = Rest {
+            arguments: [load]
+                .into_iter()
+                .map(String::from)
+                .chain(machine.map(String::from))
+                .collect(),
+        };
+        return elsewhere("replay --synthetic", "--release -p portolan-papers -- synthetic", &rest);
     }
     let one = match args.traces.as_slice() {
         _ if args.ndjson || !args.results.is_empty() => return many::run(args),

@@ -13,8 +13,9 @@ use clap::Args;
 use portolan_report::{Origin, Page};
 use portolan_sim::profile::Profile;
 
+/// The flag.
 #[derive(Clone, Debug, Default, Args)]
-pub(super) struct ReportArgs {
+pub struct ReportArgs {
     /// Write a report to look at too: one HTML file with plots and tables, which needs no network.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -22,7 +23,7 @@ pub(super) struct ReportArgs {
 
 /// Place of a report.
 #[derive(Debug)]
-pub(super) struct Destination {
+pub struct Destination {
     /// As it was asked for.
     path: PathBuf,
     /// The file that is to be there: links followed.
@@ -34,7 +35,7 @@ impl ReportArgs {
     ///
     /// # Errors
     /// If no file can be written there.
-    pub(super) fn destination(&self, others: &[&Path]) -> Result<Option<Destination>> {
+    pub fn destination(&self, others: &[&Path]) -> Result<Option<Destination>> {
         let Some(path) = &self.report else {
             return Ok(None);
         };
@@ -91,7 +92,7 @@ impl Destination {
     ///
     /// # Errors
     /// If that fails.
-    pub(super) fn write(&self, page: &Page) -> Result<()> {
+    pub fn write(&self, page: &Page) -> Result<()> {
         let html = page.html()?;
         let partial = self.partial();
         let written = fs::write(&partial, html).and_then(|()| fs::rename(&partial, &self.target));
@@ -105,18 +106,18 @@ impl Destination {
 }
 
 /// A fact for [`origin`].
-pub(super) fn fact(name: &str, what: impl Into<String>) -> (String, String) {
+pub fn fact(name: &str, what: impl Into<String>) -> (String, String) {
     (name.to_owned(), what.into())
 }
 
 /// The machine profile, as a fact.
-pub(super) fn of_profile(profile: &Profile) -> (String, String) {
+pub fn of_profile(profile: &Profile) -> (String, String) {
     let what = format!("{}: {}", profile.name(), profile.title());
     fact("machine profile", what)
 }
 
 /// Origin of this process' results: its command line, `facts`, and its build.
-pub(super) fn origin(facts: Vec<(String, String)>) -> Origin {
+pub fn origin(facts: Vec<(String, String)>) -> Origin {
     let words = env::args_os().map(|word| quoted(&word.to_string_lossy()).into_owned());
     let words: Vec<_> = words.collect();
     let mut facts = facts;

@@ -27,7 +27,7 @@ use super::state::{LaneMapping, Live, State};
 use super::tally::WorkPrices;
 use super::timeline::{Ends, Seen};
 use super::window::Window;
-use crate::buffers::Memory;
+use crate::buffers::buffer;
 use crate::fixture::{Fixture, FixtureSetup, Submitting};
 use crate::machines::own_quirks;
 use crate::trace::Class;
@@ -275,7 +275,7 @@ impl Lane {
         let device = device.context("a device that was not attached")?;
         let (queue, space) = (&self.fixture.queue, &self.fixture.space);
         let submitted = queue.submitted();
-        let map_it = || device.map(Memory(pieces), map.direction);
+        let map_it = || device.map(buffer(pieces), map.direction);
         let mapped = self.fixture.while_mapping(map_it);
         if queue.submitted() != submitted && space.waiting() == (0, 0) {
             // Without free addresses the library has flushed all queues.

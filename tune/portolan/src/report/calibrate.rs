@@ -3,10 +3,9 @@
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Origin, Page, Plot, Section, Series,
-    Unit,
+    Table, Unit,
 };
 
-use super::{figure, table};
 use crate::calibrate::{
     Calibration, FunctionReport, Judged, NewPrice, Size, Slope, Untold, answer, sources,
 };
@@ -136,14 +135,14 @@ fn told(report: &Calibration) -> Figure {
         ]
     });
     let head = ["price", "before", "now", "95 % of resamples", "is of", "known from"];
-    figure(
+    Figure::new(
         "Prices that the traces tell",
         "What each event takes; bars hold 95 of 100 resamples of the calls. Measured prices are fitted on calls, \
          assumed ones follow a measured one. The table says what each is of, and how it was fitted. The scale is \
          logarithmic.",
         report.prices.is_empty().then_some("no price is told by the traces"),
         plot,
-        table(head, rows),
+        Table::new(head, rows),
     )
 }
 
@@ -161,12 +160,12 @@ fn untold(report: &Calibration) -> Figure {
     let rows = report.untold.iter().map(|price| {
         [price.event.to_string(), maybe(price.ns), price.why.clone(), price.event.what().to_owned()]
     });
-    figure(
+    Figure::new(
         "Prices that the traces do not tell",
         &format!("They stay those of {}; the table says why each is not told.", report.from),
         report.untold.is_empty().then_some("the traces tell every price that the profile has"),
         plot,
-        table(["price", "stays", "why it is not told", "is of"], rows),
+        Table::new(["price", "stays", "why it is not told", "is of"], rows),
     )
 }
 
@@ -224,13 +223,13 @@ fn fits(report: &Calibration) -> Figure {
         "off by the fit",
         "off by the prices from before",
     ];
-    figure(
+    Figure::new(
         "How well the fits predict",
         "One call in five is not fitted on: how far the median one of these is from what the fit says, and from what \
          the prices from before say. A call's price is all of it where the trace does not tell it from a unit's.",
         none.then_some("there were too few calls to fit on"),
         plot,
-        table(head, cells),
+        Table::new(head, cells),
     )
 }
 
@@ -287,7 +286,7 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
         Some(_) => "",
         None => " There are too few calls to fit a price on.",
     };
-    figure(
+    Figure::new(
         &format!("Calls that {}", fit.what),
         &format!(
             "The median of what calls took, by size; bars leave out the fastest and the slowest tenth.{too_few} The \
@@ -295,7 +294,7 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
         ),
         fit.sizes.is_empty().then_some("no call was kept"),
         plot,
-        table(head, rows),
+        Table::new(head, rows),
     )
 }
 
@@ -332,7 +331,7 @@ fn functions(all: &[FunctionReport]) -> Figure {
         0 => String::new(),
         more => format!(" {more} more take less and are left out."),
     };
-    figure(
+    Figure::new(
         "Traced functions",
         &format!(
             "What all calls of each function took, with all that is in them: where one calls another, the time of the \
@@ -340,6 +339,6 @@ fn functions(all: &[FunctionReport]) -> Figure {
         ),
         listed.is_empty().then_some("no function was traced"),
         plot,
-        table(["function", "calls", "median call", "all calls", "fitted as"], rows),
+        Table::new(["function", "calls", "median call", "all calls", "fitted as"], rows),
     )
 }

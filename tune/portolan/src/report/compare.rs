@@ -3,10 +3,10 @@
 use portolan_report::{Origin, Page, Section};
 
 use super::policies::{in_words, reachable, time_by_cause};
-use super::{over_time, table, trace};
+use super::{over_time, trace};
 use crate::compare::{Comparison, Measure, least, unit_of};
 use crate::replay::{PolicyReport, ReplayReport};
-use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Unit};
+use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Table, Unit};
 
 /// The page of `two`, which came about as `origin` says.
 pub fn compare(two: &Comparison, origin: Origin) -> Page {
@@ -86,13 +86,13 @@ fn costs(two: &Comparison) -> Figure {
     let a = format!("A ({unit})");
     let b = format!("B ({unit})");
     let head = ["policy", &a, &b, "B - A", "B / A"];
-    let table = table(head, cells);
+    let table = Table::new(head, cells);
     let reason = match (two.measure, table.rows.is_empty()) {
         (None, _) => Some("the two cannot be compared"),
         (_, true) => Some("no policy was replayed in both"),
         _ => None,
     };
-    super::figure(
+    Figure::new(
         "What each policy costs",
         "CPU time of maps and unmaps, by what the two can be compared by.",
         reason,

@@ -6,7 +6,6 @@ use portolan_report::{
 };
 
 use super::policies::{in_words, reachable, time_by_cause};
-use super::{figure, table};
 use crate::fleet::{Aggregate, Entry, Failed, Group, short_names};
 use crate::replay::PolicyReport;
 
@@ -114,7 +113,7 @@ fn costs(title: &str, what: &str, groups: &[Group]) -> Figure {
         series: SERIES.map(str::to_owned).to_vec(),
         rows,
     });
-    figure(title, &says, reason, plot, numbers(what, groups))
+    Figure::new(title, &says, reason, plot, numbers(what, groups))
 }
 
 fn numbers(what: &str, groups: &[Group]) -> Table {
@@ -151,7 +150,7 @@ fn numbers(what: &str, groups: &[Group]) -> Table {
         "lazy saves",
         "reachable under lazy",
     ];
-    table(head, rows)
+    Table::new(head, rows)
 }
 
 /// Each trace for itself.

@@ -5,7 +5,6 @@
 
 use portolan_report::{Axis, Figure, Line, Lines, Plot, Section, Shape, Table, Unit};
 
-use super::figure;
 use crate::replay::{Interval, PolicyReport, RecordedTimeline, ReplayReport, Timeline};
 
 /// Rows of a table at most.
@@ -254,7 +253,7 @@ fn over_time(
         true => ("", Some(none)),
         false => (&*says, None),
     };
-    figure(title, says, none, plot, rows(numbers, &wanted, interval_ns))
+    Figure::new(title, says, none, plot, rows(numbers, &wanted, interval_ns))
 }
 
 /// The lines of a plot: one for those that lie on each other.

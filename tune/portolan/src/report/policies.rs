@@ -4,7 +4,6 @@ use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Plot, Section, Series, Table, Unit,
 };
 
-use super::{figure, table};
 use crate::counts::Invalidations;
 use crate::replay::{Causes, Now, Policy, PolicyReport, ReplayReport, TimeByCause};
 use portolan_cli::display::grouped;
@@ -146,7 +145,7 @@ pub(super) fn time_by_cause(policies: &[PolicyReport]) -> Figure {
     head.push("devices wait");
     let table = Table { head: head.into_iter().map(str::to_owned).collect(), rows: rows.collect() };
     let reason = causes.is_empty().then_some("no policy took any time");
-    figure(
+    Figure::new(
         "Where the time goes",
         "CPU time of all maps and unmaps, by what it is for: work on page tables (with Linux its addresses and queues, \
          or copies), writing invalidations, and waiting for them. The table has what devices wait for walks of page \
@@ -186,14 +185,14 @@ pub(super) fn reachable(policies: &[PolicyReport]) -> Figure {
     });
     let head = ["policy", "longest time reachable", "most bytes at once", "of these in use again"];
     let nothing = policies.iter().all(|policy| policy.exposed.max_us <= 0.0);
-    figure(
+    Figure::new(
         "What stays reachable after unmap",
         "For how long at most a device could still reach memory that was unmapped, and how much at once. Under lazy \
          that memory may serve something else meanwhile; under the others it comes back only when no device reaches \
          it.",
         nothing.then_some("nothing was unmapped, or nothing stayed reachable"),
         plot,
-        table(head, rows),
+        Table::new(head, rows),
     )
 }
 
@@ -255,12 +254,12 @@ fn counted(report: &ReplayReport, rows: &[PolicyReport]) -> Figure {
         arrangement: Arrangement::StackedRows,
     });
     let none = rows.iter().all(|p| p.invalidations.total() == 0);
-    figure(
+    Figure::new(
         "Invalidation commands",
         "What tells the IOMMU to forget translations: of one page, of a range of pages, or of a whole address space (a \
          context).",
         none.then_some("no command was submitted under any policy"),
         plot,
-        table(head, rows.iter().map(row).chain(linux)),
+        Table::new(head, rows.iter().map(row).chain(linux)),
     )
 }

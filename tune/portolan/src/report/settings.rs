@@ -1,8 +1,7 @@
 //! Settings to change on the Linux that was traced, as `replay` prints them, with the lines that speak for them.
 
-use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Section, Unit};
+use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Section, Table, Unit};
 
-use super::{figure, table};
 use crate::replay::{ReplayReport, Setting, more};
 use portolan_cli::display::{duration, grouped};
 
@@ -89,12 +88,12 @@ fn gains(advice: &[Setting]) -> Figure {
         "line of the trace",
         "which says",
     ];
-    figure(
+    Figure::new(
         "What each setting saves",
         "Of the CPU time that mapping costs; bars are the least and the most that prices and the trace leave open. \
          Each alone: together they save less than the sum.",
         reason,
         plot,
-        table(head, rows),
+        Table::new(head, rows),
     )
 }

@@ -2,7 +2,6 @@
 
 use portolan_report::{Arrangement, Axis, Bars, Figure, Plot, Section, Series, Table, Unit};
 
-use super::{figure, table};
 use crate::replay::{ClassShape, Histogram, Shape, Share, TraceReport};
 use portolan_cli::display::{counted as counted_as, grouped};
 
@@ -98,7 +97,7 @@ fn histogram(
     head.extend(used.clone().map(|(class, _)| format!("{class} mappings")));
     head.extend(used.clone().map(|(class, _)| format!("{class} bytes")));
     let table = Table { head, rows: rows.collect() };
-    figure(title, says, keys.is_empty().then_some(none), plot, table)
+    Figure::new(title, says, keys.is_empty().then_some(none), plot, table)
 }
 
 /// Devices and CPUs of the operations.
@@ -156,11 +155,11 @@ fn shares(title: &str, what: &str, all: &[Share], others: &Share) -> Figure {
         ]
     });
     let head = [what, "maps", "unmaps", "mapped"];
-    figure(
+    Figure::new(
         title,
         "Maps and unmaps by who asked for them, coherent memory included.",
         shown.is_empty().then_some("the trace maps nothing"),
         plot,
-        table(head, rows),
+        Table::new(head, rows),
     )
 }

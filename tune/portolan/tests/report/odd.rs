@@ -98,34 +98,6 @@ fn a_report_of_many_devices_and_a_long_time_is_small() {
     is_fine(Browser::start().as_mut(), &file);
 }
 
-/// The profile of `machine` with `ns` for each price, as a file.
-fn priced(machine: &str, ns: &str) -> String {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/machines");
-    let text = std::fs::read_to_string(format!("{folder}/{machine}.toml")).unwrap();
-    let lines = text.lines().filter_map(|line| match line.split_once(" = ") {
-        Some(("ns", _)) => Some(format!("ns = {ns}\n")),
-        Some(("low_ns" | "high_ns", _)) => None,
-        _ => Some(format!("{line}\n")),
-    });
-    let path = scratch(&format!("{machine}-{ns}.toml"));
-    std::fs::write(&path, lines.collect::<String>()).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn a_camera_is_reported_whatever_its_machine_charges() {
-    let mut browser = Browser::start();
-    let camera = ["replay", "--synthetic", "camera", "--machine"];
-    for (machine, ns) in [("tegra210", "0.0"), ("tegra210", "1e9"), ("sm8150", "0.0")] {
-        let file = priced(machine, ns);
-        let name = format!("camera-{machine}-{ns}.html");
-        let (file, html) = report(&name, &[&camera[..], &[&file]].concat());
-        let free = html.contains("nothing takes any time");
-        assert_eq!(free, ns == "0.0" && machine == "tegra210", "{name}");
-        is_fine(browser.as_mut(), &file);
-    }
-}
-
 /// Rows `function,units,ns` of one function, of `calls` each.
 fn rows(function: &str, calls: usize, of: impl IntoIterator<Item = (u64, u64)>) -> String {
     let rows = of.into_iter().map(|(units, ns)| format!("{function},{units},{ns}\n"));

@@ -22,21 +22,6 @@ const REPLAY: &[&str] = &[
     "CPU 3",
     "xeon-vtd",
 ];
-const REPRODUCE: &[&str] = &[
-    "Walk flush by context",
-    "Range flush",
-    "Lazy invalidation under a virtual IOMMU",
-    "Bounce-buffer pools",
-    "I/O page faults",
-    "Figures of other machines",
-    "fitted",
-    "implied",
-    "counted",
-    "predicted",
-    "Bounds, and what they are worth",
-];
-const SCALE: &[&str] =
-    &["Throughput", "strict, measured", "Syncs by operation", "seed", "--horizon</span> 5"];
 const MANY: &[&str] = &[
     "3 traces",
     "By machine",
@@ -54,21 +39,6 @@ const TWO_TRACES: &[&str] = &[
     "Sizes of A",
     "Lifetimes of B",
     "machine profile of B",
-];
-
-const TEGRA: &[&str] = &[
-    "Time for a buffer",
-    "Part of a frame that it takes",
-    "before: unmap",
-    "PTC upper bits",
-    "NVIDIA Tegra210 SMMU",
-    "nothing in it is left to chance",
-    "--synthetic</span> camera",
-];
-const QUALCOMM: &[&str] = &[
-    "portolan, wait-for-safe",
-    "What keeps the camera waiting",
-    "Unmapping 100 MB, computed and told",
 ];
 
 const GUEST: &[&str] = &[
@@ -92,15 +62,10 @@ fn the_real_reports_are_whole_in_a_browser() {
     let lists = format!("{TRACES}/vtd-strict.read1m-sg.trace.xz");
     let graphs = ["vtd-strict.read4k", "vtd-strict.read32k", "swiotlb.read4k"];
     let graphs = graphs.map(|name| format!("{TRACES}/../latencies/{name}.graph.xz"));
-    let camera = ["replay", "--synthetic", "camera", "--machine"];
-    let commands: [(&str, &[&str], &[&str]); 10] = [
+    let commands: [(&str, &[&str], &[&str]); 6] = [
         ("guest.html", &["calibrate", &graphs[0], &graphs[1], "--from", "spr-vm"], GUEST),
         ("bounced.html", &["calibrate", &graphs[2]], BOUNCED),
-        ("tegra.html", &[&camera[..], &["tegra210"]].concat(), TEGRA),
-        ("phone.html", &[&camera[..], &["sm8150"]].concat(), QUALCOMM),
         ("replay.html", &["replay"], REPLAY),
-        ("reproduce.html", &["reproduce", "all"], REPRODUCE),
-        ("scale.html", &["scale", "--horizon", "5"], SCALE),
         ("many.html", &["replay", &boot, &read, &lists], MANY),
         ("two-traces.html", &["compare", &read, &lists], TWO_TRACES),
         (
