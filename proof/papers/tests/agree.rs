@@ -5,7 +5,7 @@ use portolan_model::profile::Profile;
 use portolan_papers::scale;
 use portolan_tune::advice::Advice;
 use portolan_tune::explain;
-use portolan_tune::replay::{self, Policy, Target};
+use portolan_tune::replay::{self, Policy, Replay, Target};
 use portolan_tune::trace::Reader;
 
 /// Pages mapped, used and unmapped one after the other.
@@ -29,7 +29,7 @@ fn replayed(profile: &Profile) -> replay::ReplayReport {
     let text: &'static str = pages(600).leak();
     let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
     let policies = [Policy::StrictPage, Policy::StrictRange, Policy::Lazy];
-    replay::run(&mut reader, profile, &policies).unwrap()
+    Replay::new(profile, &policies).run(&mut reader).unwrap()
 }
 
 /// Report of `scale`, unless it refuses because the machine's costs of sharing are not known.
@@ -170,6 +170,6 @@ fn a_price_that_is_missing_is_named_and_no_figure_stands_in_for_it() {
     assert!(said.text().contains("no price for `sync`"), "{}", said.text());
     let text: &'static str = pages(1).leak();
     let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
-    let refused = replay::run(&mut reader, &profile, &[Policy::StrictPage]).unwrap_err();
+    let refused = Replay::new(&profile, &[Policy::StrictPage]).run(&mut reader).unwrap_err();
     assert!(refused.to_string().contains("`sync`"), "{refused}");
 }

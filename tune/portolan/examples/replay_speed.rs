@@ -7,8 +7,8 @@ use std::io::{Cursor, Read};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use portolan_sim::profile::Profile;
-use portolan_tune::replay::{self, Policy};
+use portolan_model::profile::Profile;
+use portolan_tune::replay::{self, Policy, Replay};
 use portolan_tune::trace::{Reader, open_bytes};
 
 fn main() -> Result<()> {
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         for _ in 0..rounds {
             let mut reader = read(&text)?;
             let start = Instant::now();
-            replay::run(&mut reader, &profile, &[policy])?;
+            Replay::new(&profile, &[policy]).run(&mut reader)?;
             best = best.min(start.elapsed().as_secs_f64());
         }
         let own = (best - parse).max(1e-9);

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use portolan_sim::profile::Profile;
+use portolan::dma::PolicyPreference;
+use portolan_model::profile::Profile;
 use portolan_tune::linux::{
-    Asked, CachingMode, CpuTime, Kernel, LinuxReport, Options, Release, Rules, StageName,
+    CachingMode, CpuTime, Kernel, LinuxReport, Options, Release, Rules, StageName,
 };
-use portolan_tune::replay::{self, Policy};
+use portolan_tune::replay::{self, Policy, Replay};
 use portolan_tune::trace;
 
 fn traces() -> PathBuf {
@@ -57,8 +58,8 @@ fn options(config: &str, kernel: Option<Kernel>) -> Options {
     let has = |word| config.split('-').any(|part| part == word);
     Options {
         asked: match has("lazy") {
-            true => Asked::Lazy,
-            false => Asked::Strict,
+            true => PolicyPreference::Lazy,
+            false => PolicyPreference::Strict,
         },
         caching: Some(match has("cm") {
             true => CachingMode::On,
@@ -78,7 +79,9 @@ fn replayed(row: &Row, kernel: Option<Kernel>) -> (LinuxReport, u64) {
     let path = traces().join(format!("{}.{}.trace.xz", row.config, row.workload));
     let mut reader = trace::open(&path).unwrap();
     let policies = [Policy::StrictRange];
-    let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+    let report = (Replay { linux: Some(rules), ..Replay::new(&profile, &policies) })
+        .run(&mut reader)
+        .unwrap();
     (report.linux.unwrap(), report.trace.orphan_unmaps)
 }
 
@@ -175,21 +178,27 @@ fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
         let path = traces().join("amdvi-strict.read4k-1j.trace.xz");
         let mut reader = trace::open(&path).unwrap();
         let policies = [Policy::StrictRange];
-        let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+        let report = (Replay { linux: Some(rules), ..Replay::new(&profile, &policies) })
+            .run(&mut reader)
+            .unwrap();
         report.linux.unwrap()
     };
-    let strict = counted(Asked::Strict, None);
+    let strict = counted(PolicyPreference::Strict, None);
     assert_eq!((strict.policy.as_str(), strict.syncs), ("strict", 5000));
     assert_eq!((strict.invalidations.range, strict.after_map), (5000, 0));
-    let lazy = counted(Asked::Lazy, None);
+    let lazy = counted(PolicyPreference::Lazy, None);
     assert_eq!((lazy.policy.as_str(), lazy.invalidations.range), ("lazy", 0));
     assert!(lazy.syncs < 250, "{lazy:?}");
-    let played = counted(Asked::Lazy, Some(CachingMode::On));
+    let played = counted(PolicyPreference::Lazy, Some(CachingMode::On));
     assert_eq!((played.policy.as_str(), played.syncs), ("strict", 10_000));
     assert_eq!((played.unit.as_str(), played.after_map), ("AMD-Vi", 5000));
     assert!(played.time_us.unwrap().total > strict.time_us.unwrap().total);
-    let first =
-        Options { asked: Asked::Lazy, caching: None, stage: Some(StageName::First), kernel: None };
+    let first = Options {
+        asked: PolicyPreference::Lazy,
+        caching: None,
+        stage: Some(StageName::First),
+        kernel: None,
+    };
     let refused = Rules::new(&profile, &first).unwrap_err();
     assert!(refused.to_string().contains("epyc-amdvi"), "{refused}");
 }
@@ -207,7 +216,9 @@ fn off_by_release(name: &str, release: Option<Release>) -> (u64, f64) {
     let path = folder.join(format!("7.3-lazy-{name}.gz"));
     let mut reader = trace::open(&path).unwrap();
     let policies = [Policy::StrictRange];
-    let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+    let report = (Replay { linux: Some(rules), ..Replay::new(&profile, &policies) })
+        .run(&mut reader)
+        .unwrap();
     let (linux, sent) = (report.linux.unwrap(), report.sent.unwrap());
     let off = linux.syncs as f64 / sent.invalidations.total() as f64 - 1.0;
     println!("{name} {release:?}: {} of {sent:?}: {off:+.3}", linux.syncs);
@@ -250,7 +261,9 @@ fn a_cpu_that_shows_nothing_for_longer_than_hosts_hold_one_up_has_run_its_timer(
         let rules = Rules::new(&profile, &options("vtd-lazy", None)).unwrap();
         let mut reader = trace::from_bytes(one_cpu_falls_silent(ticks)).unwrap();
         let policies = [Policy::StrictRange];
-        let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+        let report = (Replay { linux: Some(rules), ..Replay::new(&profile, &policies) })
+            .run(&mut reader)
+            .unwrap();
         report.linux.unwrap().flushes_timer
     };
     assert_eq!((flushes(25), flushes(26)), (1, 2));
@@ -292,7 +305,9 @@ fn how_late_a_busy_cpus_timers_run_is_read_from_the_trace() {
         let kernel = Kernel { cpu_time: CpuTime::Always, ..Kernel::of(&reader, None) };
         let rules = Rules::new(&profile, &options("vtd-lazy", Some(kernel))).unwrap();
         let policies = [Policy::StrictRange];
-        let report = replay::run_beside(&mut reader, &profile, &policies, Some(rules)).unwrap();
+        let report = (Replay { linux: Some(rules), ..Replay::new(&profile, &policies) })
+            .run(&mut reader)
+            .unwrap();
         report.linux.unwrap().flushes_timer
     };
     // Of the first 100 ms no tick's length is known.

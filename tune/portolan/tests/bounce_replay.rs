@@ -4,8 +4,8 @@
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use portolan_sim::profile::Profile;
-use portolan_tune::replay::{Policy, ReplayReport, Swiotlb, run_file};
+use portolan_model::profile::Profile;
+use portolan_tune::replay::{Policy, Replay, ReplayReport, Swiotlb, TraceInput};
 
 fn replay(trace: &str) -> ReplayReport {
     replay_with(trace, Swiotlb::default())
@@ -16,7 +16,8 @@ fn replay_with(trace: &str, pool: Swiotlb) -> ReplayReport {
     let path = PathBuf::from(data).join(format!("swiotlb.{trace}.trace.xz"));
     let profile = Profile::by_name("xeon-vtd").unwrap();
     let policies = [Policy::StrictRange, Policy::Bounce(pool)];
-    run_file(Some(&path), &profile, &policies, None).unwrap()
+    let mut reader = TraceInput::File(&path).open().unwrap();
+    Replay::new(&profile, &policies).run(&mut reader).unwrap()
 }
 
 #[test]
@@ -83,7 +84,6 @@ fn slots_and_areas_are_those_that_were_asked_for() {
 
 #[test]
 fn without_force_only_what_a_device_does_not_reach_is_copied() {
-    use portolan_tune::replay::run;
     use portolan_tune::trace;
     let line = |pa: &str| {
         format!(
@@ -98,7 +98,7 @@ fn without_force_only_what_a_device_does_not_reach_is_copied() {
         let mut reader =
             trace::Reader::new(Box::new(Cursor::new(text.clone().into_bytes()))).unwrap();
         let policies = [Policy::Bounce(pool.parse().unwrap())];
-        let report = run(&mut reader, &profile, &policies).unwrap();
+        let report = Replay::new(&profile, &policies).run(&mut reader).unwrap();
         let counts = report.policies[0].bounce.unwrap();
         (counts.copies, counts.bytes_copied, counts.forced)
     };
@@ -127,7 +127,8 @@ fn what_makes_no_pool_is_told() {
         let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/traces");
         let path = PathBuf::from(data).join("swiotlb.net-rx.trace.xz");
         let profile = Profile::by_name("xeon-vtd").unwrap();
-        run_file(Some(&path), &profile, &[Policy::Bounce(text.parse().unwrap())], None)
+        let mut reader = TraceInput::File(&path).open().unwrap();
+        Replay::new(&profile, &[Policy::Bounce(text.parse().unwrap())]).run(&mut reader)
     };
     let error = format!("{:#}", report("64,2").unwrap_err());
     assert!(error.contains("2 areas") && error.contains("262144"), "{error}");

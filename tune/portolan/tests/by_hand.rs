@@ -2,7 +2,7 @@
 
 use portolan_sim::profile::{Event, Profile};
 use portolan_tune::counts::Invalidations;
-use portolan_tune::replay::{self, Policy, PolicyReport, ReplayReport};
+use portolan_tune::replay::{Policy, PolicyReport, Replay, ReplayReport};
 use portolan_tune::trace::Reader;
 
 /// Three pages in one list, one page with an offset, two pages that a small buffer touches; the last
@@ -28,7 +28,7 @@ fn run() -> (Profile, ReplayReport) {
 fn run_text(text: &'static str) -> (Profile, ReplayReport) {
     let profile = Profile::by_name("xeon-vtd").unwrap();
     let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
-    let report = replay::run(&mut reader, &profile, &Policy::ALL).unwrap();
+    let report = Replay::new(&profile, &Policy::ALL).run(&mut reader).unwrap();
     (profile, report)
 }
 
@@ -155,7 +155,7 @@ fn request(ms: u64, pages: u64, invalidated: bool) -> String {
 fn predicted(text: String) -> serde_json::Value {
     let profile = Profile::by_name("xeon-vtd").unwrap();
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
-    let report = replay::run(&mut reader, &profile, &Policy::ALL).unwrap();
+    let report = Replay::new(&profile, &Policy::ALL).run(&mut reader).unwrap();
     serde_json::to_value(&report).unwrap()
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use portolan_sim::profile::Profile;
-use portolan_tune::replay::{self, Policy};
+use portolan_model::profile::Profile;
+use portolan_tune::replay::{Policy, Replay};
 use portolan_tune::trace;
 
 fn traces() -> PathBuf {
@@ -37,7 +37,7 @@ fn strict_by_range_submits_what_linux_did() {
     for (workload, masks) in counted {
         let path = traces().join(format!("vtd-strict.{workload}.trace.xz"));
         let mut reader = trace::open(&path).unwrap();
-        let report = replay::run(&mut reader, &profile, &[Policy::StrictRange]).unwrap();
+        let report = Replay::new(&profile, &[Policy::StrictRange]).run(&mut reader).unwrap();
         let policy = &report.policies[0];
         assert_eq!(policy.masks, masks, "{workload}");
         assert_eq!(policy.invalidations.range, masks.values().sum::<u64>(), "{workload}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use portolan_cli::display::grouped;
 use portolan_sim::profile::Profile;
 use portolan_tune::compare::{Comparison, Side};
-use portolan_tune::replay::{self, Now, Policy, ReplayReport};
+use portolan_tune::replay::{self, Now, Policy, Replay, ReplayReport, TraceInput};
 use portolan_tune::trace;
 
 /// Part of the prediction, for its time or its unmaps, by which a recording's count may be off. The worst is 10.1 %.
@@ -29,7 +29,8 @@ fn packed(name: &str) -> PathBuf {
 fn replayed(name: &str) -> ReplayReport {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
     let policies = [Policy::StrictRange, Policy::Lazy];
-    let mut report = replay::run_file(Some(&packed(name)), &profile, &policies, None).unwrap();
+    let mut reader = TraceInput::File(&packed(name)).open().unwrap();
+    let mut report = Replay::new(&profile, &policies).run(&mut reader).unwrap();
     report.trace.source = name.to_owned();
     report
 }

@@ -21,8 +21,8 @@ use portolan::platform::{
 };
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
-use portolan_sim::profile::Profile;
-use portolan_tune::replay::{self, Policy as Replayed};
+use portolan_model::profile::Profile;
+use portolan_tune::replay::{Policy as Replayed, Replay};
 use portolan_tune::trace::{OpKind, Reader};
 
 /// A machine whose CPU 1 writes down the library's reports.
@@ -260,6 +260,6 @@ fn lines_are_those_of_linux() {
 #[test]
 fn a_recording_is_replayed() {
     let profile = Profile::by_name("xeon-vtd").unwrap();
-    let report = replay::run(&mut reader(&record()), &profile, &Replayed::ALL).unwrap();
+    let report = Replay::new(&profile, &Replayed::ALL).run(&mut reader(&record())).unwrap();
     assert_eq!(report.trace.maps, 2);
 }

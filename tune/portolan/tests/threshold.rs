@@ -5,8 +5,8 @@ use std::path::Path;
 
 use portolan::inval::RangeForm;
 use portolan_hw::smmuv2::{Implementation, WaitForSafe};
-use portolan_sim::profile::Profile;
-use portolan_tune::replay::{self, Policy};
+use portolan_model::profile::Profile;
+use portolan_tune::replay::{Policy, Replay};
 use portolan_tune::trace;
 
 /// Largest cost, as a multiple of that of the best fixed plan.
@@ -36,7 +36,7 @@ fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5
         }
         for path in traces() {
             let mut reader = trace::open(&path).unwrap();
-            let report = replay::run(&mut reader, &profile, &policies).unwrap();
+            let report = Replay::new(&profile, &policies).run(&mut reader).unwrap();
             let total = |n: usize| report.policies[n].time_us.total;
             let best = (0..3).map(total).fold(f64::INFINITY, f64::min);
             let name = (profile.name(), path.file_name().unwrap());
@@ -51,7 +51,7 @@ fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5
 fn qualcomm_s_driver_has_the_threshold_of_its_prices() {
     let profile = Profile::by_name("sm8150").unwrap();
     let price = |event| profile.price(event).unwrap().round() as u64;
-    use portolan_sim::profile::Event;
+    use portolan_model::profile::Event;
     let walk = u64::from(profile.format().levels()) * price(Event::IotlbMissStep);
     let threshold = (price(Event::CmdContext) + walk) / price(Event::CmdPage);
     let driver = Implementation::Qualcomm(WaitForSafe::Off).quirks();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use fastrand::Rng;
 use portolan_sim::profile::Profile;
 use portolan_tune::counts::Invalidations;
-use portolan_tune::replay::{self, Policy, PolicyReport, Swiotlb};
+use portolan_tune::replay::{self, Policy, PolicyReport, Replay, Swiotlb, TraceInput};
 use portolan_tune::trace::Reader;
 
 /// The first figure that the intervals of `report` do not add up to.
@@ -77,7 +77,7 @@ fn policies() -> Vec<Policy> {
 
 fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
     let profile = Profile::by_name("xeon-vtd").unwrap();
-    let report = replay::run(reader, &profile, &policies()).unwrap();
+    let report = Replay::new(&profile, &policies()).run(reader).unwrap();
     for policy in &report.policies {
         assert_eq!(disagrees(policy), None);
         assert!(policy.timeline.intervals.len() <= 256, "{}", policy.policy);
@@ -101,7 +101,7 @@ fn agree(reader: &mut Reader) -> Vec<PolicyReport> {
 
 #[test]
 fn a_bundled_traces_intervals_add_up_and_not_without_any_of_them() {
-    let (mut reader, _) = replay::open(None).unwrap();
+    let mut reader = TraceInput::Bundled.open().unwrap();
     for policy in agree(&mut reader) {
         let busy = |interval: &replay::Interval| interval.syncs > 0 || interval.iotlb_misses > 0;
         if !policy.timeline.intervals.iter().any(busy) {

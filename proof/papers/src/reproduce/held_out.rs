@@ -17,7 +17,7 @@ use crate::measure::{Direction, Events, Grouping, Variant, Way};
 use crate::smmu_v2_board;
 use portolan_cli::display::{table, wrapped};
 use portolan_tune::machines::own_quirks;
-use portolan_tune::replay::{self, Policy};
+use portolan_tune::replay::{Policy, Replay};
 use portolan_tune::trace;
 
 const TABLE: &str = include_str!("../../../../data/published/held-out.csv");
@@ -141,7 +141,7 @@ fn sync() -> Result<[f64; 2]> {
 fn misses_a_page() -> Result<f64> {
     let profile = Profile::by_name("xeon-vtd")?;
     let mut reader = trace::from_bytes(RECEIVED)?;
-    let report = replay::run(&mut reader, &profile, &[Policy::StrictRange])?;
+    let report = Replay::new(&profile, &[Policy::StrictRange]).run(&mut reader)?;
     let device = report.policies.first().context("no policy")?.device;
     Ok(device.iotlb_misses as f64 / device.accesses.max(1) as f64)
 }

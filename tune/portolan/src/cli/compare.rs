@@ -11,7 +11,7 @@ use super::machine::{file_of, profile};
 use super::report::{ReportArgs, fact, origin};
 use crate::compare::{self, Comparison};
 use crate::parallel::in_parallel;
-use crate::replay::{self, Policy, ReplayReport};
+use crate::replay::{self, Policy, Replay, ReplayReport, TraceInput};
 use crate::report;
 
 #[derive(Debug, Args)]
@@ -67,17 +67,20 @@ fn halves<'a>(args: &'a CompareArgs, machines: &'a [Profile]) -> Result<[Half<'a
 
 /// Replays one of the two; returns warnings to its reader too.
 fn half(half: &Half<'_>, policies: &[Policy]) -> Result<(ReplayReport, Vec<String>)> {
-    let opened = replay::open(half.path)?;
-    let name = opened.1.clone();
-    let named = || format!("trace {name}");
-    let Some(profile) = half.machine else {
-        let (profile, choice, warning) = replay::of_recording(&opened.0)?;
-        let replayed = replay::run_told(opened, &profile, policies, None, None);
-        let (mut report, warnings) = replayed.with_context(named)?;
-        report.chosen = choice;
-        return Ok((report, warning.into_iter().chain(warnings).collect()));
+    let input = TraceInput::of(half.path);
+    let mut reader = super::replay::open(input)?;
+    let (own, chosen, warning) = match half.machine {
+        Some(_) => (None, None, None),
+        None => {
+            let (profile, choice, warning) = replay::of_recording(&reader)?;
+            (Some(profile), choice, warning)
+        }
     };
-    replay::run_told(opened, profile, policies, None, None).with_context(named)
+    let profile = own.as_ref().or(half.machine).context("no machine profile")?;
+    let report = Replay::new(profile, policies).run(&mut reader);
+    let report = report.with_context(|| format!("trace {input}"))?;
+    let warnings = warning.into_iter().chain(report.warnings.clone()).collect();
+    Ok((ReplayReport { chosen, ..report }, warnings))
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 use portolan_sim::profile::Profile;
 
@@ -14,7 +15,7 @@ use super::report::{ReportArgs, fact, of_profile, origin};
 use super::{Rest, elsewhere};
 use crate::fleet;
 use crate::linux::LinuxArgs;
-use crate::replay::{self, Policy, Swiotlb};
+use crate::replay::{self, Policy, Replay, Swiotlb, TraceInput};
 use crate::report;
 use crate::trace::Reader;
 
@@ -91,16 +92,27 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Policy>> {
     Ok(policies)
 }
 
+/// Opens a trace.
+pub(super) fn open(input: TraceInput<'_>) -> Result<Reader> {
+    input.open().with_context(|| format!("trace {input}"))
+}
+
 /// Replays one trace.
 fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
     let machine = args.machine.as_deref().and_then(file_of);
     let inputs: Vec<_> = path.into_iter().chain(machine).collect();
     let destination = args.report.destination(&inputs)?;
-    let opened = replay::open(path)?;
-    let (profile, chosen) = machine_of(args.machine.as_deref(), &opened.0)?;
+    let mut reader = open(TraceInput::of(path))?;
+    let (profile, chosen) = machine_of(args.machine.as_deref(), &reader)?;
     let policies = policies(args)?;
     let linux = args.linux.rules(&profile)?;
-    let mut report = replay::run_opened(opened, &profile, &policies, linux)?;
+    let progress = Progress::unbounded();
+    let replay = Replay { linux, progress: Some(&progress), ..Replay::new(&profile, &policies) };
+    let mut report = replay.run(&mut reader)?;
+    drop(progress);
+    for warning in &report.warnings {
+        portolan_cli::warn("portolan", warning);
+    }
     report.chosen = chosen;
     args.output.show(&report, replay::text)?;
     if let Some(destination) = destination {

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use portolan_sim::profile::Profile;
 
 use super::*;
-use crate::replay::{self, Policy};
+use crate::replay::{Policy, Replay};
 use crate::trace::Reader;
 
 /// A replay of `maps` maps of `bytes` on `machine`.
@@ -27,7 +27,7 @@ fn replayed(maps: u64, bytes: u64, machine: &str) -> ReplayReport {
     }
     let mut reader = Reader::new(Box::new(Cursor::new(lines))).unwrap();
     let profile = Profile::by_name(machine).unwrap();
-    let report = replay::run(&mut reader, &profile, &Policy::ALL).unwrap();
+    let report = Replay::new(&profile, &Policy::ALL).run(&mut reader).unwrap();
     assert_eq!(report.trace.maps, maps);
     report
 }

@@ -14,7 +14,7 @@ use super::entry::{Ended, Failed, Line};
 use super::files::Job;
 use crate::linux::LinuxArgs;
 use crate::parallel::in_parallel;
-use crate::replay::{self, Policy};
+use crate::replay::{self, Policy, Replay, TraceInput};
 
 /// Settings with which every trace is replayed.
 pub struct How<'a> {
@@ -61,15 +61,15 @@ pub fn run<K: Send>(
 }
 
 fn one(path: Option<&Path>, how: &How<'_>) -> Ended {
-    let name = replay::name_of(path);
-    match replayed(path, &name, how) {
+    let input = TraceInput::of(path);
+    match replayed(input, how) {
         Ok(line) => Ended::Replayed(Box::new(line)),
-        Err(error) => Ended::Failed(Failed::new(&name, format!("{error:#}"))),
+        Err(error) => Ended::Failed(Failed::new(&input.to_string(), format!("{error:#}"))),
     }
 }
 
-fn replayed(path: Option<&Path>, name: &str, how: &How<'_>) -> Result<Line> {
-    let reader = replay::reader(path)?;
+fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<Line> {
+    let mut reader = input.open()?;
     let facts = reader.facts().and_then(Result::ok);
     let (own, choice, warning) = match how.machine {
         Some(_) => (None, None, None),
@@ -81,11 +81,11 @@ fn replayed(path: Option<&Path>, name: &str, how: &How<'_>) -> Result<Line> {
     let profile = own.as_ref().or(how.machine);
     let profile = profile.context("no machine profile")?;
     let linux = how.linux.rules(profile)?;
-    let opened = (reader, name.to_owned());
-    let (mut report, warnings) = replay::run_told(opened, profile, how.policies, linux, None)?;
+    let replay = Replay { linux, ..Replay::new(profile, how.policies) };
+    let mut report = replay.run(&mut reader)?;
     report.chosen = choice;
-    for warning in warning.iter().chain(&warnings) {
-        portolan_cli::warn("portolan", &format!("{name}: {warning}"));
+    for warning in warning.iter().chain(&report.warnings) {
+        portolan_cli::warn("portolan", &format!("{input}: {warning}"));
     }
     Ok(Line::new(report, facts.as_ref()))
 }

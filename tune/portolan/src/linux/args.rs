@@ -1,21 +1,12 @@
 //! Options of Linux's rules on the command line.
 
-use std::fmt;
-
 use anyhow::Result;
 use clap::Args;
-use portolan_sim::profile::Profile;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use portolan::dma::PolicyPreference;
+use portolan_model::profile::Profile;
 
 use super::{Options, Rules};
-
-/// Setting of `iommu.strict`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Asked {
-    /// `iommu.strict=1`.
-    Strict,
-    /// `iommu.strict=0`, the default of distributions for x86.
-    Lazy,
-}
 
 /// Caching mode, as an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -41,7 +32,8 @@ pub struct LinuxArgs {
     /// Count the commands that Linux would submit when told to be strict or lazy; lazy, its default on x86, if
     /// neither is said. Goes after TRACE.
     #[arg(long, value_name = "strict|lazy", num_args = 0..=1, default_missing_value = "lazy")]
-    pub as_linux: Option<Asked>,
+    #[arg(value_parser = asked())]
+    pub as_linux: Option<PolicyPreference>,
     /// Caching mode of its unit; as the machine's if absent.
     #[arg(long, value_name = "on|off", requires = "as_linux")]
     pub caching_mode: Option<CachingMode>,
@@ -65,11 +57,14 @@ impl LinuxArgs {
     }
 }
 
-impl fmt::Display for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Strict => "strict",
-            Self::Lazy => "lazy",
-        })
-    }
+/// Reads a setting of `iommu.strict`: strict is 1, lazy 0, the default of distributions for x86.
+fn asked() -> impl TypedValueParser<Value = PolicyPreference> {
+    PossibleValuesParser::new([
+        PossibleValue::new("strict").help("`iommu.strict=1`"),
+        PossibleValue::new("lazy").help("`iommu.strict=0`, the default of distributions for x86"),
+    ])
+    .map(|word| match word.as_str() {
+        "strict" => PolicyPreference::Strict,
+        _ => PolicyPreference::Lazy,
+    })
 }

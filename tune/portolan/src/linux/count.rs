@@ -241,7 +241,7 @@ impl Counter {
         report.invalidations.context += flushes;
         report.syncs += flushes;
         let decision = self.rules.decision();
-        report.asked = self.rules.asked.to_string();
+        report.asked = self.rules.asked_name().to_owned();
         report.policy = match decision.policy {
             Policy::Lazy => "lazy",
             Policy::Strict | Policy::Deferred => "strict",

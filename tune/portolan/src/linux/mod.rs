@@ -24,7 +24,7 @@ mod timer;
 mod times;
 mod units;
 
-pub use args::{Asked, CachingMode, LinuxArgs, StageName};
+pub use args::{CachingMode, LinuxArgs, StageName};
 pub use count::{Counter, DomainReport, LinuxReport};
 pub use kernel::{CpuTime, Kernel, Release};
 pub use times::LinuxTimes;
@@ -32,7 +32,7 @@ pub(crate) use times::MOST_CACHED_PAGES;
 pub use units::Unit;
 
 use anyhow::{Result, bail};
-use portolan::dma::{Decision, Policy, Shadowing, Stage};
+use portolan::dma::{Decision, Policy, PolicyPreference, Shadowing, Stage};
 use portolan::inval::{Caching, RangeForm};
 use portolan_sim::decode::TableFormat;
 use portolan_sim::profile::Profile;
@@ -41,7 +41,7 @@ use portolan_sim::profile::Profile;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Setting of `iommu.strict`.
-    pub asked: Asked,
+    pub asked: PolicyPreference,
     /// The unit and its tables.
     pub unit: Unit,
     /// The kernel; `None` for the one that the trace describes.
@@ -52,7 +52,7 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Setting of `iommu.strict`.
-    pub asked: Asked,
+    pub asked: PolicyPreference,
     /// Caching mode or `NpCache`, if said.
     pub caching: Option<CachingMode>,
     /// Tables, if said.
@@ -122,6 +122,15 @@ impl Rules {
     #[must_use]
     pub fn of_trace(self, kernel: Kernel) -> Self {
         Self { kernel: Some(self.kernel.unwrap_or(kernel)), ..self }
+    }
+
+    /// The setting in reports.
+    fn asked_name(&self) -> &'static str {
+        match self.asked {
+            PolicyPreference::None => "none",
+            PolicyPreference::Strict => "strict",
+            PolicyPreference::Lazy => "lazy",
+        }
     }
 
     /// Strict or lazy, and why.

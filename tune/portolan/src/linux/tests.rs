@@ -1,14 +1,14 @@
 //! Timers and queues, tick by tick; the commands of units; the effect of a release.
 
-use portolan::dma::Stage;
+use portolan::dma::{PolicyPreference, Stage};
 use portolan::inval::Caching;
 use portolan_sim::profile::{Event, Profile};
 
+use super::Unit;
 use super::kernel::{CpuTime, Kernel, Release};
 use super::queues::{Added, Bounds, Queues};
 use super::timer::Timers;
 use super::times::{LinuxPrices, Work};
-use super::{Asked, Unit};
 use crate::facts::Facts;
 use crate::trace::{self, Api, At, DeviceId, Running};
 
@@ -228,7 +228,8 @@ fn each_unit_has_its_commands() {
     assert_eq!(commands(amd(real), 0b1011), [Some(4)]);
     assert_eq!(commands(amd(real), 1 << 41), [None]);
     assert_eq!(commands(amd(played), 0b1011), [Some(0), Some(1), Some(3)]);
-    let policies = [real, played].map(|caching| amd(caching).decision(Asked::Lazy).policy);
+    let policies =
+        [real, played].map(|caching| amd(caching).decision(PolicyPreference::Lazy).policy);
     assert_eq!(policies, [portolan::dma::Policy::Lazy, portolan::dma::Policy::Strict]);
     assert!(amd(played).is_shadowed() && !amd(real).is_shadowed());
 }

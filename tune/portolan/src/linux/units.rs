@@ -16,8 +16,6 @@ use portolan::dma::{
 };
 use portolan::inval::Caching;
 
-use super::Asked;
-
 /// The IOMMU and the tables that Linux uses with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -69,7 +67,7 @@ impl Unit {
 
     /// Strict or lazy, and why. AMD's driver calls `iommu_set_dma_strict` where the unit reports `NpCache`, as
     /// Intel's does where it reports caching mode.
-    pub(super) fn decision(&self, asked: Asked) -> Decision {
+    pub(super) fn decision(&self, asked: PolicyPreference) -> Decision {
         default_policy(&PolicyInputs {
             trust: Trust::Trusted,
             stage: match *self {
@@ -83,10 +81,7 @@ impl Unit {
             device_tlb: DeviceTlbPresence::Absent,
             exits: TrapCost::None,
             buffers: Buffers::Kept,
-            wish: match asked {
-                Asked::Strict => PolicyPreference::Strict,
-                Asked::Lazy => PolicyPreference::Lazy,
-            },
+            wish: asked,
         })
     }
 

@@ -18,8 +18,8 @@ const SPAN_NS: u64 = 100 * 86_400 * 1_000_000_000;
 /// pages as scattered memory does.
 const UNKNOWN_AT: u64 = 0x1000_1000;
 
-/// An operation.
-pub(super) struct Op {
+/// An operation of the trace, with its memory among the chunk's.
+pub(super) struct ReplayOp {
     /// Line of the trace.
     pub(super) line: u64,
     /// Nanoseconds since the first operation.
@@ -28,17 +28,17 @@ pub(super) struct Op {
     pub(super) device: u32,
     /// Name of its mapping.
     pub(super) id: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: ReplayOpKind,
 }
 
-/// Kind of an operation.
-pub(super) enum Kind {
-    Map(Map),
+/// ReplayOpKind of an operation.
+pub(super) enum ReplayOpKind {
+    Map(ReplayMap),
     Unmap,
 }
 
 /// A map.
-pub(super) struct Map {
+pub(super) struct ReplayMap {
     pub(super) class: Class,
     pub(super) direction: Direction,
     /// Bytes that it moves.
@@ -55,7 +55,7 @@ pub(super) struct Map {
 /// Some operations.
 #[derive(Default)]
 pub(super) struct Chunk {
-    ops: Vec<Op>,
+    ops: Vec<ReplayOp>,
     pieces: Vec<PhysRange>,
     /// By virtual CPU, its operations.
     by_cpu: Vec<Vec<usize>>,
@@ -76,36 +76,32 @@ impl Chunk {
         let begin_ns = *self.begin_ns.get_or_insert(at.now_ns);
         self.end_ns = (at.now_ns - begin_ns).min(SPAN_NS);
         let (id, kind) = match op.kind {
-            OpKind::Unmap { id, .. } => (id, Kind::Unmap),
+            OpKind::Unmap { id, .. } => (id, ReplayOpKind::Unmap),
             OpKind::Map { id, bytes, offset, pieces, class, direction, .. } => {
                 let first = self.pieces.len();
                 let padded = pad(pieces, offset.into(), bytes, granule, &mut self.pieces);
                 if padded.is_none() {
                     self.pieces.truncate(first);
                 }
-                let map = Map {
+                let map = ReplayMap {
                     class,
-                    direction: match direction {
-                        trace::Direction::ToDevice => Direction::ToDevice,
-                        trace::Direction::FromDevice => Direction::FromDevice,
-                        trace::Direction::Both | trace::Direction::None => Direction::Bidirectional,
-                    },
+                    direction: direction.unwrap_or(Direction::Bidirectional),
                     bytes,
                     padded: padded.unwrap_or(0),
                     first,
                     after: self.pieces.len(),
                     taken: AtomicU32::new(0),
                 };
-                (id, Kind::Map(map))
+                (id, ReplayOpKind::Map(map))
             }
         };
         let cpus = self.by_cpu.len();
         self.by_cpu[usize::from(at.cpu) % cpus].push(self.ops.len());
         let padded = match &kind {
-            Kind::Map(map) if map.padded > 0 => Some(map.padded),
+            ReplayOpKind::Map(map) if map.padded > 0 => Some(map.padded),
             _ => None,
         };
-        self.ops.push(Op {
+        self.ops.push(ReplayOp {
             line: op.line,
             at_ns: self.end_ns,
             device: op.device.0,
@@ -125,24 +121,24 @@ impl Chunk {
     }
 
     /// All operations.
-    pub(super) fn ops(&self) -> &[Op] {
+    pub(super) fn ops(&self) -> &[ReplayOp] {
         &self.ops
     }
 
     /// Those of a virtual CPU.
-    pub(super) fn of(&self, cpu: usize) -> impl Iterator<Item = &Op> {
+    pub(super) fn of(&self, cpu: usize) -> impl Iterator<Item = &ReplayOp> {
         self.by_cpu[cpu].iter().map(|index| &self.ops[*index])
     }
 
     /// The memory of a map, to the byte.
-    pub(super) fn pieces(&self, map: &Map) -> &[PhysRange] {
+    pub(super) fn pieces(&self, map: &ReplayMap) -> &[PhysRange] {
         &self.pieces[map.first..map.after]
     }
 
     /// Lines of the maps that no policy carried out.
     pub(super) fn rejected(&self) -> impl Iterator<Item = u64> {
         self.ops.iter().filter_map(|op| match &op.kind {
-            Kind::Map(map) if map.taken.load(Ordering::Relaxed) == 0 => Some(op.line),
+            ReplayOpKind::Map(map) if map.taken.load(Ordering::Relaxed) == 0 => Some(op.line),
             _ => None,
         })
     }

@@ -20,7 +20,7 @@ use portolan_sim::profile::Profile;
 
 use super::SEED;
 use super::bounce::{CountedPool, parts};
-use super::chunk::{Chunk, Kind, Map, Op, WINDOW_LG2};
+use super::chunk::{Chunk, ReplayMap, ReplayOp, ReplayOpKind, WINDOW_LG2};
 use super::policy::Policy;
 use super::report::PolicyReport;
 use super::state::{LaneMapping, Live, State};
@@ -184,8 +184,8 @@ impl Lane {
                 return Ok(());
             }
             let done = match &op.kind {
-                Kind::Map(map) => self.map(op, map, chunk),
-                Kind::Unmap => self.unmap(cpu, op),
+                ReplayOpKind::Map(map) => self.map(op, map, chunk),
+                ReplayOpKind::Unmap => self.unmap(cpu, op),
             };
             done.with_context(|| format!("line {}", op.line))?;
         }
@@ -259,7 +259,7 @@ impl Lane {
         freed
     }
 
-    fn map(&self, op: &Op, map: &Map, chunk: &Chunk) -> Result<()> {
+    fn map(&self, op: &ReplayOp, map: &ReplayMap, chunk: &Chunk) -> Result<()> {
         let pieces = chunk.pieces(map);
         if pieces.is_empty() {
             self.state().live.insert(op.id, None);
@@ -307,7 +307,7 @@ impl Lane {
         }
     }
 
-    fn reject(&self, op: &Op, error: MapError) -> Result<()> {
+    fn reject(&self, op: &ReplayOp, error: MapError) -> Result<()> {
         let rejected = match error {
             MapError::Iova(IovaError::Full { .. }) | MapError::TooLong | MapError::Copy(_) => true,
             MapError::Domain(DomainError::Map(error)) => {
@@ -325,7 +325,7 @@ impl Lane {
     }
 
     /// The mapping that `op` ends, once its map has been carried out; none if it was rejected.
-    fn take(&self, op: &Op) -> Option<Live> {
+    fn take(&self, op: &ReplayOp) -> Option<Live> {
         loop {
             {
                 let mut state = self.state();
@@ -339,7 +339,7 @@ impl Lane {
         }
     }
 
-    fn unmap(&self, cpu: usize, op: &Op) -> Result<()> {
+    fn unmap(&self, cpu: usize, op: &ReplayOp) -> Result<()> {
         let Some(live) = self.take(op) else {
             return Ok(());
         };

@@ -11,6 +11,7 @@ mod cost;
 mod drive;
 mod findings;
 mod fit;
+mod input;
 mod lane;
 mod policy;
 mod recorded;
@@ -36,14 +37,14 @@ pub(crate) use findings::sent_finding;
 pub(crate) use fit::of_recording;
 pub(crate) use fit::priced_as;
 pub use fit::{Choice, Measured, Sureness, fit, sentences};
+pub use input::TraceInput;
 pub use policy::Policy;
 pub use recorded::{DeviceTimeline, RecordedTimeline};
 pub use report::{
     BounceCounts, DeviceCounts, ENOUGH_PCT, PolicyReport, ReplayReport, Saved, TimeByCause,
     TraceReport,
 };
-pub(crate) use run::{name_of, reader, run_told};
-pub use run::{open, run, run_beside, run_file, run_opened};
+pub use run::Replay;
 pub use sent::{Predicted, Sent};
 pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target, Then};
 pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};

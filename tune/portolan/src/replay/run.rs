@@ -3,9 +3,7 @@
 //! Memory is bounded by the buffers that are mapped at once. All devices of a trace share one address space and
 //! one IOMMU.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use portolan::table::Format;
 use portolan_cli::progress::Progress;
 use portolan_sim::cpus::MAX_CPUS;
@@ -22,147 +20,57 @@ use super::warnings::warnings;
 use crate::advice::Advice;
 use crate::linux::{Counter, Kernel, Rules};
 use crate::machines::{WithFormat, with_format};
-use crate::trace::{self, Reader, Summary};
+use crate::trace::Reader;
 
-/// The trace that comes with the program, and its name.
-const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-sg-4j.trace.xz");
-const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
+/// A replay of traces: a machine, and the policies that each operation is fed to.
+#[derive(Clone, Copy)]
+pub struct Replay<'a> {
+    /// The machine.
+    pub profile: &'a Profile,
+    /// Policies; one that is named twice is replayed once.
+    pub policies: &'a [Policy],
+    /// Linux's rules, whose commands are counted beside the policies.
+    pub linux: Option<Rules>,
+    /// Shows the operations that are done.
+    pub progress: Option<&'a Progress>,
+}
 
-/// The name for people of the trace at `path`, as [`open`] takes it.
-pub(crate) fn name_of(path: Option<&Path>) -> String {
-    match path {
-        Some(path) if path == Path::new("-") => "standard input".to_owned(),
-        Some(path) => path.display().to_string(),
-        None => BUNDLED_NAME.to_owned(),
+impl<'a> Replay<'a> {
+    /// A replay that counts nothing of Linux's, and shows no progress.
+    pub fn new(profile: &'a Profile, policies: &'a [Policy]) -> Self {
+        Self { profile, policies, linux: None, progress: None }
     }
-}
 
-/// Opens the same traces as [`open`]; its errors do not name the trace.
-///
-/// # Errors
-/// If the trace cannot be read.
-pub(crate) fn reader(path: Option<&Path>) -> Result<Reader> {
-    Ok(match path {
-        Some(path) => trace::open(path)?,
-        None => trace::from_bytes(BUNDLED)?,
-    })
-}
-
-/// Opens the trace at `path` (`-` is standard input), or the bundled one; its name for people.
-///
-/// # Errors
-/// If the trace cannot be read.
-pub fn open(path: Option<&Path>) -> Result<(Reader, String)> {
-    let name = name_of(path);
-    let reader = reader(path).with_context(|| format!("trace {name}"))?;
-    Ok((reader, name))
-}
-
-/// Opens and replays the trace at `path`, or the bundled one.
-///
-/// # Errors
-/// As [`open`] and [`run_opened`].
-pub fn run_file(
-    path: Option<&Path>,
-    profile: &Profile,
-    policies: &[Policy],
-    linux: Option<Rules>,
-) -> Result<ReplayReport> {
-    run_opened(open(path)?, profile, policies, linux)
-}
-
-/// Replays an opened trace that is called `name`; progress and warnings go to standard error.
-///
-/// # Errors
-/// If the machine lacks something that the replay needs.
-pub fn run_opened(
-    opened: (Reader, String),
-    profile: &Profile,
-    policies: &[Policy],
-    linux: Option<Rules>,
-) -> Result<ReplayReport> {
-    let progress = Progress::unbounded();
-    let (mut report, warnings) = run_told(opened, profile, policies, linux, Some(&progress))?;
-    drop(progress);
-    report.warnings = warnings;
-    for warning in &report.warnings {
-        portolan_cli::warn("portolan", warning);
-    }
-    Ok(report)
-}
-
-/// As [`run_opened`], but returns the warnings on the trace, and reports progress to `progress`.
-///
-/// # Errors
-/// As [`run_opened`].
-pub(crate) fn run_told(
-    (mut reader, name): (Reader, String),
-    profile: &Profile,
-    policies: &[Policy],
-    linux: Option<Rules>,
-    progress: Option<&Progress>,
-) -> Result<(ReplayReport, Vec<String>)> {
-    let mut report = run_lanes(&mut reader, profile, policies, linux, progress)?;
-    report.trace.source = name;
-    let warnings = warnings(reader.summary(), &report.trace);
-    Ok((report, warnings))
-}
-
-/// Replays the operations of `reader`, once for each policy, in one pass.
-///
-/// # Errors
-/// If the library or the model refuses an operation that it should take, or a price is missing.
-pub fn run(reader: &mut Reader, profile: &Profile, policies: &[Policy]) -> Result<ReplayReport> {
-    run_beside(reader, profile, policies, None)
-}
-
-/// As [`run`], and counts the commands that Linux would have submitted by `linux` beside it.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_beside(
-    reader: &mut Reader,
-    profile: &Profile,
-    policies: &[Policy],
-    linux: Option<Rules>,
-) -> Result<ReplayReport> {
-    run_lanes(reader, profile, policies, linux, Some(&Progress::unbounded()))
-}
-
-fn run_lanes(
-    reader: &mut Reader,
-    profile: &Profile,
-    policies: &[Policy],
-    linux: Option<Rules>,
-    progress: Option<&Progress>,
-) -> Result<ReplayReport> {
-    if policies.is_empty() {
-        bail!("no policy to replay");
-    }
-    let mut policies = policies.to_vec();
-    let mut seen = Vec::new();
-    policies.retain(|policy| {
-        !seen.contains(policy) && {
-            seen.push(*policy);
-            true
+    /// Replays the operations of `reader`, once for each policy, in one pass. Warnings on the trace are in the report.
+    ///
+    /// # Errors
+    /// If the library or the model refuses an operation that it should take, or the machine lacks something that the
+    /// replay needs, a price for one.
+    pub fn run(&self, reader: &mut Reader) -> Result<ReplayReport> {
+        if self.policies.is_empty() {
+            bail!("no policy to replay");
         }
-    });
-    with_format(profile.format(), Task { reader, profile, policies: &policies, linux, progress })
+        let mut policies = Vec::new();
+        for policy in self.policies {
+            if !policies.contains(policy) {
+                policies.push(*policy);
+            }
+        }
+        let replay = Replay { policies: &policies, ..*self };
+        with_format(self.profile.format(), Task { reader, replay })
+    }
 }
 
 struct Task<'a> {
     reader: &'a mut Reader,
-    profile: &'a Profile,
-    policies: &'a [Policy],
-    linux: Option<Rules>,
-    progress: Option<&'a Progress>,
+    replay: Replay<'a>,
 }
 
 impl WithFormat for Task<'_> {
     type Output = ReplayReport;
 
     fn run<F: Format>(self, format: F) -> Result<ReplayReport> {
-        let Self { reader, profile, policies, linux, progress } = self;
+        let Self { reader, replay: Replay { profile, policies, linux, progress } } = self;
         let facts = reader.facts().and_then(Result::ok);
         let kernel = Kernel::of(reader, facts.as_ref());
         let asked = linux.map(|rules| Counter::new(rules.of_trace(kernel), profile));
@@ -176,7 +84,8 @@ impl WithFormat for Task<'_> {
             .iter_mut()
             .map(|lane| lane.finish().map(|report| ranged(report, profile)))
             .collect::<Result<Vec<_>>>()?;
-        let trace = trace_report(reader.summary(), rejected);
+        let trace = trace_report(reader, rejected);
+        let warnings = warnings(reader.summary(), &trace);
         let linux = asked.map(|counter| counter.finish(&trace.devices));
         let counts = all.map(|counters| counters.finish(reader.summary()));
         let defaults = Advice::of(profile);
@@ -207,7 +116,7 @@ impl WithFormat for Task<'_> {
             cost: advised.cost,
             advice: advised.settings,
             findings,
-            warnings: Vec::new(),
+            warnings,
         })
     }
 }
@@ -229,9 +138,10 @@ fn ranged(mut report: PolicyReport, profile: &Profile) -> PolicyReport {
     report
 }
 
-fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
+fn trace_report(reader: &Reader, rejected: Rejected) -> TraceReport {
+    let summary = reader.summary();
     TraceReport {
-        source: String::new(),
+        source: reader.name().to_owned(),
         events: summary.events,
         understood: summary.understood.pct(),
         maps: summary.maps,

@@ -7,7 +7,9 @@
 
 use super::list::List;
 use super::numbers::{decimal, hexadecimal};
-use super::op::{Class, Direction, TimerRun};
+use portolan::dma::Direction;
+
+use super::op::{Class, TimerRun};
 
 /// The kernel prints so many entries of a scatter list at most (`DMA_TRACE_MAX_ENTRIES`).
 pub(super) const MOST_PRINTED: usize = 128;
@@ -18,7 +20,7 @@ pub(crate) enum Event<'l> {
     Map {
         device: &'l [u8],
         class: Class,
-        direction: Direction,
+        direction: Option<Direction>,
         dma: u64,
         bytes: u64,
         pa: Option<u64>,
@@ -26,7 +28,7 @@ pub(crate) enum Event<'l> {
     /// A scatter list, mapped.
     MapSg {
         device: &'l [u8],
-        direction: Direction,
+        direction: Option<Direction>,
         dma: List<'l>,
         sizes: List<'l>,
         pas: List<'l>,
@@ -146,12 +148,12 @@ impl<'l> Fields<'l> {
         device.filter(|name| is_name(name)).ok_or("no device")
     }
 
-    fn direction(self) -> Result<Direction, &'static str> {
+    fn direction(self) -> Result<Option<Direction>, &'static str> {
         match self.get("dir").ok_or("no direction")? {
-            b"TO_DEVICE" | b"1" | b"0x1" => Ok(Direction::ToDevice),
-            b"FROM_DEVICE" | b"2" | b"0x2" => Ok(Direction::FromDevice),
-            b"BIDIRECTIONAL" | b"0" | b"0x0" => Ok(Direction::Both),
-            b"NONE" | b"3" | b"0x3" => Ok(Direction::None),
+            b"TO_DEVICE" | b"1" | b"0x1" => Ok(Some(Direction::ToDevice)),
+            b"FROM_DEVICE" | b"2" | b"0x2" => Ok(Some(Direction::FromDevice)),
+            b"BIDIRECTIONAL" | b"0" | b"0x0" => Ok(Some(Direction::Bidirectional)),
+            b"NONE" | b"3" | b"0x3" => Ok(None),
             _ => Err("no direction"),
         }
     }
@@ -236,7 +238,7 @@ fn one(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
     }
     let direction = match (class, fields.get("dir")) {
         // Before 6.12.36 and 6.15 the event of `dma_alloc` has none: it is for both.
-        (Class::Coherent, None) => Direction::Both,
+        (Class::Coherent, None) => Some(Direction::Bidirectional),
         _ => fields.direction()?,
     };
     Ok(Event::Map { device: fields.device()?, class, direction, dma, bytes, pa })

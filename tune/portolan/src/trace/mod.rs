@@ -40,7 +40,7 @@ pub use line::Clock;
 pub(crate) use line::{Line, parse as parse_line};
 pub(crate) use numbers::{decimal, fixed, hexadecimal};
 pub(crate) use op::Mix;
-pub use op::{Api, At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
+pub use op::{Api, At, Class, DeviceId, MapId, Op, OpKind, Piece, Running};
 pub(crate) use source::{Lines, is_folder_of_perf, open_file};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
@@ -60,6 +60,8 @@ const RELEASE: &str = "# os release : ";
 
 /// A trace being read.
 pub struct Reader {
+    /// Name for people; empty if it was given none.
+    name: String,
     lines: Lines,
     meter: Meter,
     pairing: Pairing,
@@ -118,6 +120,7 @@ impl Reader {
         };
         let lines = Lines::new(input, is_one, otherwise)?;
         Ok(Self {
+            name: String::new(),
             lines,
             meter: Meter::default(),
             pairing: Pairing::default(),
@@ -127,6 +130,17 @@ impl Reader {
             place: ReadTo::Middle,
             latencies,
         })
+    }
+
+    /// The reader with the name that reports have.
+    #[must_use]
+    pub fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+
+    /// Its name for people.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The next operation; `None` at the end.

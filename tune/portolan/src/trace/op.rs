@@ -3,6 +3,7 @@
 use std::hash::Hasher;
 
 use portolan::addr::PhysAddr;
+use portolan::dma::Direction;
 
 /// Unit in which the lists of events count.
 pub(super) const PAGE: u64 = 4096;
@@ -14,19 +15,6 @@ pub enum Class {
     Streaming,
     /// `dma_alloc*`.
     Coherent,
-}
-
-/// Direction of the transfers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// The device reads.
-    ToDevice,
-    /// The device writes.
-    FromDevice,
-    /// The device reads and writes.
-    Both,
-    /// Neither.
-    None,
 }
 
 /// The kernel's interface that made a map.
@@ -98,8 +86,8 @@ pub enum OpKind<'r> {
         id: MapId,
         /// Streaming or coherent.
         class: Class,
-        /// Direction of the transfer.
-        direction: Direction,
+        /// Direction of the transfer; `None` for Linux's `DMA_NONE`.
+        direction: Option<Direction>,
         /// Size of the operation.
         bytes: u64,
         /// Offset of the first byte in its page.

@@ -22,7 +22,9 @@ use super::event::{Event, Unseen};
 use super::line::Stamped;
 use super::list::List;
 use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tables};
-use super::op::{Api, Class, DeviceId, Direction, MapId, Op, OpKind, Origin, PAGE, Piece};
+use portolan::dma::Direction;
+
+use super::op::{Api, Class, DeviceId, MapId, Op, OpKind, Origin, PAGE, Piece};
 use super::outbox::{Outbox, Outgoing};
 use super::pieces::guess_pieces;
 use super::skew::EarlyUnmaps;
@@ -37,7 +39,7 @@ const MOST_LIVE: u64 = 1 << 20;
 struct Wanted {
     device: DeviceId,
     class: Class,
-    direction: Direction,
+    direction: Option<Direction>,
     dma: u64,
     bytes: u64,
     api: Api,

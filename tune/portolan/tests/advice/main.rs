@@ -7,8 +7,8 @@ mod requests;
 use std::collections::HashSet;
 
 use load::{DISK, Load, Queues};
-use portolan_sim::profile::Profile;
-use portolan_tune::replay::{self, Now, Policy, ReplayReport, Rule, Setting};
+use portolan_model::profile::Profile;
+use portolan_tune::replay::{self, Now, Policy, Replay, ReplayReport, Rule, Setting};
 use portolan_tune::trace::Reader;
 
 const POLICIES: [Policy; 2] = [Policy::StrictRange, Policy::Lazy];
@@ -16,7 +16,7 @@ const POLICIES: [Policy; 2] = [Policy::StrictRange, Policy::Lazy];
 fn replayed(trace: &str, profile: &Profile) -> ReplayReport {
     let bytes = trace.as_bytes().to_vec();
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(bytes))).unwrap();
-    replay::run(&mut reader, profile, &POLICIES).unwrap()
+    Replay::new(profile, &POLICIES).run(&mut reader).unwrap()
 }
 
 fn machine(name: &str) -> Profile {
@@ -231,7 +231,7 @@ fn huge_pages_are_advised_for_lists_of_single_pages() {
     let found = given.iter().find(|setting| setting.rule == Rule::HugePages).unwrap();
     let saving = found.effect.saving.unwrap();
     // 15 calls fewer for each of 300 lists, at the price of the profile.
-    let price = xeon.price(portolan_sim::profile::Event::LinuxPiece).unwrap();
+    let price = xeon.price(portolan_model::profile::Event::LinuxPiece).unwrap();
     let calls = (saving.before_us - saving.after_us) * 1000.0 / price;
     assert!((calls - 15.0 * 300.0).abs() < 1e-6 && saving.range_pct[0] == 0.0, "{saving:?}");
 }
@@ -302,6 +302,6 @@ fn traces_that_say_nothing_get_no_advice_and_are_told_so() {
     // Without the policies that it compares, nothing can be said of them.
     let bytes = Load::new().trace().into_bytes();
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(bytes))).unwrap();
-    let report = replay::run(&mut reader, &xeon, &[Policy::Combined]).unwrap();
+    let report = Replay::new(&xeon, &[Policy::Combined]).run(&mut reader).unwrap();
     assert!(report.advice.is_empty() && report.situation.now == Now::Strict);
 }

@@ -8,9 +8,10 @@ mod screen;
 
 use std::path::Path;
 
+use portolan::dma::PolicyPreference;
 use portolan_model::profile::Profile;
-use portolan_tune::linux::{Asked, LinuxArgs};
-use portolan_tune::replay::Policy;
+use portolan_tune::linux::LinuxArgs;
+use portolan_tune::replay::{Policy, Replay, TraceInput};
 use portolan_tune::{explain, firmware, machines, replay};
 
 use fits::{everywhere, has_words};
@@ -25,10 +26,11 @@ fn profile(name: &str) -> Profile {
 fn replays_fit() {
     let xeon = profile("xeon-vtd");
     let bounce: Policy = "bounce".parse().unwrap();
-    let asked = LinuxArgs { as_linux: Some(Asked::Lazy), ..LinuxArgs::default() };
+    let asked = LinuxArgs { as_linux: Some(PolicyPreference::Lazy), ..LinuxArgs::default() };
     let policies = [&Policy::ALL[..], &[bounce]].concat();
     let rules = asked.rules(&xeon).unwrap();
-    let report = replay::run_file(None, &xeon, &policies, rules).unwrap();
+    let replay = Replay { linux: rules, ..Replay::new(&xeon, &policies) };
+    let report = replay.run(&mut TraceInput::Bundled.open().unwrap()).unwrap();
     everywhere("replay", |columns| replay::text(&report, columns));
     has_words("replay", &replay::text(&report, usize::MAX), replay::COLUMNS_IN_WORDS);
 }

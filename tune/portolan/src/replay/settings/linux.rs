@@ -3,12 +3,13 @@
 //! Since 7.3 a lazy kernel waits for mappings of the two-step API. Where nothing says the release, both kinds
 //! of kernel are counted: the trace's own invalidations decide, and if they do not, both stand.
 
+use portolan::dma::PolicyPreference;
 use portolan_cli::display::{grouped, micros};
 use portolan_sim::profile::Profile;
 
 use super::FEWEST;
 use crate::linux::{
-    Asked, CachingMode, Counter, Kernel, LinuxReport, Options, Release, Rules, StageName, stage_of,
+    CachingMode, Counter, Kernel, LinuxReport, Options, Release, Rules, StageName, stage_of,
 };
 use crate::replay::sent::{Predicted, SentRange};
 use crate::trace::{At, Op, Summary};
@@ -42,12 +43,12 @@ impl LinuxCounters {
         };
         let lazy = |release| {
             let release = Some(release);
-            counter(Asked::Lazy, CachingMode::Off, None, Kernel { release, ..kernel })
+            counter(PolicyPreference::Lazy, CachingMode::Off, None, Kernel { release, ..kernel })
         };
         let second = stage_of(profile).map(|_| StageName::Second);
         Some(Self {
-            strict: counter(Asked::Strict, CachingMode::Off, None, kernel)?,
-            shadowed: counter(Asked::Strict, CachingMode::On, second, kernel)?,
+            strict: counter(PolicyPreference::Strict, CachingMode::Off, None, kernel)?,
+            shadowed: counter(PolicyPreference::Strict, CachingMode::On, second, kernel)?,
             lazy: lazy(kernel.release.unwrap_or(Release::UNLINK_QUEUES))?,
             newest: match kernel.release {
                 Some(_) => None,

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
 use super::{ClassShape, Histogram, Seen, Shape, Share};
-use crate::trace::{Class, Direction, Excerpt, Mix, Op, OpKind, Piece};
+use portolan::dma::Direction;
+
+use crate::trace::{Class, Excerpt, Mix, Op, OpKind, Piece};
 
 /// Devices and CPUs with counts of their own.
 const MOST_DEVICES: usize = 64;
@@ -127,7 +129,7 @@ impl Observer {
         book.add(bucket(&mut of_class.sizes, bytes), bytes);
         book.add_if(&mut self.shape.bounced, bounced, || bounced > 0);
         let copied = match direction {
-            Direction::ToDevice => bounced,
+            Some(Direction::ToDevice) => bounced,
             _ => bounced.saturating_mul(2),
         };
         let sum = &mut self.shape.bounce_copied_bytes;
@@ -213,10 +215,10 @@ fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) 
     }
     let by = &mut shape.directions;
     let by = match direction {
-        Direction::ToDevice => &mut by.to_device,
-        Direction::FromDevice => &mut by.from_device,
-        Direction::Both => &mut by.both,
-        Direction::None => &mut by.none,
+        Some(Direction::ToDevice) => &mut by.to_device,
+        Some(Direction::FromDevice) => &mut by.from_device,
+        Some(Direction::Bidirectional) => &mut by.both,
+        None => &mut by.none,
     };
     book.add(by, bytes);
     let pages = bytes.saturating_add(offset.into()).div_ceil(PAGE);
@@ -232,7 +234,7 @@ fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) 
     book.add_if(&mut shape.above_caches, bytes, || pages > CACHED_PAGES);
     book.add_if(&mut shape.reused, bytes, || known == Known::Yes);
     book.add_if(&mut shape.packets_again, bytes, || {
-        (known, direction) == (Known::Yes, Direction::FromDevice) && bytes < PAGE
+        (known, direction) == (Known::Yes, Some(Direction::FromDevice)) && bytes < PAGE
     });
     shape.reuse_unknown += u64::from(known == Known::Unknown);
     book.add_if(&mut shape.dma_above_4g, bytes, || last(dma, bytes) >= FOUR_GIB);

@@ -2,7 +2,9 @@
 
 use super::{OutOfTable, Pairing, Wanted, map_op, unmap_op};
 use crate::trace::mappings::{FoundInTable, InTable, Named};
-use crate::trace::op::{Class, Direction, Origin};
+use portolan::dma::Direction;
+
+use crate::trace::op::{Class, Origin};
 use crate::trace::outbox::Waits;
 use crate::trace::summary::Summary;
 use crate::trace::unclaimed::{TablePiece, TakenPiece};
@@ -175,7 +177,7 @@ impl Pairing {
             let wanted = Wanted {
                 device,
                 class: Class::Streaming,
-                direction: Direction::Both,
+                direction: Some(Direction::Bidirectional),
                 dma: first.iova,
                 bytes,
                 api: self.unclaimed_api,

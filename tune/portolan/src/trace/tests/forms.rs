@@ -1,5 +1,7 @@
 //! The forms in which tools print an event.
 
+use portolan::dma::Direction;
+
 use super::*;
 
 /// A list's map and unmap, as libtraceevent prints events that it cannot parse.
@@ -25,7 +27,7 @@ fn lists_as_libtraceevent_prints_them_are_read() {
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.into_bytes()))).unwrap();
     let op = reader.next_op().unwrap();
     let OpKind::Map { pieces, dma, bytes, direction, .. } = op.kind else { panic!("no map") };
-    assert_eq!((dma, bytes, direction), (0xbcd0_0000, 8192, Direction::ToDevice));
+    assert_eq!((dma, bytes, direction), (0xbcd0_0000, 8192, Some(Direction::ToDevice)));
     let pas: Vec<_> = pieces.iter().map(|piece| piece.pa.get()).collect();
     assert_eq!(pas, [0x181c_1000, 0x19cf_a000]);
     let sum = drain(reader);
