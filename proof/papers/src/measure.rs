@@ -20,16 +20,16 @@ const MEMORY: u64 = 0x8000_0000;
 /// Access of devices to the pages.
 const RW: Access = Access::READ.union(Access::WRITE);
 
-/// Map or unmap.
+/// The two operations of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum MapOrUnmap {
     /// Mapping a scatter list.
     Map,
     /// Unmapping it.
     Unmap,
 }
 
-impl Direction {
+impl MapOrUnmap {
     /// The name of the case in the published tables and in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl Variant {
     /// where a leaf table spans `table`; `own` is the library's plan.
     pub(crate) fn walk_flush(
         self,
-        direction: Direction,
+        direction: MapOrUnmap,
         bytes: u64,
         table: u64,
         own: Quirks,
@@ -142,7 +142,7 @@ impl Variant {
         };
         let quirks = Quirks { walk_flush, preference: Preference::ByPage, ..Quirks::default() };
         let grouping = match direction {
-            Direction::Unmap if bytes >= table => Grouping::EachTable,
+            MapOrUnmap::Unmap if bytes >= table => Grouping::EachTable,
             _ => Grouping::PagesTogether,
         };
         Way { grouping, quirks }
@@ -215,13 +215,13 @@ pub(crate) fn range(bytes: u64) -> Result<IovaRange> {
 /// If the library or the model refuses: a size that is not a multiple of the granule, or too large.
 pub(crate) fn measure_in(
     space: &dyn Space,
-    direction: Direction,
+    direction: MapOrUnmap,
     bytes: u64,
     grouping: Grouping,
 ) -> Result<Events> {
     let range = range(bytes)?;
     let memory = PhysAddr::new(MEMORY);
-    if direction == Direction::Map {
+    if direction == MapOrUnmap::Map {
         return map(space, range, memory, grouping);
     }
     let before = match grouping {

@@ -20,7 +20,7 @@ use portolan_sim::decode::{AccessKind, TableFormat};
 use portolan_sim::iommu::Temper;
 use portolan_sim::profile::{Event, Profile};
 
-use crate::measure::{CarriedOut, Direction, Events, Met, Space, Way, measure_in, range};
+use crate::measure::{CarriedOut, Events, MapOrUnmap, Met, Space, Way, measure_in, range};
 use portolan_tune::counts::Counts;
 
 type Clock = Arc<PollingClock<Arc<Hardware>>>;
@@ -85,7 +85,7 @@ pub(crate) struct SmmuV2Board {
 /// As [`measure_in`]; and if the machine's tables are not first-stage tables of 4 KiB pages.
 pub(crate) fn measure(
     machine: &Profile,
-    direction: Direction,
+    direction: MapOrUnmap,
     bytes: u64,
     way: Way,
 ) -> Result<Events> {
@@ -209,7 +209,7 @@ mod tests {
             let quirks = Quirks { walk_flush, preference: Preference::ByPage, ..Quirks::default() };
             let way = Way { grouping, quirks };
             let space = SmmuV2Board::new(&machine, 64, way, 0).unwrap();
-            measure_in(&space, Direction::Unmap, 32 << 20, grouping).unwrap();
+            measure_in(&space, MapOrUnmap::Unmap, 32 << 20, grouping).unwrap();
             let counts = space.hardware.registers.counts();
             space.is_sound().unwrap();
             ["TLBIVA", "TLBIVAL", "TLBIASID", "TLBSYNC"].map(|name| counts.of(name))
@@ -230,7 +230,7 @@ mod tests {
             let kept = IovaRange::from_len(Iova::new(1 << 31), 16 << 12).unwrap();
             map_kept(&space, kept);
             space.keep_busy_in(kept);
-            let events = measure_in(&space, Direction::Unmap, 4 << 20, way.grouping).unwrap();
+            let events = measure_in(&space, MapOrUnmap::Unmap, 4 << 20, way.grouping).unwrap();
             space.is_sound().unwrap();
             assert_eq!(space.met().faults, 0);
             (events, space.met().meanwhile)

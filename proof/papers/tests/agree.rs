@@ -35,7 +35,7 @@ fn replayed(profile: &Profile) -> replay::ReplayReport {
 /// Report of `scale`, unless it refuses because the machine's costs of sharing are not known.
 fn scaled(profile: &Profile) -> Option<scale::Report> {
     let options = scale::Options {
-        policies: vec![scale::Policy::Strict, scale::Policy::Lazy],
+        policies: vec![scale::ScalePolicy::Strict, scale::ScalePolicy::Lazy],
         cpus: vec![1, 16],
         seed: 1,
         horizon_ms: 2,
@@ -61,14 +61,14 @@ fn scale_agrees(profile: &Profile, report: &scale::Report, said: &Advice) {
     };
     let rate = |policy, cpus| row(policy, cpus).operations_per_s;
     // Each unmap is as many exits as the others say.
-    let exits = row(scale::Policy::Strict, 1).exits_per_operation;
+    let exits = row(scale::ScalePolicy::Strict, 1).exits_per_operation;
     assert_eq!(exits, unmap.exits as f64, "{name}");
     // One CPU alone has no fewer operations a second than the price of its unmaps leaves.
     let work = profile.workload().unwrap().work.ns;
-    let alone = 1e9 / rate(scale::Policy::Strict, 1);
+    let alone = 1e9 / rate(scale::ScalePolicy::Strict, 1);
     assert!(alone > work.min(unmap.invalidation_ns), "{name}: {alone} {unmap:?}");
     // Where lazy is the default, it is because strict does not grow with the CPUs.
-    let gain = rate(scale::Policy::Lazy, 16) / rate(scale::Policy::Strict, 16);
+    let gain = rate(scale::ScalePolicy::Lazy, 16) / rate(scale::ScalePolicy::Strict, 16);
     assert!(said.kept.policy != "lazy" || gain > 1.5, "{name}: {gain}");
     assert!(scale::text(report, usize::MAX).ends_with(&said.text()), "{name}");
 }

@@ -17,7 +17,7 @@ pub(super) struct ScaleArgs {
     machine: String,
     /// Policy; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
-    policies: Vec<scale::Policy>,
+    policies: Vec<scale::ScalePolicy>,
     /// Number of CPUs; may be repeated. Powers of two and the numbers that were measured if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     cpus: Vec<u16>,

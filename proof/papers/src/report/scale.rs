@@ -4,7 +4,7 @@ use portolan_report::{
     Axis, Figure, Line, Lines, Origin, Page, Plot, Scale, Section, Shape, Table, Unit,
 };
 
-use crate::scale::{Policy, Report, Row};
+use crate::scale::{Report, Row, ScalePolicy};
 use portolan_cli::display::grouped;
 
 /// The page of `report`, which came about as `origin` says.
@@ -74,9 +74,9 @@ fn best(report: &Report) -> Option<String> {
     let most = rows().map(|row| row.cpus).max()?;
     let at_most = || rows().filter(|row| row.cpus == most);
     // Passthrough leaves nothing to choose, and is the limit.
-    let translating = at_most().filter(|row| row.policy != Policy::Identity);
+    let translating = at_most().filter(|row| row.policy != ScalePolicy::Identity);
     let best = translating.max_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s))?;
-    let strict = at_most().find(|row| row.policy == Policy::Strict);
+    let strict = at_most().find(|row| row.policy == ScalePolicy::Strict);
     let mut said = format!(
         "With {most} CPUs {} carries out most, {} operations a second",
         best.policy.name(),

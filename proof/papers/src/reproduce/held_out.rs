@@ -13,7 +13,7 @@ use super::bounds::{Evidence, worst};
 use super::registers;
 use super::rows::error_pct;
 use crate::csv;
-use crate::measure::{Direction, Events, Grouping, Variant, Way};
+use crate::measure::{Events, Grouping, MapOrUnmap, Variant, Way};
 use crate::smmu_v2_board;
 use portolan_cli::display::{table, wrapped};
 use portolan_tune::machines::own_quirks;
@@ -119,7 +119,7 @@ fn batch() -> Result<[f64; 2]> {
     let measured = |grouping| {
         let quirks = Quirks { preference: Preference::ByPage, ..Quirks::default() };
         let events =
-            smmu_v2_board::measure(&profile, Direction::Map, 32 << 20, Way { grouping, quirks })?;
+            smmu_v2_board::measure(&profile, MapOrUnmap::Map, 32 << 20, Way { grouping, quirks })?;
         mapped_us(&profile, &events, None)
     };
     Ok([measured(Grouping::PagesTogether)?, measured(Grouping::Whole)?])
@@ -131,7 +131,7 @@ fn sync() -> Result<[f64; 2]> {
     let own = own_quirks(&profile)?;
     let measured = |variant: Variant| {
         let way = variant.range_flush(own);
-        let events = registers::measure(&profile, Direction::Map, 20 << 20, way)?;
+        let events = registers::measure(&profile, MapOrUnmap::Map, 20 << 20, way)?;
         mapped_us(&profile, &events, Some(Event::CmdPageAfterMap))
     };
     Ok([measured(Variant::Before)?, measured(Variant::After)?])

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use anyhow::{Result, bail};
 
 use crate::csv::{Row, rows_of};
-use crate::measure::Direction;
+use crate::measure::MapOrUnmap;
 
 /// `data/published/qcom-smmu-walk-flush.csv`.
 pub const WALK_FLUSH: &str = include_str!("../../../../data/published/qcom-smmu-walk-flush.csv");
@@ -37,7 +37,7 @@ pub struct WalkFlushRow {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RangeFlushSample {
     /// Map or unmap.
-    pub direction: Direction,
+    pub direction: MapOrUnmap,
     /// Size as published: `128K`, `4M`, `18M`.
     pub size: String,
     /// Flush after each page.
@@ -131,7 +131,7 @@ pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
 pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
     let row = |row: Row<'_>| {
         Ok(RangeFlushSample {
-            direction: row.one_of(0, [Direction::Map, Direction::Unmap], Direction::name)?,
+            direction: row.one_of(0, [MapOrUnmap::Map, MapOrUnmap::Unmap], MapOrUnmap::name)?,
             size: row.text(1).to_owned(),
             before: row.number(2)?,
             after: row.number(3)?,

@@ -25,7 +25,7 @@ use portolan_sim::profile::{Event, Profile};
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::published::{self, RangeFlushSample};
 use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
-use crate::measure::{Direction, Events, Grouping, Variant, Way};
+use crate::measure::{Events, Grouping, MapOrUnmap, Variant, Way};
 use halves::Halves;
 use portolan_tune::least_squares::non_negative;
 use portolan_tune::machines::own_quirks;
@@ -94,7 +94,7 @@ struct Run {
 /// If the published table is malformed, a run fails or the profile lacks a price.
 pub fn reproduce(
     profile: &Profile,
-    measure: &mut dyn FnMut(Direction, u64, Way) -> Result<Events>,
+    measure: &mut dyn FnMut(MapOrUnmap, u64, Way) -> Result<Events>,
     tear_down: &dyn Fn(u64, Way) -> Result<Events>,
 ) -> Result<Reproduction> {
     let table = published::range_flush(published::RANGE_FLUSH)?;
@@ -102,7 +102,7 @@ pub fn reproduce(
     let in_one_piece = Way { grouping: Grouping::OnePiece, quirks: own };
     let mut rows = Vec::new();
     let (mut prices, mut halves) = (Vec::new(), Vec::new());
-    for direction in [Direction::Map, Direction::Unmap] {
+    for direction in [MapOrUnmap::Map, MapOrUnmap::Unmap] {
         let samples: Vec<_> = table.iter().filter(|s| s.direction == direction).collect();
         let mut runs = Vec::new();
         for (size, bytes, usage) in SIZES {
@@ -127,7 +127,7 @@ pub fn reproduce(
             let events = measure(direction, size.1, in_one_piece)?;
             rows.push(sections(direction, size, events, &us, profile)?);
         }
-        if direction == Direction::Unmap {
+        if direction == MapOrUnmap::Unmap {
             for (size, bytes, _) in [SIZES[1], SIZES[2]] {
                 let events = tear_down(bytes, Way::whole(own))?;
                 rows.push(torn_down(size, bytes, &events, &us, profile)?);
@@ -152,10 +152,10 @@ pub fn reproduce(
 }
 
 /// Prices that were fitted on operations of `direction`.
-fn prices_of(direction: Direction, us: &[f64]) -> impl Iterator<Item = FittedPrice> {
+fn prices_of(direction: MapOrUnmap, us: &[f64]) -> impl Iterator<Item = FittedPrice> {
     let events = match direction {
-        Direction::Map => ["map_call", "map_page", "flush after map, its sync included"],
-        Direction::Unmap => ["unmap_call", "unmap_page", "flush after unmap, its sync included"],
+        MapOrUnmap::Map => ["map_call", "map_page", "flush after map, its sync included"],
+        MapOrUnmap::Unmap => ["unmap_call", "unmap_page", "flush after unmap, its sync included"],
     };
     events.into_iter().zip(us).map(move |(event, us)| FittedPrice {
         case: direction.name(),
@@ -167,7 +167,7 @@ fn prices_of(direction: Direction, us: &[f64]) -> impl Iterator<Item = FittedPri
 
 /// The row of memory in one piece, mapped or unmapped whole.
 fn sections(
-    direction: Direction,
+    direction: MapOrUnmap,
     (size, bytes, usage): (&'static str, u64, Use),
     events: Events,
     us: &[f64],
@@ -215,7 +215,7 @@ fn torn_down(
 /// Samples that lie further beyond the largest computed time of their size than the bound allows.
 fn beyond(table: &[RangeFlushSample], rows: &[Row]) -> Vec<String> {
     let mut notes = Vec::new();
-    for direction in [Direction::Map, Direction::Unmap] {
+    for direction in [MapOrUnmap::Map, MapOrUnmap::Unmap] {
         for variant in [Variant::Before, Variant::After] {
             let of = |row: &&Row| {
                 let same = (row.case, row.variant) == (direction.name(), variant.name());
@@ -245,7 +245,7 @@ fn beyond(table: &[RangeFlushSample], rows: &[Row]) -> Vec<String> {
     notes
 }
 
-fn row(direction: Direction, run: &Run, us: &[f64], profile: &Profile) -> Result<Row> {
+fn row(direction: MapOrUnmap, run: &Run, us: &[f64], profile: &Profile) -> Result<Row> {
     let mut computed = fitted_us(&run.events, us);
     let mut computed_range = None;
     if run.variant == Variant::Portolan {
@@ -298,7 +298,7 @@ fn missed_pct([first, last]: [f64; 2], [low, high]: [f64; 2]) -> f64 {
 
 fn bounds(rows: &[Row]) -> Result<Vec<Bound>> {
     let mut bounds = Vec::new();
-    for case in [Direction::Map, Direction::Unmap].map(Direction::name) {
+    for case in [MapOrUnmap::Map, MapOrUnmap::Unmap].map(MapOrUnmap::name) {
         for (variant, without, mechanism) in [
             (Variant::Before, Variant::After, "a flush for each page"),
             (Variant::After, Variant::Before, "one flush an operation"),

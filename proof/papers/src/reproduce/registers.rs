@@ -5,7 +5,7 @@ use portolan::addr::PhysAddr;
 use portolan_sim::profile::Profile;
 
 use super::rows::Row;
-use crate::measure::{Direction, Events, Grouping, Space as _, Way, map, measure_in, range};
+use crate::measure::{Events, Grouping, MapOrUnmap, Space as _, Way, map, measure_in, range};
 use crate::tegra_board::{Board, TABLE};
 use portolan_cli::display;
 use portolan_tune::counts::RegisterWrites;
@@ -16,7 +16,7 @@ use portolan_tune::counts::RegisterWrites;
 /// If the driver or the model refuses, which is a defect.
 pub(super) fn measure(
     machine: &Profile,
-    direction: Direction,
+    direction: MapOrUnmap,
     bytes: u64,
     way: Way,
 ) -> Result<Events> {

@@ -14,7 +14,7 @@ use portolan_sim::profile::{Event, Profile};
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::published::{self, WalkFlushRow};
 use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
-use crate::measure::{Direction, Events, Variant, Way};
+use crate::measure::{Events, MapOrUnmap, Variant, Way};
 use portolan_tune::least_squares::non_negative;
 use portolan_tune::machines::own_quirks;
 
@@ -43,11 +43,11 @@ fn price_name(event: Event) -> &'static str {
 }
 
 /// Number of times that each fitted price is paid.
-fn paid(direction: Direction, events: &Events) -> Vec<f64> {
+fn paid(direction: MapOrUnmap, events: &Events) -> Vec<f64> {
     let whole = events.tables > 0;
     let columns = match direction {
-        Direction::Map => vec![events.calls, events.single_pages],
-        Direction::Unmap => vec![
+        MapOrUnmap::Map => vec![events.calls, events.single_pages],
+        MapOrUnmap::Unmap => vec![
             if whole { 0 } else { events.calls },
             events.single_pages,
             events.counts.page + events.counts.range + events.counts.context,
@@ -63,11 +63,11 @@ fn dot(counts: &[f64], prices: &[f64]) -> f64 {
 }
 
 /// Microseconds of Portolan's way: fitted prices, and the profile's for events that were not published.
-fn ours(direction: Direction, events: &Events, us: &[f64], profile: &Profile) -> Result<f64> {
+fn ours(direction: MapOrUnmap, events: &Events, us: &[f64], profile: &Profile) -> Result<f64> {
     let price = |event| profile.price(event).map(|ns| ns / 1000.0);
     let entries = events.run_pages as f64 * price(Event::PteWrite)?;
     let mut counts = paid(direction, events);
-    if direction == Direction::Map {
+    if direction == MapOrUnmap::Map {
         return Ok(dot(&counts, us) + entries);
     }
     if events.tables == 0 {
@@ -82,14 +82,14 @@ fn ours(direction: Direction, events: &Events, us: &[f64], profile: &Profile) ->
 
 /// Range of [`ours`]: the prices that it has from elsewhere at their ends.
 fn own_range(
-    direction: Direction,
+    direction: MapOrUnmap,
     events: &Events,
     us: &[f64],
     profile: &Profile,
 ) -> Result<Ranged> {
     let price = |event| profile.price(event).map(|ns| ns / 1000.0);
     let computed = ours(direction, events, us, profile)?;
-    let whole_tables = direction == Direction::Unmap && events.tables > 0;
+    let whole_tables = direction == MapOrUnmap::Unmap && events.tables > 0;
     let (known, most) = match whole_tables {
         true => {
             let syncs = events.counts.sync as f64;
@@ -116,14 +116,14 @@ type Run = (u64, Variant, Option<f64>, Events);
 
 fn runs(
     table: &[WalkFlushRow],
-    direction: Direction,
+    direction: MapOrUnmap,
     measure: &mut dyn FnMut(Variant, u64) -> Result<Events>,
 ) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for row in table {
         let [before, after] = match direction {
-            Direction::Map => row.map,
-            Direction::Unmap => row.unmap,
+            MapOrUnmap::Map => row.map,
+            MapOrUnmap::Unmap => row.unmap,
         };
         let variants = [
             (Variant::Before, Some(before)),
@@ -145,21 +145,21 @@ fn runs(
 pub fn reproduce(
     profile: &Profile,
     table_span: u64,
-    measure: &mut dyn FnMut(Direction, u64, Way) -> Result<Events>,
+    measure: &mut dyn FnMut(MapOrUnmap, u64, Way) -> Result<Events>,
 ) -> Result<Reproduction> {
     let table = published::walk_flush(published::WALK_FLUSH)?;
     let own = own_quirks(profile)?;
     let mut rows = Vec::new();
     let mut prices = Vec::new();
-    for direction in [Direction::Map, Direction::Unmap] {
+    for direction in [MapOrUnmap::Map, MapOrUnmap::Unmap] {
         let mut run = |variant: Variant, bytes| {
             let way = variant.walk_flush(direction, bytes, table_span, own);
             measure(direction, bytes, way)
         };
         let runs = runs(&table, direction, &mut run)?;
         let names: &[Event] = match direction {
-            Direction::Map => &MAP_PRICES,
-            Direction::Unmap => &UNMAP_PRICES,
+            MapOrUnmap::Map => &MAP_PRICES,
+            MapOrUnmap::Unmap => &UNMAP_PRICES,
         };
         let fitted = runs.iter().filter(|run| run.0 <= FITTED_UP_TO);
         let (counts, values): (Vec<_>, Vec<_>) = fitted

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::point::{Load, Way, simulate};
 use super::published::Published;
-use super::{Options, Policy};
-use portolan_sim::profile::Profile;
+use super::{Options, ScalePolicy};
+use portolan_model::profile::Profile;
 
 /// Candidates for the work, in nanoseconds.
 const RANGE: (f64, f64) = (1_000.0, 200_000.0);
@@ -72,7 +72,7 @@ impl Fit {
         let mut cores = Vec::new();
         let mut ratios = Vec::new();
         for figure in published.fitted() {
-            let way = Way::of(Policy::Strict, figure.cpus, options);
+            let way = Way::of(ScalePolicy::Strict, figure.cpus, options);
             let outcome = simulate(profile, &load, &way)?;
             cores.push(figure.cpus);
             ratios.push(outcome.operations_per_s * 8.0 / 1e9 / figure.value);

@@ -30,7 +30,7 @@ const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 144];
 
 /// Time at which unmapped memory is invalidated, and the CPU that does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
+pub enum ScalePolicy {
     /// No translation.
     #[value(name = "passthrough")]
     Identity,
@@ -44,7 +44,7 @@ pub enum Policy {
     Lazy,
 }
 
-impl Policy {
+impl ScalePolicy {
     /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Policy {
     }
 }
 
-impl Serialize for Policy {
+impl Serialize for ScalePolicy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
@@ -67,7 +67,7 @@ impl Serialize for Policy {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The policy.
-    pub policy: Policy,
+    pub policy: ScalePolicy,
     /// Difference from the profile, if there is one.
     pub with: Option<String>,
     /// CPUs.
@@ -111,7 +111,7 @@ pub struct Report {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Policies; all if empty.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<ScalePolicy>,
     /// Numbers of CPUs; the usual ones if empty.
     pub cpus: Vec<usize>,
     /// Seed of all that is random.
@@ -122,7 +122,7 @@ pub struct Options {
 
 /// A row to be computed.
 struct Task {
-    policy: Policy,
+    policy: ScalePolicy,
     cpus: usize,
     exit_ns: Option<f64>,
 }
@@ -166,7 +166,7 @@ pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
 
 fn tasks(profile: &Profile, options: &Options, published: &published::Published) -> Vec<Task> {
     let policies = match options.policies.as_slice() {
-        [] => Policy::value_variants(),
+        [] => ScalePolicy::value_variants(),
         some => some,
     };
     let mut counts = options.cpus.clone();
@@ -184,7 +184,7 @@ fn tasks(profile: &Profile, options: &Options, published: &published::Published)
         }
         let task = |cpus, exit_ns| Task { policy, cpus, exit_ns };
         tasks.extend(counts.iter().map(|&cpus| task(cpus, None)));
-        if policy == Policy::Strict {
+        if policy == ScalePolicy::Strict {
             let slow = published.slow_submissions(profile);
             tasks.extend(slow.into_iter().map(|(cpus, ns)| task(cpus, Some(ns))));
         }

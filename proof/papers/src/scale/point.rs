@@ -19,7 +19,7 @@ use portolan_sim::iommu::CommandPrices;
 use portolan_sim::profile::{Event, Profile, Workload};
 
 use super::walks::{Since, Walks};
-use super::{Options, Policy};
+use super::{Options, ScalePolicy};
 use crate::buffers::{buffer, simulated};
 use portolan_tune::buffers::Memory;
 use portolan_tune::fixture::{self, CONTEXT, LabDomain};
@@ -59,7 +59,7 @@ impl Load {
 #[derive(Clone, Debug)]
 pub struct Way {
     /// The policy.
-    pub policy: Policy,
+    pub policy: ScalePolicy,
     /// CPUs.
     pub cpus: usize,
     /// The price of an exit, if not the profile's.
@@ -72,7 +72,7 @@ pub struct Way {
 
 impl Way {
     /// `policy` on `cpus` CPUs.
-    pub fn of(policy: Policy, cpus: usize, options: &Options) -> Self {
+    pub fn of(policy: ScalePolicy, cpus: usize, options: &Options) -> Self {
         Self {
             policy,
             cpus,
@@ -164,19 +164,19 @@ impl<'b> Bench<'b> {
         let table = PageTable::new(format, tables)?;
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let queue: Arc<dyn TagPool> = match way.policy {
-            Policy::Combined | Policy::Deferred => {
+            ScalePolicy::Combined | ScalePolicy::Deferred => {
                 let (ranges, options) = (Ranges::of(&caps), combining(submission.today));
                 let below = Arc::clone(&server);
                 Arc::new(Combined::new(cpus.clone(), below, ranges, options))
             }
-            Policy::Identity | Policy::Strict | Policy::Lazy => server.clone(),
+            ScalePolicy::Identity | ScalePolicy::Strict | ScalePolicy::Lazy => server.clone(),
         };
         let domain = LabDomain::<F>::new(table, CONTEXT, caps, quirks, queue);
         let mut options = SpaceOptions::default();
         options.policy = match way.policy {
-            Policy::Identity | Policy::Strict | Policy::Combined => Unmaps::Strict,
-            Policy::Deferred => Unmaps::Deferred,
-            Policy::Lazy => Unmaps::Lazy,
+            ScalePolicy::Identity | ScalePolicy::Strict | ScalePolicy::Combined => Unmaps::Strict,
+            ScalePolicy::Deferred => Unmaps::Deferred,
+            ScalePolicy::Lazy => Unmaps::Lazy,
         };
         let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated())?;
@@ -255,7 +255,7 @@ impl<'b> Bench<'b> {
 
     /// One operation.
     fn once(&self, memory: PhysRange, deferred: &mut Vec<Kept>) -> Result<()> {
-        if self.way.policy == Policy::Identity {
+        if self.way.policy == ScalePolicy::Identity {
             self.transfer(None);
             return Ok(());
         }
@@ -264,12 +264,12 @@ impl<'b> Bench<'b> {
         self.cpus.work(self.calls[0]);
         let mapped = self.device.map(buffer(memory), FromDevice);
         let mapping = mapped.map_err(|failed| anyhow!("a map was refused: {}", failed.error))?;
-        if self.way.policy == Policy::Strict {
+        if self.way.policy == ScalePolicy::Strict {
             self.server.after_map();
         }
         self.transfer(Some((mapping.iova(), before)));
         self.cpus.work(self.calls[1]);
-        if self.way.policy == Policy::Deferred {
+        if self.way.policy == ScalePolicy::Deferred {
             let Ok(one) = mapping.defer() else {
                 bail!("a mapping was not deferred");
             };

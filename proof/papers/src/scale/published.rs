@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use portolan_sim::profile::{Event, Profile};
 
-use super::Policy;
+use super::ScalePolicy;
 use crate::csv::{self, Row};
 
 const GRACE: &str = include_str!("../../../../data/published/grace-iops.csv");
@@ -16,7 +16,7 @@ const FITTED_CORES: usize = 8;
 /// One figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figure {
-    pub policy: Policy,
+    pub policy: ScalePolicy,
     pub cpus: usize,
     pub value: f64,
     pub unit: &'static str,
@@ -54,14 +54,14 @@ impl Published {
     }
 
     /// Numbers of CPUs that have a figure for `policy`.
-    pub(super) fn counts(&self, policy: Policy) -> Vec<usize> {
+    pub(super) fn counts(&self, policy: ScalePolicy) -> Vec<usize> {
         let of_policy = |figure: &&Figure| figure.policy == policy;
         let found = self.figures.iter().filter(of_policy);
         found.map(|figure| figure.cpus).collect()
     }
 
     /// The figure for one row.
-    pub(super) fn find(&self, policy: Policy, cpus: usize) -> Option<&Figure> {
+    pub(super) fn find(&self, policy: ScalePolicy, cpus: usize) -> Option<&Figure> {
         let same = |figure: &&Figure| figure.policy == policy && figure.cpus == cpus;
         self.figures.iter().find(same)
     }
@@ -83,7 +83,7 @@ impl Published {
 
 fn grace(text: &str) -> Result<Published> {
     let figure = |row: Row<'_>| {
-        let Ok(policy) = Policy::from_str(row.text(0), false) else {
+        let Ok(policy) = ScalePolicy::from_str(row.text(0), false) else {
             bail!("line {}: `{}` is not a policy", row.line, row.text(0));
         };
         Ok(Figure {
@@ -92,7 +92,7 @@ fn grace(text: &str) -> Result<Published> {
             value: row.number(2)?,
             unit: "operations/s",
             // The device's price and the queue's.
-            fitted: policy != Policy::Lazy,
+            fitted: policy != ScalePolicy::Lazy,
             submit_us: None,
         })
     };
@@ -105,7 +105,7 @@ fn nested(text: &str) -> Result<Published> {
         let cpus = row.number(0)? as usize;
         let known = !row.text(2).is_empty();
         Ok(Figure {
-            policy: Policy::Strict,
+            policy: ScalePolicy::Strict,
             cpus,
             value: row.number(1)?,
             unit: "Gbit/s",
@@ -125,11 +125,11 @@ mod tests {
     fn embedded_figures_are_read() {
         let nested = of("vtd-nested").unwrap();
         assert_eq!(nested.fitted().count(), 4);
-        assert_eq!(nested.counts(Policy::Strict), [1, 2, 4, 8, 16, 20]);
+        assert_eq!(nested.counts(ScalePolicy::Strict), [1, 2, 4, 8, 16, 20]);
         assert_eq!(nested.figures[5].submit_us, Some(69.0));
         assert!(nested.is_by_cores());
         let grace = of("grace").unwrap();
-        assert_eq!(grace.find(Policy::Strict, 144).unwrap().value, 2.8e6);
+        assert_eq!(grace.find(ScalePolicy::Strict, 144).unwrap().value, 2.8e6);
         assert!(!grace.is_by_cores());
         assert_eq!(of("sm8150").unwrap(), Published::default());
     }

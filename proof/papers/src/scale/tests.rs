@@ -4,11 +4,11 @@ use portolan_sim::profile::Profile;
 
 use super::*;
 
-fn options(policies: &[Policy], cpus: &[usize], horizon_ms: u64) -> Options {
+fn options(policies: &[ScalePolicy], cpus: &[usize], horizon_ms: u64) -> Options {
     Options { policies: policies.to_vec(), cpus: cpus.to_vec(), seed: 1, horizon_ms }
 }
 
-fn rates(report: &Report, policy: Policy) -> Vec<f64> {
+fn rates(report: &Report, policy: ScalePolicy) -> Vec<f64> {
     let of_policy = |row: &&Row| row.policy == policy && row.with.is_none();
     let rows = report.rows.iter().filter(of_policy);
     rows.map(|row| row.operations_per_s).collect()
@@ -17,10 +17,10 @@ fn rates(report: &Report, policy: Policy) -> Vec<f64> {
 #[test]
 fn combined_rises_where_strict_is_at_its_end() {
     let profile = Profile::by_name("vtd-nested").unwrap();
-    let policies = [Policy::Strict, Policy::Combined];
+    let policies = [ScalePolicy::Strict, ScalePolicy::Combined];
     let report = run(&profile, &options(&policies, &[8, 32, 64], 4)).unwrap();
-    let strict = rates(&report, Policy::Strict);
-    let combined = rates(&report, Policy::Combined);
+    let strict = rates(&report, ScalePolicy::Strict);
+    let combined = rates(&report, ScalePolicy::Combined);
     assert!(strict[2] < strict[0] * 1.2, "{strict:?}");
     assert!(combined[2] > combined[1] * 1.2, "{combined:?}");
     assert!(combined[2] > strict[2] * 3.0, "{combined:?} {strict:?}");
@@ -44,14 +44,14 @@ fn the_strict_row_of_grace_meets_what_it_was_fitted_on() {
         let error = row.operations_per_s / published - 1.0;
         assert!(error.abs() < 0.03, "{row:?}");
     }
-    let combined = rates(&report, Policy::Combined)[0];
-    assert!(combined > 3.0 * rates(&report, Policy::Strict)[0], "{combined}");
+    let combined = rates(&report, ScalePolicy::Combined)[0];
+    assert!(combined > 3.0 * rates(&report, ScalePolicy::Strict)[0], "{combined}");
 }
 
 #[test]
 fn equal_seeds_give_equal_rows() {
     let profile = Profile::by_name("grace").unwrap();
-    let policies = [Policy::Combined, Policy::Deferred, Policy::Lazy];
+    let policies = [ScalePolicy::Combined, ScalePolicy::Deferred, ScalePolicy::Lazy];
     let once = || run(&profile, &options(&policies, &[3, 12], 1)).unwrap();
     let (one, other) = (once(), once());
     for (a, b) in one.rows.iter().zip(&other.rows) {

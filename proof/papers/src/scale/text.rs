@@ -1,6 +1,6 @@
 //! The rows for people.
 
-use super::{Policy, Report, Row};
+use super::{Report, Row, ScalePolicy};
 use portolan_cli::display::{grouped, table, wrapped};
 
 /// Meaning of the columns, for `--help`.
@@ -68,7 +68,8 @@ pub fn text(report: &Report, columns: usize) -> String {
 
 /// Tells if no device reaches memory that was unmapped and is in use again.
 fn is_closed(row: &Row) -> bool {
-    matches!(row.policy, Policy::Strict | Policy::Combined | Policy::Deferred) && row.with.is_none()
+    matches!(row.policy, ScalePolicy::Strict | ScalePolicy::Combined | ScalePolicy::Deferred)
+        && row.with.is_none()
 }
 
 /// Tells if `row` does most of the closed ones on as many CPUs, if there are others.
@@ -83,18 +84,19 @@ fn answer(report: &Report) -> String {
     let most = report.rows.iter().map(|row| row.cpus).max().unwrap_or(0);
     let of = report.rows.iter();
     let of = of.filter(|row| row.cpus == most && row.with.is_none());
-    let (strict, others): (Vec<&Row>, Vec<&Row>) = of.partition(|row| row.policy == Policy::Strict);
+    let (strict, others): (Vec<&Row>, Vec<&Row>) =
+        of.partition(|row| row.policy == ScalePolicy::Strict);
     let base = strict.first().map(|row| row.operations_per_s);
     let base = base.filter(|base| *base > 0.0);
     let each = strict.iter().chain(&others).map(|row| {
         let but = match row.policy {
-            Policy::Identity => " (no translation: devices reach all memory)",
-            Policy::Lazy => " (devices reach unmapped memory for a while)",
+            ScalePolicy::Identity => " (no translation: devices reach all memory)",
+            ScalePolicy::Lazy => " (devices reach unmapped memory for a while)",
             _ => "",
         };
         let number = grouped(row.operations_per_s.round() as u64);
         let times = base.map_or(String::new(), |base| match row.policy {
-            Policy::Strict => String::new(),
+            ScalePolicy::Strict => String::new(),
             _ => format!(", {:.1} times as many", row.operations_per_s / base),
         });
         format!("{} {number}{times}{but}", row.policy.name())

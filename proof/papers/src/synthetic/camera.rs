@@ -15,7 +15,7 @@ use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::waits::{Waits, waits};
-use crate::measure::{Direction, Events, Grouping, Space, Variant, Way, map, unmap};
+use crate::measure::{Events, Grouping, MapOrUnmap, Space, Variant, Way, map, unmap};
 use crate::smmu_v2_board::{SmmuV2Board, TABLE_SPAN};
 use crate::tegra_board::Board;
 use portolan_tune::counts::{Counts, RegisterWrites};
@@ -125,15 +125,17 @@ struct Prices {
 }
 
 impl Prices {
-    fn of(profile: &Profile, unit: Unit, direction: Direction, safe_ns: u64) -> Result<Self> {
+    fn of(profile: &Profile, unit: Unit, direction: MapOrUnmap, safe_ns: u64) -> Result<Self> {
         let price = |event| profile.price(event).context("a price of the machine");
         let [call, page, flush] = match (direction, unit) {
-            (Direction::Map, Unit::Tegra) => {
+            (MapOrUnmap::Map, Unit::Tegra) => {
                 [Event::MapCall, Event::MapPage, Event::CmdPageAfterMap]
             }
-            (Direction::Map, Unit::Qualcomm) => [Event::MapCall, Event::MapPage, Event::CmdPage],
-            (Direction::Unmap, Unit::Tegra) => [Event::UnmapCall, Event::UnmapPage, Event::CmdPage],
-            (Direction::Unmap, Unit::Qualcomm) => {
+            (MapOrUnmap::Map, Unit::Qualcomm) => [Event::MapCall, Event::MapPage, Event::CmdPage],
+            (MapOrUnmap::Unmap, Unit::Tegra) => {
+                [Event::UnmapCall, Event::UnmapPage, Event::CmdPage]
+            }
+            (MapOrUnmap::Unmap, Unit::Qualcomm) => {
                 [Event::UnmapCallTables, Event::UnmapPage, Event::CmdPage]
             }
         };
@@ -144,7 +146,7 @@ impl Prices {
             sync: price(Event::Sync)? + safe_ns as f64,
             entry: match (direction, unit) {
                 // Whole tables leave with one write each.
-                (Direction::Unmap, Unit::Qualcomm) => 0.0,
+                (MapOrUnmap::Unmap, Unit::Qualcomm) => 0.0,
                 _ => price(Event::PteWrite)?,
             },
             line: match profile.capabilities().walker {
@@ -254,7 +256,7 @@ fn run_way(
     buffers: u64,
 ) -> Result<WayReport> {
     let own = own_quirks(profile)?;
-    let sides = [Direction::Map, Direction::Unmap];
+    let sides = [MapOrUnmap::Map, MapOrUnmap::Unmap];
     let ways = sides.map(|direction| match unit {
         Unit::Tegra => variant.range_flush(own),
         Unit::Qualcomm => variant.walk_flush(direction, BUFFER, TABLE_SPAN.bytes(), own),

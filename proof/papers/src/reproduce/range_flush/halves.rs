@@ -5,14 +5,14 @@
 //! line is known only to be at least nothing, and at most the time that makes one of these prices nothing. A line
 //! written back after a map takes as long as one after an unmap, so the tighter of both bounds holds for both.
 
-use super::{Direction, Events, Evidence, Ranged, Row, Run, Variant, fitted_us};
+use super::{Events, Evidence, MapOrUnmap, Ranged, Row, Run, Variant, fitted_us};
 
 /// The size that is split: the largest whose prices are fitted.
 const SIZE: &str = "4M";
 
 /// A map or unmap of [`SIZE`], before and after.
 pub(super) struct Halves {
-    direction: Direction,
+    direction: MapOrUnmap,
     bytes: u64,
     before: Events,
     after: Events,
@@ -24,7 +24,7 @@ pub(super) struct Halves {
 
 impl Halves {
     /// Of `runs` with the fitted prices `us`, if they have both.
-    pub(super) fn of(direction: Direction, runs: &[Run], us: &[f64]) -> Option<Self> {
+    pub(super) fn of(direction: MapOrUnmap, runs: &[Run], us: &[f64]) -> Option<Self> {
         let find = |variant| {
             let same = |run: &&Run| (run.size, run.variant) == (SIZE, variant);
             runs.iter().find(same)
