@@ -1,8 +1,8 @@
 //! `explain`, `replay` and `scale` say the same of each machine: one default, one price of an unmap,
 //! and no advice that speaks against the default.
 
-use portolan_model::profile::Profile;
 use portolan_papers::scale;
+use portolan_sim::profile::Profile;
 use portolan_tune::advice::Advice;
 use portolan_tune::explain;
 use portolan_tune::replay::{self, Policy, Replay, Target};

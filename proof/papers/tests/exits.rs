@@ -14,13 +14,13 @@ use portolan::iommu::Domain;
 use portolan::platform::{Mmio, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan_chips::chips::SKYLAKE_SP;
+use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::vtd::{VtdIdentification, VtdMachine, VtdSetup};
 use portolan_hw::vtd::{Config, Mode, Vtd};
-use portolan_model::chips::SKYLAKE_SP;
-use portolan_model::counters::doorbells;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::profile::Profile;
-use portolan_model::vtd::{VtdIdentification, VtdMachine, VtdSetup};
 use portolan_papers::reproduce::TABLE_WRITES;
+use portolan_sim::counters::doorbells;
+use portolan_sim::profile::Profile;
 use portolan_tune::advice::Advice;
 
 const BASE: u64 = 1 << 20;

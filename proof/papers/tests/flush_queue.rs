@@ -1,7 +1,7 @@
 //! The flush-queue reproduction: counts by arithmetic, the fitted rows, and the rule.
 
-use portolan_model::profile::{Event, Profile};
 use portolan_papers::reproduce::{self, FlushQueue, Throughput};
+use portolan_sim::profile::{Event, Profile};
 use portolan_tune::counts::Counts;
 
 fn row<'r>(of: &'r FlushQueue, stage: &str, variant: &str) -> &'r Throughput {

@@ -1,8 +1,8 @@
 //! The recomputed tables: exact command counts, bounds on predictions, and that the prices in the
 //! machine profiles are the ones that the fit finds.
 
-use portolan_model::profile::{Event, Profile};
 use portolan_papers::reproduce::{self, Reproduction, Row};
+use portolan_sim::profile::{Event, Profile};
 use portolan_tune::counts::Counts;
 
 const MIB: u64 = 1 << 20;

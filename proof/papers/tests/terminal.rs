@@ -8,8 +8,8 @@ mod screen;
 
 use fits::{everywhere, has_words};
 use portolan_cli::display::width;
-use portolan_model::profile::Profile;
 use portolan_papers::{reproduce, scale, synthetic};
+use portolan_sim::profile::Profile;
 use screen::{fits_terminals, terminal};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portolan-papers");

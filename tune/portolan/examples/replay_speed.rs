@@ -7,7 +7,7 @@ use std::io::{Cursor, Read};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::replay::{self, Policy, Replay};
 use portolan_tune::trace::{Reader, open_bytes};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use portolan::dma::PolicyPreference;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::linux::{
     CachingMode, CpuTime, Kernel, LinuxReport, Options, Release, Rules, StageName,
 };

@@ -4,7 +4,7 @@
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::replay::{Policy, Replay, ReplayReport, Swiotlb, TraceInput};
 
 fn replay(trace: &str) -> ReplayReport {

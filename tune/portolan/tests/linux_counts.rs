@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::replay::{Policy, Replay};
 use portolan_tune::trace;
 

@@ -21,7 +21,7 @@ use portolan::platform::{
 };
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::replay::{Policy as Replayed, Replay};
 use portolan_tune::trace::{OpKind, Reader};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use portolan::inval::RangeForm;
 use portolan_hw::smmuv2::{Implementation, WaitForSafe};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::replay::{Policy, Replay};
 use portolan_tune::trace;
 
@@ -51,7 +51,7 @@ fn the_library_s_own_plan_is_never_dearer_than_the_best_fixed_one_by_more_than_5
 fn qualcomm_s_driver_has_the_threshold_of_its_prices() {
     let profile = Profile::by_name("sm8150").unwrap();
     let price = |event| profile.price(event).unwrap().round() as u64;
-    use portolan_model::profile::Event;
+    use portolan_sim::profile::Event;
     let walk = u64::from(profile.format().levels()) * price(Event::IotlbMissStep);
     let threshold = (price(Event::CmdContext) + walk) / price(Event::CmdPage);
     let driver = Implementation::Qualcomm(WaitForSafe::Off).quirks();

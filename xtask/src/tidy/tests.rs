@@ -106,7 +106,8 @@ fn arrows_run_one_way() {
         .unwrap()
     };
     let found = |name, on, kind| arrows::findings(&metadata(name, on, kind)).len();
-    assert_eq!(found("portolan-tune", "portolan-chips", "null"), 0);
+    assert_eq!(found("portolan-tune", "portolan-sim", "null"), 0);
+    assert_eq!(found("portolan-tune", "portolan-chips", "null"), 1);
     assert_eq!(found("portolan-tune", "portolan-verify", "null"), 1);
     assert_eq!(found("portolan", "portolan-chips", "null"), 1);
     assert_eq!(found("portolan", "portolan-chips", "\"dev\""), 0);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::point::{Load, Way, simulate};
 use super::published::Published;
 use super::{Options, ScalePolicy};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 /// Candidates for the work, in nanoseconds.
 const RANGE: (f64, f64) = (1_000.0, 200_000.0);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use portolan::dma::PolicyPreference;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 
 use super::{Options, Rules};
 

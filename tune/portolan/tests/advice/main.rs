@@ -7,7 +7,7 @@ mod requests;
 use std::collections::HashSet;
 
 use load::{DISK, Load, Queues};
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::replay::{self, Now, Policy, Replay, ReplayReport, Rule, Setting};
 use portolan_tune::trace::Reader;
 
@@ -231,7 +231,7 @@ fn huge_pages_are_advised_for_lists_of_single_pages() {
     let found = given.iter().find(|setting| setting.rule == Rule::HugePages).unwrap();
     let saving = found.effect.saving.unwrap();
     // 15 calls fewer for each of 300 lists, at the price of the profile.
-    let price = xeon.price(portolan_model::profile::Event::LinuxPiece).unwrap();
+    let price = xeon.price(portolan_sim::profile::Event::LinuxPiece).unwrap();
     let calls = (saving.before_us - saving.after_us) * 1000.0 / price;
     assert!((calls - 15.0 * 300.0).abs() < 1e-6 && saving.range_pct[0] == 0.0, "{saving:?}");
 }

@@ -9,7 +9,7 @@ mod screen;
 use std::path::Path;
 
 use portolan::dma::PolicyPreference;
-use portolan_model::profile::Profile;
+use portolan_sim::profile::Profile;
 use portolan_tune::linux::LinuxArgs;
 use portolan_tune::replay::{Policy, Replay, TraceInput};
 use portolan_tune::{explain, firmware, machines, replay};
