@@ -10,12 +10,16 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan", &[]),
     ("portolan-spec", &[]),
-    ("portolan-hw", &["portolan", "portolan-spec"]),
-    ("portolan-bare", &["portolan", "portolan-hw"]),
+    ("portolan-tables", &["portolan"]),
+    ("portolan-hw", &["portolan", "portolan-spec", "portolan-tables"]),
+    ("portolan-bare", &["portolan", "portolan-tables", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-spec", "portolan-hw"]),
     ("portolan-sim", &["portolan"]),
     ("portolan-chips", &["portolan", "portolan-sim"]),
-    ("portolan-qemu", &["portolan", "portolan-spec", "portolan-hw", "portolan-bare"]),
+    (
+        "portolan-qemu",
+        &["portolan", "portolan-spec", "portolan-tables", "portolan-hw", "portolan-bare"],
+    ),
     ("portolan-linux", &["portolan"]),
     ("portolan-vmm", &["portolan", "portolan-spec"]),
     ("portolan-cli", &[]),
@@ -23,7 +27,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Nothing that only the other programs run: it would be compiled before the first replay.
     (
         "portolan-tune",
-        &["portolan", "portolan-hw", "portolan-sim", "portolan-cli", "portolan-report"],
+        &[
+            "portolan",
+            "portolan-tables",
+            "portolan-hw",
+            "portolan-sim",
+            "portolan-cli",
+            "portolan-report",
+        ],
     ),
     (
         "portolan-papers",
@@ -46,6 +57,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 const BACKENDS: &[&str] = &[
     "portolan",
+    "portolan-tables",
     "portolan-hw",
     "portolan-sim",
     "portolan-chips",

@@ -1,4 +1,4 @@
-//! The page of `replay --synthetic camera`: costs of a buffer in each way, and the unit's work for it.
+//! The page of `synthetic camera`: costs of a buffer in each way, and the unit's work for it.
 
 use portolan_report::{
     Arrangement, Axis, Bars, Figure, Mark, MarkRow, Marks, Origin, Page, Plot, Section, Series,
