@@ -4,8 +4,8 @@
 //! The operations go through the driver of Tegra's SMMU, or of Qualcomm's SMMUv2, onto the model of its
 //! registers; times are events times the prices of the machine's profile, which were fitted on published
 //! latencies (`portolan-papers reproduce range-flush`, `walk-flush`). Beside its buffers the camera uses 64 pages that
-//! stay mapped, one after each page that it fills: translations of them that an invalidation drops have to be walked for
-//! again. On Qualcomm's it uses them while the driver waits as well, and each way is run with wait-for-safe off and
+//! stay mapped, one after each page that it fills: translations of them that an invalidation drops have to be walked
+//! for again. On Qualcomm's it uses them while the driver waits as well, and each way is run with wait-for-safe off and
 //! on. Other costs of a frame are left out.
 
 use anyhow::{Context, Result, bail, ensure};
