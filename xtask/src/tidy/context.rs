@@ -31,10 +31,10 @@ const MARK: &str = "*Context.*";
 const CONTEXTS: &[&str] = &["interrupt", "atomic", "task"];
 
 /// A file of a crate.
-struct File<'a> {
-    path: &'a str,
+pub(super) struct File<'a> {
+    pub(super) path: &'a str,
     text: &'a str,
-    declared: Declared,
+    pub(super) declared: Declared,
 }
 
 impl File<'_> {
@@ -44,25 +44,30 @@ impl File<'_> {
 }
 
 /// Files by their module, as `["dma", "copies"]`.
-type Modules<'a> = BTreeMap<Vec<&'a str>, File<'a>>;
+pub(super) type Modules<'a> = BTreeMap<Vec<&'a str>, File<'a>>;
 
 /// Checks the files, path and text, that are of the crates in question.
 pub(super) fn check(files: &[(String, String)]) -> Vec<Finding> {
     let mut found = Vec::new();
     for source in SOURCES {
-        let files = files.iter();
-        let mut modules: Modules = files.filter_map(|file| read(source, file)).collect();
-        let tests = tests_of(&modules);
-        let is_of = |module: &[&str], test: &Vec<String>| {
-            module.len() >= test.len() && module.iter().zip(test).all(|(a, b)| a == b)
-        };
-        modules.retain(|module, _| !tests.iter().any(|test| is_of(module, test)));
+        let modules = product(source, files);
         for (module, file) in &modules {
             found.extend(nameless(file));
             found.extend(silent(&modules, module, file));
         }
     }
     found
+}
+
+/// The files of the crate whose sources are below `source`, without those for tests.
+pub(super) fn product<'a>(source: &str, files: &'a [(String, String)]) -> Modules<'a> {
+    let mut modules: Modules = files.iter().filter_map(|file| read(source, file)).collect();
+    let tests = tests_of(&modules);
+    let is_of = |module: &[&str], test: &Vec<String>| {
+        module.len() >= test.len() && module.iter().zip(test).all(|(a, b)| a == b)
+    };
+    modules.retain(|module, _| !tests.iter().any(|test| is_of(module, test)));
+    modules
 }
 
 /// Module of a file of the crate whose sources are below `source`, and the file's declarations.

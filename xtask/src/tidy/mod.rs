@@ -9,6 +9,7 @@ mod modules;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod type_names;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -92,6 +93,8 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         packages: &arrows::packages(root, &metadata),
         dependencies: &arrows::external(&metadata),
     }));
+    let repeated = std::fs::read_to_string(root.join(type_names::FILE))?;
+    found.extend(type_names::check(&sources, &toml::from_str(&repeated)?));
     found.extend(mistakes(root)?);
     let shown = std::fs::read_to_string(root.join("docs/modules.md"))?;
     found.extend(modules::check(&sources, &shown));

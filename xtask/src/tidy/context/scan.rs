@@ -1,4 +1,4 @@
-//! Declarations of a file, read line by line: public functions, types, modules, and those of them
+//! Declarations of a file, read line by line: public functions, types, traits, modules, and those of them
 //! whose documentation has a line on the context of calling.
 //!
 //! It reads source that rustfmt has formatted. It does not know block comments and strings of
@@ -9,13 +9,15 @@ use crate::tidy::rules::code_of;
 
 /// Declarations of a file.
 #[derive(Debug, Default)]
-pub(super) struct Declared {
+pub(in crate::tidy) struct Declared {
     /// The header of the file has the line.
     pub(super) said: bool,
     /// The whole file is for tests.
     pub(super) test: bool,
     pub(super) functions: Vec<Function>,
-    pub(super) types: Vec<Type>,
+    pub(in crate::tidy) types: Vec<Type>,
+    /// Names of the traits.
+    pub(in crate::tidy) traits: Vec<String>,
     /// Modules in files of their own that are for tests.
     pub(super) test_modules: Vec<String>,
     pub(super) balance: Balance,
@@ -33,8 +35,8 @@ pub(super) struct Function {
 }
 
 #[derive(Debug)]
-pub(super) struct Type {
-    pub(super) name: String,
+pub(in crate::tidy) struct Type {
+    pub(in crate::tidy) name: String,
     pub(super) said: bool,
 }
 
@@ -184,7 +186,10 @@ impl Scanner {
                 self.function(name);
             }
             Kind::Other
-        } else if let Some((before, _)) = named(&head, "trait") {
+        } else if let Some((before, name)) = named(&head, "trait") {
+            if !test {
+                self.declared.traits.push(name.to_owned());
+            }
             match is_public(before) {
                 true => Kind::PublicTrait,
                 false => Kind::Other,
