@@ -1,7 +1,7 @@
 //! Machines with something broken on purpose. The kernel has to notice: one that does not would notice nothing else.
 
 use super::guests::{Guest, VHOST, VHOST_ATS};
-use super::{Ran, said};
+use super::{DemoRun, said};
 
 /// A machine that has to fail.
 pub struct Broken {
@@ -47,7 +47,7 @@ pub const ALL: &[Broken] = &[
 
 impl Broken {
     /// Checks that the machine failed, and as it had to.
-    pub(super) fn check(&self, ran: &Ran) -> Result<(), String> {
+    pub(super) fn check(&self, ran: &DemoRun) -> Result<(), String> {
         match ran.status.code() {
             Some(BAD) => said(&ran.console, &[self.said]),
             Some(code) if code == self.of.code => Err("the kernel noticed nothing".to_owned()),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_notices_nothing_or_something_else_is_not_right() {
-        let ran = |code: i32, console: &str| Ran {
+        let ran = |code: i32, console: &str| DemoRun {
             place: PathBuf::new(),
             status: ExitStatus::from_raw(code << 8),
             console: console.to_owned(),

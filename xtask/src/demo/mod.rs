@@ -69,7 +69,7 @@ pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -
 }
 
 /// Exit status and output of a machine.
-struct Ran {
+struct DemoRun {
     place: PathBuf,
     status: ExitStatus,
     console: String,
@@ -170,7 +170,7 @@ fn boot(
     mut command: Command,
     kernel: &Path,
     daemon: Option<(PathBuf, &[&str])>,
-) -> Result<Ran, String> {
+) -> Result<DemoRun, String> {
     let error = |error: std::io::Error| error.to_string();
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
 
@@ -211,11 +211,11 @@ fn boot(
 
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{console}");
-    Ok(Ran { place, status: output.status, console, served })
+    Ok(DemoRun { place, status: output.status, console, served })
 }
 
 /// Checks the machine's exit code, console, counts and disks, as seen from outside.
-fn check(guest: &Guest, ran: Ran) -> Result<(), String> {
+fn check(guest: &Guest, ran: DemoRun) -> Result<(), String> {
     let error = |error: std::io::Error| error.to_string();
     if ran.status.code() != Some(guest.code) {
         let (status, complaints) = (ran.status, ran.place.join("qemu.txt"));

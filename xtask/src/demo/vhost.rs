@@ -100,7 +100,7 @@ impl Drop for Daemon {
 }
 
 /// Counts of the daemon.
-pub struct Counts {
+pub struct DaemonCounts {
     pub hits: u64,
     pub misses: u64,
     pub updates: u64,
@@ -108,7 +108,7 @@ pub struct Counts {
     pub failures: u64,
 }
 
-impl Counts {
+impl DaemonCounts {
     /// As it said it.
     pub fn of(said: &str) -> Result<Self, String> {
         let of = |what: &str| {
@@ -175,7 +175,7 @@ fn commands(console: &str, kind: &str) -> u64 {
 
 /// Compares the three.
 pub(super) fn check(counts: &str, console: &str, trace: &str, kind: &str) -> Result<(), String> {
-    let counts = Counts::of(counts)?;
+    let counts = DaemonCounts::of(counts)?;
     let guest = commands(console, kind);
     counts.check(trace, &format!("{guest} {kind}"))?;
     match guest > 0 && guest == counts.invalidations {

@@ -1,7 +1,7 @@
 //! The machines on which the conformance scenarios run over the kernel's interfaces, and the checks of their
 //! results.
 
-use super::Ran;
+use super::GuestRun;
 use super::kernel::Kernel;
 use super::machines::{Machine, Program, Target, VFIO};
 
@@ -95,7 +95,7 @@ const NEEDED: [&str; 10] = [
 
 /// By each of `interfaces` no scenario failed and those that have to did run, and each part that was left out was
 /// noticed.
-fn scenarios(ran: &Ran, interfaces: &[&str]) -> Result<(), String> {
+fn scenarios(ran: &GuestRun, interfaces: &[&str]) -> Result<(), String> {
     let lines = || ran.console.lines().map(str::trim_end);
     for interface in interfaces {
         let mut of = lines().filter_map(|line| line.strip_prefix(interface)?.strip_prefix(':'));

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::Ran;
+use super::GuestRun;
 use super::kernel::Kernel;
 use super::loads::NEWEST_STRICT;
 use super::machines::{Machine, PORTOLAN, program};
@@ -61,7 +61,7 @@ pub const GAINED: Machine = Machine {
     ..NEWEST_STRICT
 };
 
-fn check(ran: &Ran) -> Result<(), String> {
+fn check(ran: &GuestRun) -> Result<(), String> {
     let (strict, lazy) = (Packets::of(ran, "DMA")?, Packets::of(ran, "DMA-FQ")?);
     let (profile, recording) = ("mine.toml", "record.gz");
     ran.portolan(&[
@@ -119,7 +119,7 @@ struct Packets(Vec<f64>);
 
 impl Packets {
     /// Those of the first program that sent so many under `kind`.
-    fn of(ran: &Ran, kind: &str) -> Result<Self, String> {
+    fn of(ran: &GuestRun, kind: &str) -> Result<Self, String> {
         let lines = ran.console.lines();
         let all: Vec<f64> = lines.filter_map(|line| sent(line, kind)).collect();
         // Before, a strict guest records; afterwards a lazy one does.

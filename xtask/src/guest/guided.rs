@@ -3,7 +3,7 @@
 //! The strict kernel invalidates for each unmap, the lazy one whole domains, each for many. The recording made before
 //! predicts their number; both recordings have the number that there were, and QEMU traces each.
 
-use super::Ran;
+use super::GuestRun;
 use super::recording::{self, Invalidation};
 
 /// Factor by which the count may be above or below the prediction, once the prediction is for the time that the
@@ -11,7 +11,7 @@ use super::recording::{self, Invalidation};
 const WITHIN: f64 = 2.0;
 
 /// Counts both, and compares them with the prediction.
-pub(super) fn check(ran: &Ran) -> Result<(), String> {
+pub(super) fn check(ran: &GuestRun) -> Result<(), String> {
     let of = |name| recording::invalidations(ran, name);
     let (before, after) = (of("before.gz")?, of("after.gz")?);
     let pages = |all: &[Invalidation]| {

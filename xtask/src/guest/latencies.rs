@@ -7,13 +7,13 @@
 
 use serde_json::Value;
 
-use super::Ran;
+use super::GuestRun;
 
 /// Requests of the run whose calls are predicted: 16 MiB by 4 KiB.
 const REQUESTS: u64 = 4096;
 
 /// Calibrates, predicts and replays.
-pub(super) fn check(ran: &Ran) -> Result<(), String> {
+pub(super) fn check(ran: &GuestRun) -> Result<(), String> {
     let profile = "calibrated.toml";
     let fitted = ["calibrate", "small", "middle", "large", "record.gz"];
     let fitted = ran.portolan(&[&fitted[..], &["--force", "-o", profile]].concat())?;

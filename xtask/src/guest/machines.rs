@@ -1,7 +1,7 @@
 //! The machines on which Linux runs, the programs that run there, and the checks of their results.
 
 use super::kernel::Kernel;
-use super::{Ran, disk, guided, latencies, recording};
+use super::{GuestRun, disk, guided, latencies, recording};
 use crate::demo::Release;
 
 /// One machine.
@@ -36,7 +36,7 @@ pub struct Machine {
     /// QEMU's events to be traced.
     pub traced: &'static [&'static str],
     /// Checks the results, once all programs have ended well.
-    pub check: fn(&Ran) -> Result<(), String>,
+    pub check: fn(&GuestRun) -> Result<(), String>,
 }
 
 /// A program of this workspace.
@@ -260,7 +260,7 @@ pub const DISKS_OWN: Machine = Machine {
 };
 
 /// Each request of either disk ends with an invalidation of its pages; other work of the machine adds some.
-fn strict_reads(ran: &Ran) -> Result<(), String> {
+fn strict_reads(ran: &GuestRun) -> Result<(), String> {
     let (mut said, mut requests) = (ran.console.lines(), 0);
     for bytes in [4096, 65536] {
         let (all, sum) = (4 << 20, disk::sum(4));
@@ -330,7 +330,11 @@ impl Row {
 /// Checks the costs of each manner of mapping: by the driver's count of system calls, and by QEMU's trace of the
 /// kernel's invalidations. `interfaces` are those by which all manners were tried, in that order; `words` are the
 /// starts of lines that the driver has to have printed beside.
-fn driven_from_user_space(ran: &Ran, interfaces: &[&str], words: &[&str]) -> Result<(), String> {
+fn driven_from_user_space(
+    ran: &GuestRun,
+    interfaces: &[&str],
+    words: &[&str],
+) -> Result<(), String> {
     let read = format!("{REQUESTS} pages read by the kernel's driver from /dev/nvme0n1 are those");
     let mut words = words.iter().copied().chain([read.as_str()]);
     let unsaid = |word: &&str| !ran.console.lines().any(|line| line.starts_with(word));

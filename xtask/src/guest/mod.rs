@@ -98,19 +98,19 @@ pub const LONG: &[Machine] = &[
 ];
 
 /// Files and output of a machine.
-pub struct Ran {
+pub struct GuestRun {
     /// Folder of its files: disks (`NAME.img`), ports (`NAME`), QEMU's trace.
     pub place: PathBuf,
     /// Text of its console.
     pub console: String,
     trace: String,
     /// Counts of the process that serves a disk, if there is one.
-    served: Option<vhost::Counts>,
+    served: Option<vhost::DaemonCounts>,
     /// Folder of the guest's programs, which run on the host as well.
     programs: PathBuf,
 }
 
-impl Ran {
+impl GuestRun {
     /// Number of times that QEMU traced the event called `name`.
     pub fn traced(&self, name: &'static str) -> u64 {
         demo::traced(&self.trace, &demo::Event { name, word: None })
@@ -312,9 +312,9 @@ fn boot(
         _ => std::fs::read_to_string(file("trace.txt")).map_err(error)?,
     };
     let served = served.map(vhost::Daemon::end).transpose()?;
-    let served = served.as_deref().map(vhost::Counts::of).transpose()?;
+    let served = served.as_deref().map(vhost::DaemonCounts::of).transpose()?;
     let programs = root.join("target/guest").join(TARGET).join("debug");
-    let ran = Ran { place, console, trace, served, programs };
+    let ran = GuestRun { place, console, trace, served, programs };
     (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Ran;
+use super::GuestRun;
 use super::kernel::Kernel;
 use super::machines::{CALIBRATE, Machine, PORTOLAN, READ_BLOCKS, RECORD, program};
 
@@ -41,7 +41,7 @@ pub const RATES: Machine = Machine {
 };
 
 /// The replay uses the prices that were measured in the main tracing.
-fn older(ran: &Ran) -> Result<(), String> {
+fn older(ran: &GuestRun) -> Result<(), String> {
     let replayed = ran.portolan(&["replay", "record.gz"])?;
     let measured = &replayed["chosen"]["measured"];
     let understood = &replayed["trace"]["understood"];
@@ -61,7 +61,7 @@ struct Rate {
     lost: u64,
 }
 
-fn rates(ran: &Ran) -> Result<(), String> {
+fn rates(ran: &GuestRun) -> Result<(), String> {
     let lines = ran.console.lines();
     let lines = lines.filter_map(|line| line.strip_prefix("rate: "));
     let rates: Result<Vec<Rate>, _> = lines.map(serde_json::from_str).collect();

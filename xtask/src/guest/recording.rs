@@ -8,7 +8,7 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use super::Ran;
+use super::GuestRun;
 
 /// An invalidation of the IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ impl Invalidation {
 }
 
 /// Compares all of them.
-pub(super) fn check(ran: &Ran) -> Result<(), String> {
+pub(super) fn check(ran: &GuestRun) -> Result<(), String> {
     let recorded = invalidations(ran, "trace.gz")?;
     let recorded = recorded.iter().filter(|one| one.is_of_pages()).count();
     let (ending, replayed) =
@@ -65,7 +65,7 @@ pub(super) fn check(ran: &Ran) -> Result<(), String> {
 }
 
 /// Text of a file of the recorder's.
-fn text(ran: &Ran, file: &str) -> Result<String, String> {
+fn text(ran: &GuestRun, file: &str) -> Result<String, String> {
     let packed = std::fs::File::open(ran.place.join(file)).map_err(|e| e.to_string())?;
     let mut text = String::new();
     let mut lines = flate2::read::GzDecoder::new(packed);
@@ -74,7 +74,7 @@ fn text(ran: &Ran, file: &str) -> Result<String, String> {
 }
 
 /// Those that were recorded in `file`; all of them have to be in QEMU's trace, one after the other.
-pub(super) fn invalidations(ran: &Ran, file: &str) -> Result<Vec<Invalidation>, String> {
+pub(super) fn invalidations(ran: &GuestRun, file: &str) -> Result<Vec<Invalidation>, String> {
     let recorded: Vec<_> = text(ran, file)?.lines().filter_map(submitted).collect();
     let traced: Vec<_> = ran.trace.lines().filter_map(invalidated).collect();
     match !recorded.is_empty() && are_in_a_row(&recorded, &traced) {

@@ -6,7 +6,7 @@
 
 use super::kernel::Kernel;
 use super::machines::{Machine, program};
-use super::{Ran, disk};
+use super::{GuestRun, disk};
 use crate::demo::{Release, SOCKET};
 
 /// Of the disk: size in MiB, and the bytes of each request.
@@ -16,17 +16,18 @@ const BYTES: usize = 4096;
 const REQUESTS: u64 = (MEBIBYTES << 20) as u64 / BYTES as u64;
 
 /// Invalidations of the disk's translations: the kernel's name of them, and QEMU's event for each.
-pub(super) struct Kind {
+pub(super) struct InvalidationKind {
     ours: &'static str,
     event: &'static str,
 }
 
 /// Without a TLB of its own the disk asks the unit, and the unit's invalidations are passed on to it.
-pub(super) const PAGES: Kind =
-    Kind { ours: "iotlb_inv (pages)", event: "vtd_inv_desc_iotlb_pages" };
-pub(super) const DOMAIN: Kind =
-    Kind { ours: "iotlb_inv (domain)", event: "vtd_inv_desc_iotlb_domain" };
-pub(super) const DEVICE_TLB: Kind = Kind { ours: "dev_tlb_inv", event: "desc type device high" };
+pub(super) const PAGES: InvalidationKind =
+    InvalidationKind { ours: "iotlb_inv (pages)", event: "vtd_inv_desc_iotlb_pages" };
+pub(super) const DOMAIN: InvalidationKind =
+    InvalidationKind { ours: "iotlb_inv (domain)", event: "vtd_inv_desc_iotlb_domain" };
+pub(super) const DEVICE_TLB: InvalidationKind =
+    InvalidationKind { ours: "dev_tlb_inv", event: "desc type device high" };
 
 /// The machine's memory is shared with the process that serves the disk, the device `$disk`.
 macro_rules! served_disk {
@@ -98,7 +99,7 @@ pub const LAZY_ATS: Machine = Machine {
 };
 
 /// A strict kernel invalidates the buffer of each request, piece by piece.
-pub(super) fn strict(ran: &Ran, kind: &Kind) -> Result<(), String> {
+pub(super) fn strict(ran: &GuestRun, kind: &InvalidationKind) -> Result<(), String> {
     match copied(ran, kind, 1)? >= REQUESTS {
         true => Ok(()),
         false => Err("a strict kernel invalidates after each request".to_owned()),
@@ -107,7 +108,7 @@ pub(super) fn strict(ran: &Ran, kind: &Kind) -> Result<(), String> {
 
 /// A lazy one invalidates everything at once, when enough was unmapped or 10 ms are over: for many requests together.
 /// That reaches the disk as two messages: one for the addresses below those of interrupts, and one for those above.
-pub(super) fn lazy(ran: &Ran, kind: &Kind) -> Result<(), String> {
+pub(super) fn lazy(ran: &GuestRun, kind: &InvalidationKind) -> Result<(), String> {
     match copied(ran, kind, 2)? < REQUESTS {
         true => Ok(()),
         false => Err("a lazy kernel invalidates for many requests together".to_owned()),
@@ -116,7 +117,7 @@ pub(super) fn lazy(ran: &Ran, kind: &Kind) -> Result<(), String> {
 
 /// Looks at the disk, and compares the counts. Returns the number of the kernel's invalidations; the process that
 /// serves the disk got so many `messages` for each.
-fn copied(ran: &Ran, kind: &Kind, messages: u64) -> Result<u64, String> {
+fn copied(ran: &GuestRun, kind: &InvalidationKind, messages: u64) -> Result<u64, String> {
     let half = (MEBIBYTES << 20) / 2;
     let line = format!("copied {half} bytes by {REQUESTS} requests");
     if !ran.console.lines().any(|said| said.trim_end() == line) {

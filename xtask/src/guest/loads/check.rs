@@ -4,7 +4,7 @@
 //! events are one a mapping and one an unmapping.
 
 use super::run::{Count, Invalidations, Replayed, Run, Unit, received};
-use crate::guest::Ran;
+use crate::guest::GuestRun;
 
 /// The kernel's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Mappings {
 }
 
 /// Each run of the guest's; all are told of before the first that is wrong fails.
-pub fn check(ran: &Ran, unit: Unit, policy: Policy) -> Result<(), String> {
+pub fn check(ran: &GuestRun, unit: Unit, policy: Policy) -> Result<(), String> {
     let archive = ran.place.join("recordings.tar");
     let mut tar = std::process::Command::new("tar");
     tar.arg("-xf").arg(&archive).arg("-C").arg(&ran.place);

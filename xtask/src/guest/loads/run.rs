@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::guest::Ran;
+use crate::guest::GuestRun;
 
 /// QEMU's event when the guest opens a port: before a load, and after it.
 const MARK: &str = "virtio_serial_handle_control_message event 6, value 1";
@@ -114,7 +114,7 @@ impl Unit {
 }
 
 /// Commands that QEMU's unit got during each run.
-pub fn received(ran: &Ran, unit: Unit) -> Vec<Invalidations> {
+pub fn received(ran: &GuestRun, unit: Unit) -> Vec<Invalidations> {
     let [pages, domains, global] = unit.events().map(|event| ran.traced_after(MARK, event));
     // Every other part is between two loads; the last begins when the recordings leave.
     let parts = (1..pages.len()).step_by(2).map(|at| at - 1);
@@ -125,7 +125,7 @@ pub fn received(ran: &Ran, unit: Unit) -> Vec<Invalidations> {
 
 impl Replayed {
     /// Replays a recording of the guest's.
-    pub fn of(ran: &Ran, file: &str) -> Result<Self, String> {
+    pub fn of(ran: &GuestRun, file: &str) -> Result<Self, String> {
         let json = ran.portolan(&["replay", file, "--policy", "strict-page"])?;
         Self::read(&json).ok_or_else(|| format!("{file}: the replay leaves out a count"))
     }

@@ -61,7 +61,7 @@ pub(super) fn scan(text: &str) -> Declared {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum BlockKind {
     Impl(String),
     PublicTrait,
     Module,
@@ -71,7 +71,7 @@ enum Kind {
 /// A block in braces that is open.
 #[derive(Debug)]
 struct Block {
-    kind: Kind,
+    kind: BlockKind,
     said: bool,
     test: bool,
 }
@@ -158,7 +158,7 @@ impl Scanner {
         let kind = self.item();
         self.blocks.push(Block {
             // The line of a function, or of a macro, does not count for the items in it.
-            said: said && !matches!(kind, Kind::Other),
+            said: said && !matches!(kind, BlockKind::Other),
             kind,
             test,
         });
@@ -178,37 +178,37 @@ impl Scanner {
     }
 
     /// Notes the item whose head has been read; returns the kind of its block.
-    fn item(&mut self) -> Kind {
+    fn item(&mut self) -> BlockKind {
         let test = self.test || self.blocks.last().is_some_and(|block| block.test);
         let head = self.head.clone();
         let kind = if let Some((before, name)) = named(&head, "fn") {
             if !test && self.is_public_here(before) {
                 self.function(name);
             }
-            Kind::Other
+            BlockKind::Other
         } else if let Some((before, name)) = named(&head, "trait") {
             if !test {
                 self.declared.traits.push(name.to_owned());
             }
             match is_public(before) {
-                true => Kind::PublicTrait,
-                false => Kind::Other,
+                true => BlockKind::PublicTrait,
+                false => BlockKind::Other,
             }
         } else if let Some((_, name)) = named(&head, "mod") {
             // Its file, if it has one, is read for itself.
             if test {
                 self.declared.test_modules.push(name.to_owned());
             }
-            Kind::Module
+            BlockKind::Module
         } else if let Some(of) = implemented(&head) {
-            Kind::Impl(of)
+            BlockKind::Impl(of)
         } else {
             let mut kinds = ["struct", "enum", "union"].iter();
             if let Some((_, name)) = kinds.find_map(|kind| named(&head, kind)).filter(|_| !test) {
                 let (name, said) = (name.to_owned(), self.said);
                 self.declared.types.push(Type { name, said });
             }
-            Kind::Other
+            BlockKind::Other
         };
         self.next_item();
         kind
@@ -217,12 +217,12 @@ impl Scanner {
     /// Tells if a function is public, of which `before` stands before `fn`.
     fn is_public_here(&self, before: &str) -> bool {
         let within = self.blocks.last().map(|block| &block.kind);
-        matches!(within, Some(Kind::PublicTrait)) || is_public(before)
+        matches!(within, Some(BlockKind::PublicTrait)) || is_public(before)
     }
 
     fn function(&mut self, name: &str) {
         let of = match self.blocks.last().map(|block| &block.kind) {
-            Some(Kind::Impl(of)) => Some(of.clone()),
+            Some(BlockKind::Impl(of)) => Some(of.clone()),
             _ => None,
         };
         self.declared.functions.push(Function {
