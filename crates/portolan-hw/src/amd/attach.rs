@@ -13,9 +13,9 @@ use portolan::iommu::{
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
 use super::command::{self, Counted};
-use super::device_table::{BLOCKED, Forget, Memory};
-use super::shared::Shared;
-use super::streams::{Attachment, Streams, entry_of};
+use super::queue::Shared;
+use super::tables::{Attachment, Streams, entry_of};
+use super::tables::{BLOCKED, Forget, Memory};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
@@ -83,7 +83,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     }
 
     fn caches_absence(&self) -> bool {
-        use super::capability::Offers;
+        use super::features::Offers;
         let offers = self.features().capability.offers;
         offers.contains(Offers::CACHES_ABSENCE)
     }

@@ -1,16 +1,27 @@
+//! Commands as words, numbers of them by kind, and the registers that all parts share.
+//!
 //! Commands as words.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
+//!
+//! Numbers of submitted commands, by kind.
+//!
+//! Registers, memory and time of a unit, and the two registers that everybody shares.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.5
+//! and 3.4.22.
 
+use super::features::{Features, MAX_LG2_PAGES};
+use crate::chassis::{Present, wait_for};
 use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, Run};
-
-use super::counts::CommandKind as Kind;
-use super::features::MAX_LG2_PAGES;
+use portolan::iommu::{Awaited, IommuError};
+use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 use portolan_spec::amd::command::{OPCODE, Words, device_entry, opcode, pages, wait};
+use portolan_spec::amd::reg;
 
 /// A command and the kind by which it is counted.
-pub(super) type Counted = (Kind, Words);
+pub(super) type Counted = (CommandKind, Words);
 
 /// Stores `data` at `address`, which is aligned to 8, once everything in front is complete.
 pub(super) fn store(address: u64, data: u64) -> Words {
@@ -26,31 +37,31 @@ pub(super) fn nothing() -> Words {
 /// Holds back the commands behind it until everything in front is complete.
 pub(super) fn fence() -> Counted {
     let word = OPCODE.at(opcode::COMPLETION_WAIT) | wait::FLUSH.at(1);
-    (Kind::Fence, [word, 0])
+    (CommandKind::Fence, [word, 0])
 }
 
 /// Forget the device table entry of `stream`.
 pub(super) fn device_entry(stream: u16) -> Counted {
     let device = device_entry::DEVICE.at(stream.into());
-    (Kind::DeviceEntry, [OPCODE.at(opcode::DEVICE_ENTRY) | device, 0])
+    (CommandKind::DeviceEntry, [OPCODE.at(opcode::DEVICE_ENTRY) | device, 0])
 }
 
 /// Makes hardware forget its copy of the interrupt table of `stream`.
 pub(super) fn interrupt_table(stream: u16) -> Counted {
     let device = device_entry::DEVICE.at(stream.into());
     let word = OPCODE.at(opcode::INTERRUPT_TABLE) | device;
-    (Kind::Interrupts, [word, 0])
+    (CommandKind::Interrupts, [word, 0])
 }
 
 /// Forget all of `domain`.
 pub(super) fn domain(domain: u16) -> Counted {
     let what = pages::EVERYTHING | pages::SIZE | pages::DIRECTORIES;
-    (Kind::Domain, [pages_of(domain), what])
+    (CommandKind::Domain, [pages_of(domain), what])
 }
 
 /// Forget everything.
 pub(super) fn all() -> Counted {
-    (Kind::All, [OPCODE.at(opcode::ALL), 0])
+    (CommandKind::All, [OPCODE.at(opcode::ALL), 0])
 }
 
 /// Forget `2^lg2_pages` pages of `domain` around `start`.
@@ -69,7 +80,7 @@ fn some(domain_id: u16, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
         Depth::AllLevels => pages::DIRECTORIES,
     };
     let word = first & pages::ADDRESS | size | directories;
-    (Kind::Pages, [pages_of(domain_id), word])
+    (CommandKind::Pages, [pages_of(domain_id), word])
 }
 
 fn pages_of(domain: u16) -> u64 {
@@ -101,6 +112,76 @@ pub(super) fn invalidate(command: Command) -> Option<Counted> {
         Command::Context { context } => domain(domain_of(context)),
         Command::Global | Command::Configuration { .. } => return None,
     })
+}
+
+crate::chassis::counters! {
+    /// A kind of command.
+    CommandKind,
+    /// Commands submitted since the unit was taken over, refused ones included.
+    Counts {
+        Wait = "COMPLETION_WAIT" => "COMPLETION_WAIT that stores.";
+        /// COMPLETION_WAIT that only holds back the commands behind it.
+        Fence = "COMPLETION_WAIT (fence)";
+        DeviceEntry = "INVALIDATE_DEVTAB_ENTRY" => "INVALIDATE_DEVTAB_ENTRY.";
+        Interrupts = "INVALIDATE_INTERRUPT_TABLE" => "INVALIDATE_INTERRUPT_TABLE.";
+        Pages = "INVALIDATE_IOMMU_PAGES" => "INVALIDATE_IOMMU_PAGES of some pages.";
+        /// INVALIDATE_IOMMU_PAGES of all pages of a domain.
+        Domain = "INVALIDATE_IOMMU_PAGES (domain)";
+        All = "INVALIDATE_IOMMU_ALL" => "INVALIDATE_IOMMU_ALL.";
+        Replaced = "COMPLETION_WAIT (replaced)" => "COMPLETION_WAIT in place of a refused command.";
+    }
+}
+
+/// Registers, memory, clock and features, which all parts of a unit need.
+pub(super) struct Control<P: UnitPlatform> {
+    pub(super) regs: P::Registers,
+    pub(super) mem: P::Memory,
+    pub(super) clock: P,
+    pub(super) limit: Nanos,
+    pub(super) features: Features,
+    pub(super) counters: Counters,
+    /// Held from reading the control register to writing it. A leaf: taken under the event log's lock
+    /// and under the command buffer's.
+    switches: Guarded<P, ()>,
+}
+
+impl<P: UnitPlatform> Control<P> {
+    pub(super) fn new(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        limit: Nanos,
+        features: Features,
+    ) -> Self {
+        Self {
+            regs,
+            mem,
+            clock,
+            limit,
+            features,
+            counters: Counters::default(),
+            switches: Guarded::new(()),
+        }
+    }
+
+    /// A register that never reads as all ones while the unit is there.
+    pub(super) fn read(&self, offset: usize) -> Result<u64, IommuError> {
+        self.regs.present64(offset)
+    }
+
+    /// Keeps the bits `keep` of the control register and sets `set`.
+    pub(super) fn switch(&self, keep: u64, set: u64) -> Result<(), IommuError> {
+        let _held = self.switches.lock();
+        let before = self.read(reg::CONTROL)?;
+        self.regs.write64(reg::CONTROL, before & keep | set);
+        Ok(())
+    }
+
+    /// Waits until the bits `mask` of the status are `wanted`.
+    pub(super) fn await_status(&self, mask: u64, wanted: u64) -> Result<(), IommuError> {
+        let look = || Ok((self.read(reg::STATUS)? & mask == wanted).then_some(()));
+        wait_for(&self.clock, self.limit, Awaited::Control, look)
+    }
 }
 
 #[cfg(test)]

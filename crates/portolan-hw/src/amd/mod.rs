@@ -1,35 +1,28 @@
 //! AMD-Vi.
 
 mod attach;
-mod capability;
 mod command;
 mod config;
-mod control;
-mod counts;
-mod device_table;
-mod events;
+mod faults;
 mod features;
 mod interrupts;
 mod queue;
 pub mod refusal;
-mod remap;
-mod shared;
-mod streams;
+mod tables;
 mod takeover;
 mod unit;
-mod unity;
 
 #[cfg(test)]
-pub(crate) use device_table::ENTRY;
+pub(crate) use tables::ENTRY;
 #[cfg(test)]
 mod tests;
 
-pub use capability::{Capability, NotAnIommu, Offers};
+pub use command::{CommandKind, Counts};
 pub use config::{Config, StreamSettings};
-pub use counts::{CommandKind, Counts};
+pub use features::{Capability, NotAnIommu, Offers};
 pub use features::{Features, InvalidateAll};
 pub(crate) use interrupts::Signal;
 pub use interrupts::{InterruptTable, NotAnInterruptTable};
-pub use shared::AmdQueue;
-pub(crate) use streams::windows;
+pub use queue::AmdQueue;
+pub(crate) use tables::windows;
 pub use unit::{AmdDomain, AmdVi};

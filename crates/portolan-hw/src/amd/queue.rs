@@ -1,23 +1,34 @@
+//! The command buffer, and the state around it that a unit shares with its domains.
+//!
 //! The command buffer: AMD-Vi's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.4 and
 //! 2.5.6 to 2.5.7. The sync is a COMPLETION_WAIT that stores its number. A unit that meets a bad
 //! command stops fetching, and logs why as an event; fetching is turned on again at the same place,
 //! behind a harmless command. The lock of the control register, a leaf, is taken under the ring's.
+//!
+//! Registers, the command buffer, the event log and identifiers, which a unit and its domains
+//! share.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
+//! commands complete in any order, except around a COMPLETION_WAIT that flushes.
 
+use super::command::CommandKind as Kind;
+use super::command::Control;
+use super::command::Counted;
+use super::faults::Events;
+use super::features::InvalidateAll;
+use super::{command, refusal};
+use crate::chassis::{Ring, Shape, Stop, Submitters, Unit, Words};
+use crate::ids::Ids;
 use core::sync::atomic::AtomicU64;
-
-use portolan::addr::PhysAddr;
-use portolan::iommu::IommuError;
+use portolan::addr::{InvalTag, PhysAddr};
+use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
+use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
-
-use super::command::{self, Counted};
-use super::counts::CommandKind as Kind;
-use super::refusal;
-use super::shared::Shared;
-use crate::chassis::{Ring, Shape, Stop, Unit, Words};
 use portolan_spec::amd::command::LG2_BYTES;
-use portolan_spec::amd::reg::{self, control, status};
+use portolan_spec::amd::reg;
+use portolan_spec::amd::reg::{control, status};
 
 /// Exponents of the number of commands that a ring can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
@@ -113,5 +124,125 @@ impl<P: UnitPlatform> Unit for Shared<P> {
         unit.regs.write64(reg::COMMAND_HEAD, reg::INDEX.at(head));
         self.set_tail(tail, shape);
         unit.switch(u64::MAX, control::COMMANDS)
+    }
+}
+
+/// Domains that there are.
+pub(super) const DOMAINS: u32 = 1 << 16;
+/// Domain identifier of tables in which nothing is mapped: the last one.
+pub(super) const NOTHING: u16 = (DOMAINS - 1) as u16;
+
+/// Shared by the unit, its handles and its domains.
+pub(super) struct Shared<P: UnitPlatform> {
+    pub(super) control: Control<P>,
+    pub(super) queue: Ring<P>,
+    pub(super) events: Events<P>,
+    pub(super) ids: Ids<P>,
+    /// Streams that the device table has entries for.
+    pub(super) streams: u32,
+    pub(super) submitters: Submitters<P>,
+}
+
+impl<P: UnitPlatform> Shared<P> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &P {
+        &self.control.clock
+    }
+
+    /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
+    /// wait for.
+    pub(super) fn run(&self, commands: impl Iterator<Item = Counted>) -> Result<(), IommuError> {
+        let mut commands = commands.fuse().peekable();
+        match commands.peek() {
+            Some(_) => self.queue.run(self, commands, &|_| false).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets everything, entries of the device table included, and waits.
+    pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
+        match self.control.features.invalidate_all {
+            InvalidateAll::Present => self.run([command::all()].into_iter()),
+            InvalidateAll::Absent => {
+                let streams = (0..self.streams).map(|stream| stream as u16);
+                let entries = streams.map(command::device_entry);
+                let domains = (0..DOMAINS).map(|domain| command::domain(domain as u16));
+                self.run(entries.chain([command::fence()]).chain(domains))
+            }
+        }
+    }
+
+    /// A free domain identifier.
+    pub(super) fn take_id(&self) -> Result<u16, IommuError> {
+        let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;
+        u16::try_from(id).map_err(|_| IommuError::OutOfContexts)
+    }
+}
+
+crate::chassis::handle!(AmdQueue of Shared, AtomicU64);
+
+/// End of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    NotYet,
+    /// With a sync.
+    Sync,
+    /// There are no more steps.
+    Exhausted,
+    /// With a command for everything, which is a round of its own.
+    Everything,
+}
+
+/// The commands up to the next sync.
+struct Round<'a> {
+    steps: &'a mut dyn Iterator<Item = Step>,
+    ended: Ended,
+}
+
+impl Iterator for Round<'_> {
+    type Item = Counted;
+
+    fn next(&mut self) -> Option<Counted> {
+        while self.ended == Ended::NotYet {
+            match self.steps.next() {
+                // There is no such buffer.
+                Some(Step::FlushWriteBuffer) => {}
+                Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
+                    self.ended = Ended::Everything;
+                }
+                Some(Step::Invalidate(what)) => match command::invalidate(what) {
+                    Some(command) => return Some(command),
+                    None => self.ended = Ended::Everything,
+                },
+                Some(Step::Sync) => self.ended = Ended::Sync,
+                None => self.ended = Ended::Exhausted,
+            }
+        }
+        None
+    }
+}
+
+impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
+    type Error = IommuError;
+
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
+        loop {
+            let mut round = Round { steps: &mut *steps, ended: Ended::NotYet };
+            self.run(&mut round)?;
+            match round.ended {
+                Ended::Everything => self.forget_everything()?,
+                Ended::Exhausted => return Ok(()),
+                Ended::Sync | Ended::NotYet => {}
+            }
+        }
+    }
+}
+
+impl<P: UnitPlatform> TagPool for AmdQueue<P> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        let domain = command::domain_of(context);
+        self.0.run([command::domain(domain)].into_iter())?;
+        self.0.ids.give_back(domain.into());
+        Ok(())
     }
 }

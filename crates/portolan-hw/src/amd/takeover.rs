@@ -9,11 +9,11 @@
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 
+use super::command::Control;
 use super::config;
-use super::control::Control;
-use super::device_table::DeviceTable;
+use super::queue::Shared;
 use super::queue::address;
-use super::shared::Shared;
+use super::tables::DeviceTable;
 use crate::chassis::Present as _;
 use portolan_spec::amd::reg::{self, control, status};
 use portolan_tables::ivrs::UnitFlags;

@@ -14,19 +14,19 @@ use portolan::table::Format as _;
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 
-use super::capability::Capability;
 use super::command;
+use super::command::Control;
+use super::command::Counts;
 use super::config::Config;
-use super::control::Control;
-use super::counts::Counts;
-use super::device_table::{DeviceTable, Remap};
-use super::events::Events;
+use super::faults::Events;
+use super::features::Capability;
 use super::features::Features;
 use super::queue;
-use super::shared::{AmdQueue, NOTHING, Shared};
-use super::streams::{Attachment, Streams, windows};
+use super::queue::{AmdQueue, NOTHING, Shared};
+use super::tables;
+use super::tables::{Attachment, Streams, windows};
+use super::tables::{DeviceTable, Remap};
 use super::takeover::{start, stop_rings, turn_off};
-use super::unity;
 use crate::chassis::book::Book;
 use crate::chassis::{Ring, Submitters};
 use crate::ids::Ids;
@@ -97,7 +97,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         mut config: Config,
     ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability)?;
-        config.reserved.within(unity::address_lg2(&features, &config));
+        config.reserved.within(tables::address_lg2(&features, &config));
         config.reserved.hold(windows());
         let control = Control::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
@@ -107,7 +107,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             parts.table.abort_interrupts(mem);
         }
         let ids = Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1);
-        let prepared = unity::prepare(mem, &features, &ids, &parts.table, &config)
+        let prepared = tables::prepare(mem, &features, &ids, &parts.table, &config)
             .and_then(|prepared| stop_rings(&control).map(|()| prepared))
             .inspect_err(|_| parts.free(mem))?;
         let Parts { queue, events, table } = parts;

@@ -1,16 +1,23 @@
+//! Registers, memory and time of a unit, its counters in use, and numbers of commands.
+//!
 //! Registers, memory and time of a unit.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, chapter "Memory-mapped register interface":
 //! registers of 64 bits may be read and written in halves, and a write of both is the upper half's
 //! first.
+//!
+//! Hardware counters in use.
+//!
+//! Numbers of submitted commands, by kind.
+//!
+//! *Context.* Interrupt, but for functions that wait for the unit (atomic).
 
-use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Mmio, Nanos, UnitPlatform};
-
-use super::counts::Counters;
 use super::features::Features;
 use crate::chassis::{Present, wait_for};
-use portolan_spec::riscv::reg::{self, directory, queue};
+use portolan::iommu::{Awaited, IommuError};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, UnitPlatform};
+use portolan_spec::riscv::reg;
+use portolan_spec::riscv::reg::{directory, queue};
 
 /// Registers, memory, clock and features, which all parts of a unit need.
 pub(super) struct Control<P: UnitPlatform> {
@@ -91,4 +98,59 @@ pub(super) enum Turned {
     On { more: u32 },
     /// Left alone.
     Off,
+}
+
+/// Most counters of a unit.
+pub(super) const MOST: usize = 31;
+/// Value of `iocountinh` where the cycles alone are counted.
+pub(super) const NONE: u32 = !1;
+
+/// A counter in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    /// Value of its selector.
+    pub(super) word: u64,
+    /// All that the counter can hold.
+    pub(super) mask: u64,
+    /// Events before its last overflow.
+    pub(super) before: u64,
+}
+
+/// Hardware counters in use. Held while their registers are accessed, which waits for nothing.
+#[derive(Debug)]
+pub(super) struct Monitor<C: Cpus>(pub(super) Guarded<C, [Option<Used>; MOST]>);
+
+impl<C: Cpus> Monitor<C> {
+    pub(super) fn new() -> Self {
+        Self(Guarded::new([None; MOST]))
+    }
+}
+
+/// The counters in use count, and the cycles.
+pub(super) fn inhibits(used: &[Option<Used>; MOST]) -> u32 {
+    let counting = (1..).zip(used).filter(|(_, used)| used.is_some());
+    counting.fold(NONE, |all, (bit, _)| all & !(1 << bit))
+}
+
+crate::chassis::counters! {
+    /// A kind of command.
+    CommandKind,
+    /// Commands submitted since the unit was taken over, refused ones included.
+    Counts {
+        Wait = "IOFENCE.C" => "IOFENCE.C that stores.";
+        Fence = "IOFENCE.C (fence)" => "IOFENCE.C that only keeps what is behind it back.";
+        Device = "IODIR.INVAL_DDT" => "IODIR.INVAL_DDT of one device.";
+        Devices = "IODIR.INVAL_DDT (all)" => "IODIR.INVAL_DDT of all devices.";
+        Process = "IODIR.INVAL_PDT" => "IODIR.INVAL_PDT.";
+        Pages = "IOTINVAL.VMA" => "IOTINVAL.VMA of addresses.";
+        Context = "IOTINVAL.VMA (context)" => "IOTINVAL.VMA of a tag.";
+        Both = "IOTINVAL.VMA (guest)" => "IOTINVAL.VMA of all tags whose second stage has a tag.";
+        All = "IOTINVAL.VMA (all)" => "IOTINVAL.VMA of all tags without a second stage.";
+        GuestPages = "IOTINVAL.GVMA" => "IOTINVAL.GVMA of addresses.";
+        Guest = "IOTINVAL.GVMA (context)" => "IOTINVAL.GVMA of a tag.";
+        Guests = "IOTINVAL.GVMA (all)" => "IOTINVAL.GVMA of all tags.";
+        DeviceTlb = "ATS.INVAL" => "ATS.INVAL.";
+        Response = "ATS.PRGR" => "ATS.PRGR.";
+        Replaced = "IOFENCE.C (replaced)" => "IOFENCE.C in place of a refused command.";
+    }
 }

@@ -9,9 +9,9 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 use thiserror::Error;
 
-use super::directory::Directory;
+use super::control::{MOST, Used, inhibits};
 use super::features::Has;
-use super::monitor::{MOST, Used, inhibits};
+use super::tables::Directory;
 use super::unit::RiscvIommu;
 use portolan_spec::riscv::reg::{self, event};
 

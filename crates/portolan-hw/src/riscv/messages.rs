@@ -23,8 +23,8 @@ use portolan::iommu::{
 };
 use portolan::platform::TableMem;
 
+use super::command::{Tag, translated};
 use super::config::Messages as Config;
-use super::streams::{Tag, translated};
 use crate::chassis::Block;
 use crate::chassis::entry::Words;
 use crate::interrupt::Slots;

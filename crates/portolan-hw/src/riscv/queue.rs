@@ -1,3 +1,5 @@
+//! The command queue, and the state around it that a unit shares with its domains.
+//!
 //! The command queue: the RISC-V IOMMU's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Command-queue CSR" and
@@ -7,21 +9,32 @@
 //! the bad one is told, and all producers whose commands were under way submit them again. A device
 //! that does not answer stops the unit at the IOFENCE.C that waited for it; with the bit cleared it
 //! goes on.
+//!
+//! Parts that a unit and its domains share: registers, the command queue, the queues that the unit
+//! fills, identifiers, and the devices that keep translations, by tag.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "Guidelines for invalidations".
+//! Devices are told once the unit has forgotten, as their new requests may otherwise be answered
+//! from its caches.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
-use portolan::addr::PhysAddr;
-use portolan::iommu::IommuError;
+use super::command::Counted;
+use super::command::Tag;
+use super::control::CommandKind as Kind;
+use super::control::Control;
+use super::control::Monitor;
+use super::faults::Records;
+use super::{command, refusal};
+use crate::chassis::sets::{Atc, Sets, Touched};
+use crate::chassis::{Outcome, Ring, Shape, Stop, Submitters, Unit, Words};
+use crate::ids::Ids;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use portolan::addr::{InvalTag, IovaRange, PhysAddr};
+use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
+use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
-
-use super::command::{self, Counted};
-use super::counts::CommandKind as Kind;
-use super::refusal;
-use super::shared::Shared;
-use crate::chassis::{Ring, Shape, Stop, Unit, Words};
 use portolan_spec::riscv::command::LG2_BYTES;
-use portolan_spec::riscv::page_of;
-use portolan_spec::riscv::reg::{self, LENGTH, queue};
+use portolan_spec::riscv::reg::{LENGTH, queue};
+use portolan_spec::riscv::{page_of, reg};
 
 /// Exponents of the number of commands that a ring can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
@@ -115,6 +128,232 @@ impl<P: UnitPlatform> Unit for Shared<P> {
             if stop.seen & queue::TIME_OUT != 0 {
                 self.silences.fetch_add(1, Ordering::Relaxed);
             }
+        }
+        Ok(())
+    }
+}
+
+/// Number of times that everything is forgotten because others' refused commands may have undone
+/// it.
+const ATTEMPTS: u32 = 4;
+
+/// Shared by the unit, its handles and its domains.
+pub(super) struct Shared<P: UnitPlatform> {
+    pub(super) control: Control<P>,
+    pub(super) queue: Ring<P>,
+    pub(super) faults: Records<P>,
+    pub(super) requests: Option<Records<P>>,
+    pub(super) monitor: Monitor<P>,
+    /// A context that let its device send requests was closed: the unit has answered since, and no
+    /// caller has heard of it.
+    pub(super) requests_cut: AtomicBool,
+    /// Width of the numbers of devices in bits.
+    pub(super) streams_lg2: u32,
+    /// Devices with translations of their own, by the tag of the tables that those are of.
+    pub(super) atcs: Sets<P, Tag, Atc>,
+    /// Number of times that the unit was set going again after a device that did not answer.
+    pub(super) silences: AtomicU64,
+    /// Tags of first stages (PSCID) and of second stages (GSCID). 0 stays in contexts without one.
+    pub(super) firsts: Ids<P>,
+    pub(super) seconds: Ids<P>,
+    pub(super) submitters: Submitters<P>,
+}
+
+impl<P: UnitPlatform> Shared<P> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &P {
+        &self.control.clock
+    }
+
+    /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
+    /// wait for. If others' commands that were refused may have taken some with them, everything is
+    /// forgotten, which is more than any of them asked for.
+    pub(super) fn run(&self, commands: impl Iterator<Item = Counted>) -> Result<(), IommuError> {
+        let mut commands = commands.fuse().peekable();
+        if commands.peek().is_none() {
+            return Ok(());
+        }
+        let mut outcome = self.queue.run(self, commands, &|_| false)?;
+        for _ in 0..ATTEMPTS {
+            if outcome == Outcome::Done {
+                return Ok(());
+            }
+            outcome = self.queue.run(self, everything(), &|_| false)?;
+        }
+        let code = refusal::INTERRUPTED;
+        match outcome {
+            Outcome::Done => Ok(()),
+            Outcome::Again => Err(IommuError::Refused { code }),
+        }
+    }
+
+    /// Forgets everything, device contexts included, and waits.
+    pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
+        self.run(everything())
+    }
+
+    /// Makes devices forget a range, or everything: those that `atcs` names, each time anew. A
+    /// device is asked for one thing at a time, even if it could take more. The unit does not name
+    /// the silent device: this is an error only if it happens once more, as the first time it may
+    /// have been another's.
+    pub(super) fn ask<I: Iterator<Item = Atc>>(
+        &self,
+        atcs: impl Fn() -> I,
+        range: Option<IovaRange>,
+    ) -> Result<(), IommuError> {
+        let mut silent = None;
+        for _ in 0..ATTEMPTS {
+            let before = self.silences.load(Ordering::Relaxed);
+            let (lg2, mut last) = (self.streams_lg2, None);
+            let asking = atcs().flat_map(move |Atc { stream, pasid }| {
+                let again = last.replace(stream) == Some(stream);
+                let fence = again.then(command::fence);
+                let to = command::Target { stream, pasid, lg2 };
+                fence.into_iter().chain([command::forget(to, range)])
+            });
+            let mut asking = asking.peekable();
+            if asking.peek().is_none() {
+                return Ok(());
+            }
+            if self.queue.run(self, asking, &|_| false)? == Outcome::Done {
+                return Ok(());
+            }
+            if self.silences.load(Ordering::Relaxed) != before && silent.replace(()).is_some() {
+                let code = refusal::TIME_OUT;
+                return Err(IommuError::Refused { code });
+            }
+        }
+        let code = refusal::INTERRUPTED;
+        Err(IommuError::Refused { code })
+    }
+
+    /// Has the devices that keep translations of `tag` forget a range of them, or all.
+    pub(super) fn ask_all(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), IommuError> {
+        self.ask(|| self.atcs.members(tag), range)
+    }
+
+    /// A free identifier of `ids`.
+    pub(super) fn take(&self, ids: &Ids<P>) -> Result<u32, IommuError> {
+        ids.take().ok_or(IommuError::OutOfContexts)
+    }
+}
+
+/// Contexts first, and then translations, so that nothing is kept again by a stale context.
+fn everything() -> impl Iterator<Item = Counted> {
+    [command::devices(), command::fence()].into_iter().chain(command::translations())
+}
+
+crate::chassis::handle!(RiscvQueue of Shared, AtomicU64);
+
+/// End of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    NotYet,
+    /// With a sync.
+    Sync,
+    /// Because there was no room to note another context.
+    Full,
+    /// There are no more steps.
+    Exhausted,
+    /// With a command for everything, which is a round of its own.
+    Everything,
+}
+
+/// The commands up to the next sync.
+struct Round<'a, P: UnitPlatform> {
+    shared: &'a Shared<P>,
+    steps: &'a mut dyn Iterator<Item = Step>,
+    /// A command for the next round.
+    held: Option<Command>,
+    touched: Touched<Tag>,
+    ended: Ended,
+}
+
+/// Tag and range of the translations that a command is about; all of them if `None`.
+fn concerned(command: Command) -> Option<(Tag, Option<IovaRange>)> {
+    let (context, range) = match command {
+        Command::Page { context, iova, size, .. } => (context, Some(IovaRange::page(iova, size))),
+        Command::Range { context, run, granule, .. } => (context, Some(run.range(granule))),
+        Command::Context { context } => (context, None),
+        Command::Global | Command::Configuration { .. } => return None,
+    };
+    Some((Tag::of(context), range))
+}
+
+impl<P: UnitPlatform> Iterator for Round<'_, P> {
+    type Item = Counted;
+
+    fn next(&mut self) -> Option<Counted> {
+        let features = &self.shared.control.features;
+        while self.ended == Ended::NotYet {
+            let held = self.held.take().map(Step::Invalidate);
+            match held.or_else(|| self.steps.next()) {
+                // There is no such buffer.
+                Some(Step::FlushWriteBuffer) => {}
+                Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
+                    self.ended = Ended::Everything;
+                }
+                Some(Step::Invalidate(what)) => {
+                    let concerned = concerned(what);
+                    if concerned.is_some_and(|(tag, _)| !self.touched.has_room(tag)) {
+                        self.held = Some(what);
+                        self.ended = Ended::Full;
+                        continue;
+                    }
+                    if let Some((tag, range)) = concerned {
+                        self.touched.touch(tag, range);
+                    }
+                    match command::invalidate(features, what) {
+                        Some(command) => return Some(command),
+                        None => self.ended = Ended::Everything,
+                    }
+                }
+                Some(Step::Sync) => self.ended = Ended::Sync,
+                None => self.ended = Ended::Exhausted,
+            }
+        }
+        None
+    }
+}
+
+impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
+    type Error = IommuError;
+
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
+        let mut held = None;
+        loop {
+            let mut round = Round {
+                shared: self,
+                steps: &mut *steps,
+                held,
+                touched: Touched::new(),
+                ended: Ended::NotYet,
+            };
+            self.run(&mut round)?;
+            let (touched, ended) = (round.touched, round.ended);
+            held = round.held;
+            for (tag, range) in touched.iter() {
+                self.ask_all(tag, range)?;
+            }
+            match ended {
+                Ended::Everything => {
+                    self.forget_everything()?;
+                    self.ask(|| self.atcs.all(), None)?;
+                }
+                Ended::Exhausted => return Ok(()),
+                Ended::Full | Ended::Sync | Ended::NotYet => {}
+            }
+        }
+    }
+}
+
+impl<P: UnitPlatform> TagPool for RiscvQueue<P> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        let tag = Tag::of(context);
+        self.0.run([command::context(tag)].into_iter())?;
+        match tag {
+            Tag::First(id) => self.0.firsts.give_back(id),
+            Tag::Second(id) => self.0.seconds.give_back(id),
         }
         Ok(())
     }

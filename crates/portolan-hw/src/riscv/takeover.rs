@@ -13,12 +13,12 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::Signal;
+use super::control;
 use super::control::{Control, Turned};
-use super::directory::Directory;
 use super::features::Has;
-use super::monitor;
 use super::queue;
-use super::shared::Shared;
+use super::queue::Shared;
+use super::tables::Directory;
 use portolan_spec::riscv::PPN;
 use portolan_spec::riscv::page_of;
 use portolan_spec::riscv::reg::{self, directory, feature, pending};
@@ -72,7 +72,7 @@ pub(super) fn start<P: UnitPlatform>(shared: &Shared<P>, signal: Signal) -> Resu
     unit.regs.write32(reg::COMMAND_TAIL, 0);
     if unit.features.has.contains(Has::COUNTERS) {
         // Those of a previous owner.
-        unit.regs.write32(reg::COUNTER_INHIBIT, monitor::NONE);
+        unit.regs.write32(reg::COUNTER_INHIBIT, control::NONE);
     }
     let records = [Some(faults), requests.as_ref()];
     for records in records.into_iter().flatten() {

@@ -15,19 +15,19 @@ use portolan::table::format::{
     DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
 };
 
+use super::command::Tag;
 use super::config::{self, Config, Signal};
 use super::control::Control;
-use super::counts::Counts;
-use super::directory::{Directory, Shape};
+use super::control::Counts;
+use super::control::Monitor;
+use super::faults::{FAULTS, REQUESTS, Records};
 use super::features::{Features, Has};
 use super::messages::{self, Messages};
-use super::monitor::Monitor;
 use super::queue;
-use super::records::{FAULTS, REQUESTS, Records};
-use super::remotes::Remotes;
-use super::shared::{RiscvQueue, Shared};
-use super::state::{Key, Streams, Tables};
-use super::streams::Tag;
+use super::queue::{RiscvQueue, Shared};
+use super::tables::Remotes;
+use super::tables::{Directory, Shape};
+use super::tables::{Key, Streams, Tables};
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;

@@ -7,7 +7,7 @@
 
 use super::domain::{FirstStage, SecondStage};
 use super::features::Selection;
-use super::shared::{SmmuV2Queue, Tag};
+use super::queue::{SmmuV2Queue, Tag};
 use super::streams::{Group, GroupError, Groups, Kept, Streams, To};
 use super::unit::SmmuV2;
 use crate::chassis::book::{self, Left};

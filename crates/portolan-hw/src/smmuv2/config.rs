@@ -1,8 +1,12 @@
+//! Settings of a unit, and numbers of register writes.
+//!
 //! Settings of a unit that the embedder chooses.
+//!
+//! Numbers of register writes, by kind.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use super::implementation::{Implementation, Inherited};
+use super::quirks::{Implementation, Inherited};
 use crate::at_work::AtWork;
 use crate::reservations::Reservations;
 use alloc::vec::Vec;
@@ -66,5 +70,27 @@ impl Default for Config {
             when_disabled: WhenDisabled::Abort,
             reserved: Reservations::default(),
         }
+    }
+}
+
+crate::chassis::counters! {
+    /// A kind of register write.
+    WriteKind,
+    /// Writes since the unit was taken over.
+    WriteCounts {
+        TlbiVa = "TLBIVA" => "Invalidation by address, all levels.";
+        TlbiVal = "TLBIVAL" => "Invalidation by address, the last level only.";
+        TlbiAsid = "TLBIASID" => "Invalidation by ASID.";
+        TlbiIpas2 = "TLBIIPAS2" => "Invalidation by second-stage address, all levels.";
+        TlbiIpas2l = "TLBIIPAS2L" => "Invalidation by second-stage address, the last level only.";
+        TlbiVmid = "TLBIVMID" => "Invalidation by VMID.";
+        TlbiAllNsnh = "TLBIALLNSNH" => "Invalidation of everything.";
+        TlbiAllH = "TLBIALLH" => "Invalidation of everything of the hypervisor's.";
+        TlbSync = "TLBSYNC" => "Synchronisation of a context bank.";
+        TlbGlobalSync = "sTLBGSYNC" => "Synchronisation of all.";
+        StreamMatch = "SMR" => "Stream match registers.";
+        StreamToContext = "S2CR" => "Stream-to-context registers.";
+        Fault = "FSR" => "Faults cleared, stalls answered.";
+        Configuration = "configuration" => "Everything else.";
     }
 }

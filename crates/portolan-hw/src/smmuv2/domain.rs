@@ -5,11 +5,11 @@
 //! *Context.* Domains are made by tasks: tables and records are allocated. Their methods are those
 //! of [`PagedDomain`]. Dropping one is for tasks too: it waits until the unit has forgotten it.
 
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::faults::OnFault;
 use super::features::Features;
 use super::machine::Machine;
-use super::shared::{SmmuV2Queue, Stage, Tag};
+use super::queue::{SmmuV2Queue, Stage, Tag};
 use super::unit::SmmuV2;
 use crate::chassis::arm::{self, Has};
 use core::sync::atomic::AtomicU64;

@@ -7,9 +7,9 @@
 //! *Context.* Interrupt, all functions: one place at a time is looked at under a lock, a few
 //! registers each, and nothing is allocated.
 
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::machine::Bank;
-use super::stalling::Held;
+use super::machine::Held;
 use super::unit::SmmuV2;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};

@@ -19,17 +19,14 @@
 
 mod attach;
 mod config;
-mod counts;
 mod domain;
 mod faults;
 mod features;
-mod implementation;
 mod machine;
-mod shared;
-mod stalling;
+mod queue;
+mod quirks;
 mod streams;
-mod sync;
-mod take_over;
+mod takeover;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -37,11 +34,11 @@ mod unit;
 pub use crate::at_work::AtWork;
 pub use crate::chassis::arm::Has;
 pub use config::{Config, WhenDisabled};
-pub use counts::{WriteCounts, WriteKind};
+pub use config::{WriteCounts, WriteKind};
 pub use domain::{DomainOptions, FirstStage, SecondStage};
 pub use faults::{OnFault, Stalled};
 pub use features::{Features, Selection};
-pub use implementation::{Implementation, Inherited, Prefetch, WaitForSafe};
-pub use shared::SmmuV2Queue;
+pub use queue::SmmuV2Queue;
+pub use quirks::{Implementation, Inherited, Prefetch, WaitForSafe};
 pub use streams::GroupError;
 pub use unit::SmmuV2;

@@ -8,10 +8,10 @@
 //!
 //! Streams of one match register move together. A stream that is not named shares no register.
 
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::features::Selection;
 use super::machine::{Bank, Machine};
-use super::shared::Tag;
+use super::queue::Tag;
 use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;

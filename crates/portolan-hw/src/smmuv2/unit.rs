@@ -4,14 +4,14 @@
 //! for streams that [`Inherited::PassThrough`](super::Inherited::PassThrough) leaves as they are. A
 //! unit that translated before goes on translating meanwhile: see [`take_over`].
 
+use super::config::WriteCounts;
 use super::config::{Config, WhenDisabled};
-use super::counts::WriteCounts;
 use super::features::Features;
-use super::implementation::Prefetch;
 use super::machine::Machine;
-use super::shared::{Shared, SmmuV2Queue};
+use super::queue::{Shared, SmmuV2Queue};
+use super::quirks::Prefetch;
 use super::streams::{Groups, Mapping, To};
-use super::take_over;
+use super::takeover;
 use crate::chassis::book::{Attachment, Book, Streams};
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
@@ -81,7 +81,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
         if u32::from(machine.above_bank) + features.banks > u32::from(u16::MAX) {
             return Err(IommuError::Unsupported);
         }
-        let taken = take_over::take_over(&machine, &config, RUNNING)?;
+        let taken = takeover::take_over(&machine, &config, RUNNING)?;
         let banks = taken.mapping.bypass_bank;
         let banks = banks.map_or(features.banks, |bank| bank.0.into());
         let shared = Shared::new(machine, config.implementation, banks);

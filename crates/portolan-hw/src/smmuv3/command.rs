@@ -1,15 +1,19 @@
+//! Commands as words, the tags that they name, and numbers of written commands by kind.
+//!
 //! Commands as words, and numbers of written commands by kind.
 //!
 //! IHI 0070, section 4. Range invalidations carry multiplier, exponent and granule; single ones
 //! carry a level hint where the level follows from the page's size (4.4.1.1).
 //!
+//! Identifiers: tags of translations, as the core names them and as the unit does.
+//!
 //! *Context.* Interrupt: everything here is a value.
 
-use super::context::Tag;
 use crate::chassis::arm::Has;
-use portolan::addr::{Iova, IovaRange, PageSize, Pasid, StreamId};
+use portolan::addr::{Asid, InvalTag, Iova, IovaRange, PageSize, Pasid, StreamId, Vmid};
 use portolan::inval::{Depth, Run};
-use portolan_spec::smmuv3::command::{self as layout, Words, op};
+use portolan_spec::smmuv3::command as layout;
+use portolan_spec::smmuv3::command::{Words, op};
 
 macro_rules! kinds {
     ($($kind:ident = $op:ident => $text:literal;)*) => {
@@ -257,6 +261,39 @@ pub(super) fn page_response(
     words
 }
 
+/// Set in the identifier of a second-stage domain.
+const SECOND_STAGE: u32 = 1 << 16;
+
+/// Tag of a domain's translations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tag {
+    /// First stage, under VMID 0, which belongs to the driver.
+    Asid(Asid),
+    /// Second stage.
+    Vmid(Vmid),
+}
+
+impl Tag {
+    /// The identifier that goes through plans.
+    pub fn context(self) -> InvalTag {
+        match self {
+            Self::Asid(asid) => asid.into(),
+            Self::Vmid(vmid) => InvalTag::new(SECOND_STAGE | u32::from(vmid.get())),
+        }
+    }
+
+    /// Back from such an identifier; `None` if it is no such.
+    pub fn of(context: InvalTag) -> Option<Self> {
+        let raw = context.get();
+        let low = (raw & 0xffff) as u16;
+        match raw & !0xffff {
+            0 => Some(Self::Asid(Asid::new(low))),
+            SECOND_STAGE => Some(Self::Vmid(Vmid::new(low))),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,5 +352,18 @@ mod tests {
         assert_eq!(inv(0x7fff_ffff_ffff_f000, 0x8000_0000_0000_0fff), 52);
         assert_eq!(inv(0, u64::MAX >> 1), 51);
         assert_eq!(invalidate_device(STREAM, None, None)[1], 52);
+    }
+}
+
+#[cfg(test)]
+mod context_tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        for tag in [Tag::Asid(Asid::new(0xffff)), Tag::Vmid(Vmid::new(7))] {
+            assert_eq!(Tag::of(tag.context()), Some(tag));
+        }
+        assert_eq!(Tag::of(InvalTag::new(1 << 17)), None);
     }
 }

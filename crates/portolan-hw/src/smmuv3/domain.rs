@@ -5,9 +5,9 @@
 //!
 //! *Context.* Interrupt: the public types here are values.
 
-use super::context::Tag;
+use super::command::Tag;
 use super::features::{Features, TableUpdate};
-use super::shared::{SmmuQueue, granule_code};
+use super::queue::{SmmuQueue, granule_code};
 use super::unit::Smmu;
 use crate::chassis::arm::{self, Has};
 use crate::ids::Ids;

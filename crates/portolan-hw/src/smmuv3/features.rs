@@ -5,7 +5,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value; [`Features::read`] reads five registers.
 
-use super::errata::{Errata, Implementation};
+use super::quirks::{Errata, Implementation};
 use crate::chassis::Present;
 use crate::chassis::arm::{self, Has};
 use portolan::addr::{PageSize, PageSizes};

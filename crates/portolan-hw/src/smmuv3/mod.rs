@@ -17,24 +17,15 @@
 //! command queues, MPAM, virtual machine structures.
 
 mod attach;
-mod board;
 mod command;
-mod context;
-mod context_table;
-mod devices;
 mod domain;
-mod errata;
 mod faults;
 mod features;
 mod machine;
 mod moves;
-mod page_requests;
 mod queue;
-mod records;
-mod shared;
-mod stream;
-mod stream_table;
-mod substreams;
+mod quirks;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -42,17 +33,17 @@ mod unit;
 pub use crate::at_work::AtWork;
 pub use crate::chassis::arm::Has;
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
+pub use command::Tag;
 pub use command::{CommandCounts, CommandKind};
-pub use context::Tag;
-#[cfg(test)]
-pub(crate) use context_table::CONTEXT;
 pub use domain::{DomainOptions, FirstStage, ForeignFirstStage, SecondStage};
-pub use errata::{Errata, Implementation};
+pub use faults::PageRequestEvent;
 pub use faults::{GlobalErrors, StallOrFault};
 pub use features::{Features, StallModel, TableUpdate};
-pub use page_requests::PageRequestEvent;
-pub use shared::SmmuQueue;
-pub use stream_table::Blocking;
+pub use queue::SmmuQueue;
+pub use quirks::{Errata, Implementation};
+pub use tables::Blocking;
 #[cfg(test)]
-pub(crate) use stream_table::STREAM;
+pub(crate) use tables::CONTEXT;
+#[cfg(test)]
+pub(crate) use tables::STREAM;
 pub use unit::{Config, RegisterPages, Smmu, Want, WhenDisabled};

@@ -4,14 +4,14 @@
 //! before the unit is enabled and, unless asked otherwise, after it is disabled.
 
 use super::command::{self, CommandCounts};
-use super::errata::{Errata, SYNC_OFTEN_LIMIT};
 use super::features::{Features, TableUpdate};
 use super::machine::Machine;
+use super::machine::Records;
 use super::queue::CommandQueue;
-use super::records::Records;
-use super::shared::{Shared, SmmuQueue};
-use super::stream::Streams;
-use super::stream_table::{Blocking, StreamTable};
+use super::queue::{Shared, SmmuQueue};
+use super::quirks::{Errata, SYNC_OFTEN_LIMIT};
+use super::tables::Streams;
+use super::tables::{Blocking, StreamTable};
 use crate::at_work::AtWork;
 use crate::chassis::arm::Has;
 use crate::reservations::Reservations;

@@ -12,7 +12,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, ReservedRegion};
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::shared::{BLOCKED, Shared};
 use super::unit::{EnableBits, TegraDomain, TegraSmmu, To};
 use crate::chassis::book::{self, Streams};

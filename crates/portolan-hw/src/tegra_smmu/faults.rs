@@ -10,7 +10,7 @@ use portolan::addr::Iova;
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Mmio, UnitPlatform};
 
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::shared::BLOCKED;
 use super::unit::TegraSmmu;
 use portolan_spec::tegra_smmu::reg::{self, asid, err, int};

@@ -18,9 +18,7 @@
 //! on chips that have one: the embedder sets it.
 
 mod attach;
-mod chip;
 mod config;
-mod counts;
 mod faults;
 mod queue;
 mod shared;
@@ -31,9 +29,9 @@ mod unit;
 #[cfg(test)]
 mod tests;
 
-pub use chip::Chip;
+pub use config::Chip;
 pub use config::Config;
-pub use counts::{Counts, WriteKind};
+pub use config::{Counts, WriteKind};
 pub use shared::TegraQueue;
 pub use tables::TegraTables;
 pub use unit::{TegraDomain, TegraSmmu};

@@ -10,7 +10,7 @@ use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::IommuError;
 use portolan::platform::UnitPlatform;
 
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::shared::Shared;
 use portolan_spec::tegra_smmu::reg::{self, tlb_flush};
 

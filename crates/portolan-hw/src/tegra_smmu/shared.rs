@@ -16,9 +16,9 @@ use portolan::platform::{Guarded, Held, Mmio, Nanos, UnitPlatform};
 use portolan::table::Format;
 use portolan::table::format::Tegra;
 
-use super::chip::Chip;
+use super::config::Chip;
 use super::config::Config;
-use super::counts::{Counters, WriteKind};
+use super::config::{Counters, WriteKind};
 use super::tables::{Noted, Stale};
 use crate::chassis::{Present, Published, Submitters};
 use crate::ids::Ids;

@@ -12,9 +12,9 @@ use portolan::platform::{AllMemory, Mmio, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
-use super::chip::Chip;
+use super::config::Chip;
 use super::config::Config;
-use super::counts::{Counters, Counts, WriteKind};
+use super::config::{Counters, Counts, WriteKind};
 use super::shared::{self, BLOCKED, Power, Shared, TegraQueue};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};

@@ -11,7 +11,7 @@ use portolan::addr::{Iova, IovaRange, PageSizes};
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Nanos};
 
-use super::answer::{self, UNWRITTEN};
+use super::transport::{self, UNWRITTEN};
 use super::transport::{Exchange, Transport};
 use crate::ids::Ids;
 use portolan_spec::virtio::{self as spec, Encoded, Request, config};
@@ -167,7 +167,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
         self.count(request);
         let encoded = request.encode();
         self.transport.request(encoded.as_slice(), &mut answer)?;
-        answer::status(&answer)
+        transport::status(&answer)
     }
 
     /// Sends requests without properties together, and waits for all.
@@ -181,7 +181,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
         }
         requests.iter().for_each(|one| self.count(*one));
         self.transport.request_all(&mut batch);
-        let ends = |one: &Exchange<'_>| one.outcome.and_then(|()| answer::status(one.answer));
+        let ends = |one: &Exchange<'_>| one.outcome.and_then(|()| transport::status(one.answer));
         batch.iter().map(ends).collect()
     }
 
@@ -199,7 +199,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
         self.count(request);
         let encoded = request.encode();
         self.transport.request(encoded.as_slice(), &mut answer)?;
-        answer::status(&answer)?;
+        transport::status(&answer)?;
         answer.truncate(self.probe_bytes);
         Ok(answer)
     }

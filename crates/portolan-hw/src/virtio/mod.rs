@@ -10,11 +10,9 @@
 //!
 //! Not supported: page tables in guest memory (a feature of later drafts).
 
-mod answer;
 mod claim;
 mod device;
 mod domain;
-mod probe;
 mod records;
 mod settle;
 #[cfg(test)]

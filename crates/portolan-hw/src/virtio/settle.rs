@@ -14,11 +14,11 @@ use portolan::addr::{Iova, IovaRange};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Nanos, poll};
 
-use super::answer::NO_SUCH;
 use super::claim::{Act, Claim, Room, add};
 use super::device::BATCH;
 use super::domain::{Inner, VirtioDomain, Which};
 use super::records::{Known, Mapping, Wanted};
+use super::transport::NO_SUCH;
 use super::transport::Transport;
 use portolan_spec::virtio::Request;
 

@@ -3,10 +3,15 @@
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3 (attach), 5.13.6.4 (detach), 5.13.6.7 (probe)
 //! and 5.13.6.8 (faults).
 
+use super::device::{Config, Counts, Device};
+use super::domain::VirtioDomain;
+use super::transport;
+use super::transport::{NO_SUCH, Transport};
+use crate::chassis::book;
+use crate::chassis::book::Book;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-
 use portolan::addr::{PageSizes, StreamId};
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
@@ -14,14 +19,8 @@ use portolan::iommu::{
 };
 use portolan::platform::{AllMemory, Cpus, Nanos};
 use portolan::table::Access;
-
-use super::answer::{self, NO_SUCH};
-use super::device::{Config, Counts, Device};
-use super::domain::VirtioDomain;
-use super::probe;
-use super::transport::Transport;
-use crate::chassis::book::{self, Book};
-use portolan_spec::virtio::{self as spec, Request};
+use portolan_spec::virtio as spec;
+use portolan_spec::virtio::Request;
 
 /// Attachment of an endpoint; it keeps the domain alive itself.
 enum To<T: Transport + Send + Sync, C: Cpus> {
@@ -118,7 +117,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// [`AttachError::NoSuchStream`]; [`IommuError::Unsupported`] if the device cannot tell.
     pub fn reserved(&self, stream: StreamId) -> Result<Vec<ReservedRegion>, AttachError> {
         match self.device.probe(stream.get()) {
-            Ok(properties) => Ok(probe::reserved(&properties)?),
+            Ok(properties) => Ok(transport::reserved(&properties)?),
             Err(NO_SUCH) => Err(AttachError::NoSuchStream { stream }),
             Err(error) => Err(error.into()),
         }
@@ -286,7 +285,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
         let Some((bytes, written)) = self.device.transport.next_fault()? else {
             return Ok(None);
         };
-        let mut record = answer::fault(&bytes, written)?;
+        let mut record = transport::fault(&bytes, written)?;
         self.refine(&mut record);
         Ok(Some(FaultEvent::Fault(record)))
     }

@@ -8,7 +8,7 @@ use portolan::iommu::{ReservedKind, ReservedRegion};
 use portolan::platform::{AllMemory, Nanos};
 
 use super::quirks::Quirks as ChipQuirks;
-use super::structures::Mode;
+use super::tables::Mode;
 use crate::interrupt::Remapping;
 use crate::reservations::Reservations;
 

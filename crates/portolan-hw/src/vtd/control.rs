@@ -1,16 +1,27 @@
+//! Registers that all parts share, and invalidation through registers.
+//!
 //! Registers that all parts share: the global command, the status, protected memory.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.4 and
 //! 11.4.5 (one command at a time, repeating the bits that are on), 6.8 (write buffer), 11.4.7
 //! (protected memory).
+//!
+//! Invalidation through registers, for units without a queue.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5.1, and
+//! 11.4.8.2 and 11.4.9 for the registers. One command at a time, each awaited. The hardware may do
+//! more than was asked, never less. Refused while the queue is on (6.5.1).
 
+use super::features::{Features, Has};
+use super::refusal;
+use super::request::{CommandKind as Kind, Counters};
+use super::request::{Contexts, Iotlb};
+use crate::chassis::{Present, wait_for, wait_while_it_works};
+use arrayvec::ArrayVec;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
-
-use super::counts::{CommandKind as Kind, Counters};
-use super::features::{Features, Has};
-use crate::chassis::{Present, wait_for};
-use portolan_spec::vtd::reg::{self, command, pmen};
+use portolan_spec::vtd::reg::{ccmd, command, iotlb, pmen};
+use portolan_spec::vtd::{Bits, descriptor, reg};
 
 /// New state of a control bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,5 +160,157 @@ impl<P: UnitPlatform> Control<P> {
         }
         self.regs.write32(reg::PMEN, now & !pmen::EPM);
         self.wait32(reg::PMEN, pmen::PRS, 0, Awaited::Control)
+    }
+}
+
+/// Refusals that are kept for callers that have yet to ask for them.
+const MAX_REFUSALS: usize = 16;
+
+/// A command that was given, counted since the start.
+type Number = u64;
+
+/// The command that the unit is at.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    number: Number,
+    offset: usize,
+    /// Field of the register that falls when the command is done.
+    busy: Bits,
+    /// Field with the granularity of the command that was done; 0: refused.
+    done: Bits,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last command given.
+    last: Number,
+    /// The command whose outcome was not read yet.
+    running: Option<Running>,
+    /// Commands that were refused.
+    refused: ArrayVec<Number, MAX_REFUSALS>,
+    /// Up to this one any may have been refused: there was no room to say which.
+    unsure: Number,
+}
+
+impl State {
+    /// Reads the outcome of the running command, if it is done; `None` if it is not.
+    fn finish(&mut self, regs: &impl Mmio) -> Result<Option<()>, IommuError> {
+        let Some(running) = self.running else {
+            return Ok(Some(()));
+        };
+        let value = regs.present64(running.offset)?;
+        if running.busy.of(value) != 0 {
+            return Ok(None);
+        }
+        self.running = None;
+        let refused = running.done.of(value) == 0;
+        if refused && self.refused.try_push(running.number).is_err() {
+            self.refused.clear();
+            self.unsure = running.number;
+        }
+        Ok(Some(()))
+    }
+
+    /// Outcome of a command that is done.
+    fn outcome(&mut self, number: Number) -> Result<(), IommuError> {
+        let at = self.refused.iter().position(|of| *of == number);
+        at.map(|at| self.refused.swap_remove(at));
+        match at.is_some() || number <= self.unsure {
+            true => Err(IommuError::Refused { code: refusal::REGISTERS }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Commands through registers. A caller that finds the unit at another's command waits for the
+/// unit, and reads the outcome on the other's behalf: it may have interrupted it.
+pub(super) struct Direct<P: UnitPlatform> {
+    state: Guarded<P, State>,
+}
+
+impl<P: UnitPlatform> Default for Direct<P> {
+    fn default() -> Self {
+        Self { state: Guarded::default() }
+    }
+}
+
+impl<P: UnitPlatform> Direct<P> {
+    /// Invalidates part of the context cache.
+    pub(super) fn contexts(&self, control: &Control<P>, what: Contexts) -> Result<(), IommuError> {
+        let (kind, asked, fields) = match what {
+            Contexts::All => (Kind::ContextGlobal, 1, 0),
+            Contexts::Device { domain, stream } => {
+                (Kind::ContextDevice, 3, ccmd::DID.at(domain.into()) | ccmd::SID.at(stream.into()))
+            }
+        };
+        let value = ccmd::ICC.mask() | ccmd::CIRG.at(asked) | fields;
+        self.run(control, kind, None, (reg::CCMD, value), (ccmd::ICC, ccmd::CAIG))
+    }
+
+    /// Invalidates part of the IOTLB.
+    pub(super) fn iotlb(&self, control: &Control<P>, what: Iotlb) -> Result<(), IommuError> {
+        let (kind, asked, domain, address) = match what {
+            Iotlb::All => (Kind::IotlbGlobal, 1, 0, None),
+            Iotlb::Domain { domain } => (Kind::IotlbDomain, 2, domain, None),
+            Iotlb::Pages { domain, start, lg2_pages, hint } => {
+                let fields = descriptor::AM.at(lg2_pages.into()) | descriptor::IH.at(hint.bit());
+                (Kind::IotlbPages, 3, domain, Some(start | fields))
+            }
+        };
+        let has = control.features.has;
+        let drain = |flag, bits: Bits| bits.at(has.contains(flag).into());
+        let value = iotlb::IVT.mask()
+            | iotlb::IIRG.at(asked)
+            | iotlb::DID.at(domain.into())
+            | drain(Has::DRAIN_READS, iotlb::DR)
+            | drain(Has::DRAIN_WRITES, iotlb::DW);
+        let base = control.features.iotlb;
+        let address = address.map(|address| (base, address));
+        self.run(control, kind, address, (base + 8, value), (iotlb::IVT, iotlb::IAIG))
+    }
+
+    /// Writes an address, if any, then a command, and waits for it to be done.
+    fn run(
+        &self,
+        control: &Control<P>,
+        kind: Kind,
+        address: Option<(usize, u64)>,
+        (offset, value): (usize, u64),
+        (busy, done): (Bits, Bits),
+    ) -> Result<(), IommuError> {
+        let regs = &control.regs;
+        let awaited = Awaited::Invalidation;
+        let progress = || Ok(self.state.lock().last);
+        let (clock, limit) = (&control.clock, control.limit);
+        let give = || {
+            let mut state = self.state.lock();
+            if control.status()? & command::QIE != 0 {
+                return Err(IommuError::Unsupported);
+            }
+            // The previous user of the unit may have left a command under way.
+            if state.finish(regs)?.is_none() || busy.of(regs.read64(offset)) != 0 {
+                return Ok(None);
+            }
+            if let Some((offset, address)) = address {
+                regs.write64(offset, address);
+            }
+            control.counters.add(kind);
+            regs.write64(offset, value);
+            state.last += 1;
+            state.running = Some(Running { number: state.last, offset, busy, done });
+            Ok(Some(state.last))
+        };
+        let give = || give().transpose();
+        let number = wait_while_it_works(clock, limit, awaited, give, progress)?;
+        let look = || {
+            let mut state = self.state.lock();
+            if state.running.is_some_and(|of| of.number == number) && state.finish(regs)?.is_none()
+            {
+                return Ok(None);
+            }
+            state.outcome(number).map(Some)
+        };
+        let look = || look().transpose();
+        wait_while_it_works(clock, limit, awaited, look, progress)
     }
 }

@@ -14,10 +14,10 @@ use portolan::iommu::{Awaited, DeviceTlb, IommuError, TagPool};
 use portolan::platform::{Guarded, Nanos, UnitPlatform};
 
 use super::control::Control;
-use super::counts::CommandKind as Kind;
-use super::direct::Direct;
+use super::control::Direct;
 use super::features::Has;
 use super::refusal;
+use super::request::CommandKind as Kind;
 use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
 use crate::chassis::{
     Ending as Next, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for,

@@ -10,8 +10,8 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::Config;
-use super::streams::{Attachment, Streams, To};
-use super::structures::{ABSENT, Forget, Mode, change};
+use super::tables::{ABSENT, Forget, Mode, change};
+use super::tables::{Attachment, Streams, To};
 use super::takeover::Inherited;
 use super::unit::{PASS, Vtd};
 use crate::chassis::entry::Words;

@@ -1,22 +1,26 @@
+//! Requests, their descriptors, and their numbers by kind.
+//!
 //! Requests to the unit, and their descriptors.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 7.6.1.
+//!
+//! Numbers of submitted commands, by kind.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
+use super::features::{Features, Has};
 use portolan::addr::PhysAddr;
 use portolan::iommu::DeviceTlb;
 use portolan::iopf::Response;
-
-use super::counts::CommandKind as Kind;
-use super::features::{Features, Has};
-use portolan_spec::vtd::Bits;
 use portolan_spec::vtd::descriptor::{
-    self as d, AM, DID, GRANULARITY, IH, PASID, TYPE, Words, context, device_tlb, iotlb, kind,
-    pasid_cache, pasid_device_tlb, pasid_iotlb, response,
+    AM, DID, GRANULARITY, IH, PASID, TYPE, Words, context, device_tlb, iotlb, kind, pasid_cache,
+    pasid_device_tlb, pasid_iotlb, response,
 };
+use portolan_spec::vtd::{Bits, descriptor as d};
 
 /// A descriptor and the kind by which it is counted.
-pub(super) type Counted = (Kind, Words);
+pub(super) type Counted = (CommandKind, Words);
 
 /// Levels that changed: if only leaves did, walk caches may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,18 +145,18 @@ impl Request {
         }
     }
 
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> CommandKind {
         match self {
-            Self::Contexts(Contexts::All) => Kind::ContextGlobal,
-            Self::Contexts(Contexts::Device { .. }) => Kind::ContextDevice,
-            Self::Iotlb(Iotlb::All) => Kind::IotlbGlobal,
-            Self::Iotlb(Iotlb::Domain { .. }) => Kind::IotlbDomain,
-            Self::Iotlb(Iotlb::Pages { .. }) => Kind::IotlbPages,
-            Self::PasidIotlb { .. } => Kind::PasidIotlb,
-            Self::PasidCacheAll | Self::PasidCache { .. } => Kind::PasidCache,
-            Self::DeviceTlb { .. } => Kind::DeviceTlb,
-            Self::Response { .. } => Kind::Response,
-            Self::InterruptEntries(_) => Kind::InterruptEntries,
+            Self::Contexts(Contexts::All) => CommandKind::ContextGlobal,
+            Self::Contexts(Contexts::Device { .. }) => CommandKind::ContextDevice,
+            Self::Iotlb(Iotlb::All) => CommandKind::IotlbGlobal,
+            Self::Iotlb(Iotlb::Domain { .. }) => CommandKind::IotlbDomain,
+            Self::Iotlb(Iotlb::Pages { .. }) => CommandKind::IotlbPages,
+            Self::PasidIotlb { .. } => CommandKind::PasidIotlb,
+            Self::PasidCacheAll | Self::PasidCache { .. } => CommandKind::PasidCache,
+            Self::DeviceTlb { .. } => CommandKind::DeviceTlb,
+            Self::Response { .. } => CommandKind::Response,
+            Self::InterruptEntries(_) => CommandKind::InterruptEntries,
         }
     }
 
@@ -298,4 +302,25 @@ pub(super) fn wait_words(address: u64, data: u32, ending: Ending) -> Words {
     };
     let word = TYPE.at(kind::WAIT) | d::wait::SW.mask() | d::wait::FN.mask() | drain;
     [word | d::wait::DATA.at(data.into()), address]
+}
+
+crate::chassis::counters! {
+    /// A kind of command.
+    CommandKind,
+    /// Commands submitted since the unit was taken over, refused ones included.
+    Counts {
+        ContextGlobal = "cc_inv_dsc (global)" => "Context cache, global.";
+        ContextDevice = "cc_inv_dsc (device)" => "Context cache, of a device.";
+        IotlbGlobal = "iotlb_inv_dsc (global)" => "IOTLB, global.";
+        IotlbDomain = "iotlb_inv_dsc (domain)" => "IOTLB, of a domain.";
+        IotlbPages = "iotlb_inv_dsc (pages)" => "IOTLB, of pages.";
+        PasidIotlb = "p_iotlb_inv_dsc" => "IOTLB of a PASID, all or pages.";
+        PasidCache = "pc_inv_dsc" => "PASID cache.";
+        DeviceTlb = "dev_tlb_inv_dsc" => "Device TLB, with or without PASID.";
+        Wait = "inv_wait_dsc" => "Wait.";
+        Response = "page_grp_resp_dsc" => "Page-group response.";
+        InterruptEntries = "iec_inv_dsc" => "Interrupt entry cache.";
+        WriteBuffer = "GCMD.WBF" => "Write-buffer flush.";
+        Replaced = "inv_wait_dsc (replaced)" => "Descriptors put in place of refused ones.";
+    }
 }

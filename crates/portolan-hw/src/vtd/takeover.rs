@@ -12,7 +12,7 @@ use portolan::platform::{Mmio, UnitPlatform};
 use super::config::{Config, Takeover};
 use super::control::{Control, Switch};
 use super::quirks::Quirks;
-use super::structures::Mode;
+use super::tables::Mode;
 use crate::chassis::{Present, Published, wait_for};
 use portolan_spec::vtd::reg::{self, command, fsts, queue, root_mode};
 

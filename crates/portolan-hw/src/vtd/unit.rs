@@ -13,18 +13,18 @@ use portolan::platform::{AllMemory, Guarded, Mmio, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::config::{Config, INTERRUPTS, Invalidation};
+use super::control::Direct;
 use super::control::{Control, Switch};
 use super::core::{Core, VtdQueue, Way};
-use super::counts::Counts;
-use super::direct::Direct;
-use super::fault::Reader;
+use super::faults::PageQueue;
+use super::faults::Reader;
 use super::features::{Features, Has};
-use super::page_queue::PageQueue;
+use super::queue::{self, Width};
 use super::quirks::Quirks;
+use super::request::Counts;
 use super::request::{Contexts, Iotlb, Request};
-use super::ring::{self, Width};
-use super::streams::{Key, Streams, To};
-use super::structures::{Mode, Remap, Structures};
+use super::tables::{Key, Streams, To};
+use super::tables::{Mode, Remap, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
 use crate::chassis::{Published, Sorted, Submitters, with_room};
@@ -111,7 +111,7 @@ impl<P: UnitPlatform> Parts<P> {
         width: Option<Width>,
     ) -> Result<(), IommuError> {
         if let Some(width) = width {
-            self.way = Way::Ring(ring::ring(mem, config.queue_lg2_pages, width)?);
+            self.way = Way::Ring(queue::ring(mem, config.queue_lg2_pages, width)?);
         }
         Ok(())
     }
@@ -273,7 +273,7 @@ impl<P: UnitPlatform> Vtd<P> {
         self.faults.discard(control)?;
         if let Way::Ring(ring) = &self.core.way {
             control.regs.write64(reg::IQT, 0);
-            control.regs.write64(reg::IQA, ring::address(ring));
+            control.regs.write64(reg::IQA, queue::address(ring));
             control.switch(command::QIE, Switch::On)?;
         }
         self.start_interrupts()?;

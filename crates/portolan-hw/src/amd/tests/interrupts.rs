@@ -9,7 +9,7 @@ use portolan_chips::interrupts::{Masking, Scenario, sweep};
 
 use super::machine::{Amd, ILLEGAL, new_machine};
 use super::{STREAM, config};
-use crate::amd::counts::CommandKind as Kind;
+use crate::amd::command::CommandKind as Kind;
 use crate::amd::{Config, InterruptTable, StreamSettings};
 use crate::chassis::tests::suite::{Driven, map, unmap};
 use portolan::addr::RequesterId;

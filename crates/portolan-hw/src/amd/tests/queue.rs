@@ -23,7 +23,7 @@ use portolan_sim::clock::PollingClock;
 use super::machine::{ILLEGAL, capability, new_machine};
 use super::{STREAM, Tables, config};
 use crate::amd::AmdVi;
-use crate::amd::counts::CommandKind as Kind;
+use crate::amd::command::CommandKind as Kind;
 use crate::amd::refusal;
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
 use portolan_chips::inject::RegisterFaults;

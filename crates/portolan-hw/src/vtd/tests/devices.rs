@@ -15,7 +15,7 @@ use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
 use crate::chassis::Ending;
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::core::Way;
-use crate::vtd::counts::CommandKind as Kind;
+use crate::vtd::request::CommandKind as Kind;
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
 use portolan_chips::inject::{Drain, RegisterFaults};
 use portolan_chips::vtd::VtdMachine;

@@ -14,7 +14,7 @@ use super::{STREAM, attached, legacy, map, unmap};
 use crate::chassis::tests::suite::{Driven, failure};
 use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
-use crate::vtd::counts::CommandKind as Kind;
+use crate::vtd::request::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
 use portolan_chips::inject::RegisterFaults;
 use portolan_chips::machine::Event;

@@ -1,25 +1,33 @@
+//! Domains of a unit, and addresses that no domain maps.
+//!
 //! Domains of a unit: second stage, first stage, and one nested in the other.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.5 to 3.8.
 //! Each domain has a domain identifier of its own, nested ones too: no two tables share a tag.
+//!
+//! Addresses that devices reach with any attachment, and those that reach no memory.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.4 (memory
+//! that firmware lists for a device) and 3.13 (interrupt messages).
 
+use super::core::{Stage, VtdQueue, context_id, split_id};
+use super::features::Has;
+use super::quirks;
+use super::tables::Mode;
+use super::unit::{Parent, Vtd};
+use crate::chassis::book::Hold;
+use crate::chassis::with_room;
+use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
-
+use portolan::addr::StreamId;
 use portolan::inval::{Capabilities, Quirks, Walker};
-use portolan::iommu::{IommuError, PagedDomain};
+use portolan::iommu::{AttachError, Domain, IommuError, PagedDomain};
 use portolan::platform::{ForeignTables, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
-
-use super::core::{Stage, VtdQueue, context_id, split_id};
-use super::features::Has;
-use super::structures::Mode;
-use super::unit::{Parent, Vtd};
-use crate::chassis::book::Hold;
-use crate::chassis::with_room;
 
 /// A domain with second-stage tables.
 pub type SecondDomain<P> = PagedDomain<VtdSecondStage, <P as UnitPlatform>::Memory, VtdQueue<P>>;
@@ -181,5 +189,40 @@ impl<P: UnitPlatform> Vtd<P> {
         );
         drop(before);
         Ok(domain)
+    }
+}
+
+/// The graphics of a chipset or a processor: device 2 of the first bus.
+const GRAPHICS: StreamId = StreamId::new(0x10);
+/// The sound controller of a chipset: device 27 of the first bus.
+const AZALIA: StreamId = StreamId::new(0xd8);
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// Tells if `stream` may not be attached, as it does not work translated.
+    pub(super) fn is_untranslated(&self, stream: StreamId) -> bool {
+        let quirk = match stream {
+            GRAPHICS => quirks::Quirks::GRAPHICS_UNTRANSLATED,
+            AZALIA => quirks::Quirks::AZALIA_UNTRANSLATED,
+            _ => return false,
+        };
+        self.config.chip.contains(quirk)
+    }
+
+    /// Addresses reserved for streams, and the reservations of
+    /// [`Config::reserved`](super::Config::reserved) that were ignored.
+    ///
+    /// *Context.* Interrupt.
+    pub fn reservations(&self) -> &Reservations {
+        &self.config.reserved
+    }
+
+    /// Maps the memory that `stream` reaches at its own addresses into `domain`, unless it is there
+    /// already.
+    pub(super) fn hold_reserved(
+        &self,
+        stream: StreamId,
+        domain: &impl Domain,
+    ) -> Result<(), AttachError> {
+        self.config.reserved.map_into(stream, domain)
     }
 }

@@ -1,20 +1,27 @@
+//! Primary faults, and the memory of the queue of page requests.
+//!
 //! Primary faults: records read one at a time, oldest first.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.1 to 7.3,
 //! 11.4.5 and 11.4.14. A record is given back by writing 1 to its F bit and to nothing else;
 //! overflow by writing 1 to PFO and to nothing else, so that no error of the queue is lost with it.
 //! Advanced fault logging is not used.
+//!
+//! Memory of the queue of page requests.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 11.4.11.
 
-use portolan::addr::{Iova, Pasid, StreamId};
+use super::control::Control;
+use crate::chassis::{Present, Published};
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
-use portolan::platform::{Guarded, Mmio, UnitPlatform};
-
-use super::control::Control;
-use crate::chassis::Present;
+use portolan::platform::{Guarded, Mmio, TableMem, UnitPlatform};
 use portolan_spec::vtd::record::{FAULT_BYTES, fault, reason};
-use portolan_spec::vtd::reg::{self, fsts};
+use portolan_spec::vtd::reg;
+use portolan_spec::vtd::reg::{fsts, queue};
 
 /// Index at which the next record is expected; none before the first.
 pub(super) struct Reader<P: UnitPlatform> {
@@ -151,4 +158,33 @@ fn explain(code: u8) -> FaultReason {
         r::PASID_ACCESS..=r::PASID_LAST => FaultReason::Configuration,
         code => FaultReason::Other { code: code.into() },
     }
+}
+
+/// Address and size of the queue: 0 until there is one.
+#[derive(Debug, Default)]
+pub(super) struct PageQueue {
+    /// Address and exponent of pages, as the register has them; 0 for none.
+    pub(super) address: Published,
+}
+
+impl PageQueue {
+    /// Gives the queue's memory back. Translation must be off.
+    pub(super) fn free<P: UnitPlatform>(
+        &self,
+        control: &Control<P>,
+        mem: &impl TableMem<AtomicU64>,
+    ) {
+        let address = self.address.withdraw();
+        if address != 0 {
+            control.regs.write64(reg::PQA, 0);
+            let (base, size) = place(address);
+            mem.free(base, size);
+        }
+    }
+}
+
+/// Start and size of the queue that a register value describes.
+pub(super) fn place(address: u64) -> (PhysAddr, PageSize) {
+    let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
+    (PhysAddr::new(address).align_down(PageSize::SIZE_4K), size)
 }

@@ -4,20 +4,19 @@
 //! "Caching in-memory data structures": an entry that does not count is not kept, so that one that begins
 //! to count takes no command; units keep entries by the tag of the second stage.
 
+use super::command;
+use super::command::{Attachment, Tag};
+use super::messages::{Messages, Table, entry};
+use super::tables::Directory;
+use super::tables::Streams;
+use super::unit::RiscvIommu;
+use crate::chassis::book::Left;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
     AttachError, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
     MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
 };
 use portolan::platform::UnitPlatform;
-
-use super::command;
-use super::directory::Directory;
-use super::messages::{Messages, Table, entry};
-use super::state::Streams;
-use super::streams::{Attachment, Tag};
-use super::unit::RiscvIommu;
-use crate::chassis::book::Left;
 
 /// Table of a source's entries, and its tag.
 type At<'s> = (&'s mut Table, Tag);

@@ -1,28 +1,32 @@
+//! Root, context, PASID and interrupt tables, and the attachments that they hold.
+//!
 //! Root, context and PASID tables: made on demand, changed by plans, never freed while the unit
 //! may read them; and the interrupt table.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4 and 9.1 to
 //! 9.6. Legacy: a root entry for each bus, a table of 256 contexts. Scalable: two tables of 128
 //! contexts for each bus, a directory of PASID tables for each device.
+//!
+//! Attachments of streams and their PASIDs.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 9.6.
 
+use super::core::{Core, Remote};
+use super::features::{Features, Has};
+use super::request::{Ending, Request};
+use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
+use crate::chassis::turn::Turn;
+use crate::chassis::{Block, book};
+use crate::interrupt::{ApicMode, Remapping, Slots};
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::sync::atomic::AtomicU64;
-
-use portolan::addr::{PageSize, PhysAddr};
+use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::Walker;
 use portolan::iommu::{Interrupt, InterruptError, IommuError};
 use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform};
-
-use super::core::Core;
-use super::features::{Features, Has};
-use super::request::{Ending, Request};
-use crate::chassis::Block;
-use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
-use crate::chassis::turn::Turn;
-use crate::interrupt::{ApicMode, Remapping, Slots};
-use portolan_spec::vtd::ADDRESS;
-use portolan_spec::vtd::entry::{self, P};
+use portolan_spec::vtd::entry::P;
 use portolan_spec::vtd::reg::irta;
+use portolan_spec::vtd::{ADDRESS, entry};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 
@@ -270,3 +274,21 @@ impl<P: UnitPlatform> Remap<P> {
         }
     }
 }
+
+/// Data of an attachment's entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct To {
+    /// Domain identifier.
+    pub(super) id: u16,
+    /// Tag of its translations; nothing when it passes through.
+    pub(super) context: Option<InvalTag>,
+    pub(super) remote: Option<Remote>,
+}
+
+/// A stream and a PASID.
+pub(super) type Key = (u16, u32);
+
+pub(super) type Attachment = book::Attachment<To>;
+
+/// Attachments of all streams; a caller that has them moves streams.
+pub(super) type Streams = book::Streams<Key, To, Structures>;

@@ -1,3 +1,5 @@
+//! Directories, the tables that attachments give to the unit, and devices with translations of their own.
+//!
 //! Directories: contexts at the leaves of a tree of pages of 4 KiB. The device directory has a device context for
 //! each stream, a stream's process directory a process context for each PASID.
 //!
@@ -5,17 +7,23 @@
 //! "Process-Directory-Table", whose entries above the leaves are the same. A stream that was never
 //! named has no valid context, and is blocked; the page that would hold it need not be there. An
 //! empty root means the same with any number of levels.
+//!
+//! Attachments of streams, and the tables that give them to the unit.
+//!
+//! Devices that have translations of their own, and their state.
 
-use alloc::collections::BTreeMap;
+use super::command;
+use super::command::Counted;
+use super::command::{Tag, process_context};
+use super::messages::Messages;
+use crate::chassis::entry::{At, Kind, Live, Words};
+use crate::chassis::{Block, book, entry};
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::sync::atomic::AtomicU64;
-
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
-use portolan::iommu::IommuError;
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{TableMem, Word};
-
-use crate::chassis::Block;
-use crate::chassis::entry::{self, At, Kind, Live};
 use portolan_spec::riscv::context::{BASE_WORDS, PROCESS_WORDS, V};
 use portolan_spec::riscv::page_of;
 
@@ -170,6 +178,107 @@ impl Directory {
             page.free(mem);
         }
         self.root.free(mem);
+    }
+}
+
+/// Tables that give the attachments of streams to the unit.
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) directory: Directory,
+    /// MSI page tables, where messages go through such.
+    pub(super) messages: Option<Messages>,
+    /// Process directories, of streams with PASIDs.
+    pub(super) processes: BTreeMap<u32, Directory>,
+    /// Devices with translations of their own.
+    pub(super) remotes: Remotes,
+}
+
+/// A stream, and one of its address spaces: 0 is that of its requests without a PASID.
+pub(super) type Key = (u32, u32);
+
+/// Place of the context of an address space, and its words.
+pub(super) struct Place {
+    pub(super) at: At,
+    pub(super) words: Words,
+}
+
+impl Tables {
+    /// The command by which the unit forgets the context of an address space.
+    pub(super) fn forget(&self, (stream, pasid): Key) -> Counted {
+        match self.processes.contains_key(&stream) {
+            true => command::process(stream, pasid),
+            false => command::context_of(stream),
+        }
+    }
+
+    /// Checks that a stream has that address space.
+    pub(super) fn has(&self, (stream, pasid): Key) -> Result<(), AttachError> {
+        let lg2 = self.processes.get(&stream).map_or(0, Directory::lg2);
+        match u64::from(pasid) >> lg2 == 0 {
+            true => Ok(()),
+            false => Err(AttachError::Mismatch),
+        }
+    }
+
+    /// The place of the context of an address space that the stream has, and its words: those that
+    /// mean for it the same as `words` for a whole stream.
+    pub(super) fn place(
+        &mut self,
+        mem: &impl TableMem<AtomicU64>,
+        (stream, pasid): Key,
+        words: &Words,
+    ) -> Result<Place, AttachError> {
+        let (at, words) = match self.processes.get_mut(&stream) {
+            Some(directory) => {
+                let words = process_context(words).ok_or(AttachError::Mismatch)?;
+                (directory.place(mem, pasid)?, words)
+            }
+            None => (self.directory.place(mem, stream)?, *words),
+        };
+        Ok(Place { at, words })
+    }
+
+    /// Gives the memory back. The unit must have stopped using it.
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
+        self.directory.free(mem);
+        self.remotes.free(mem);
+        for (_, mut directory) in core::mem::take(&mut self.processes) {
+            directory.free(mem);
+        }
+        if let Some(messages) = &mut self.messages {
+            messages.free(mem);
+        }
+    }
+}
+
+/// Attachments of streams, and the tables that give them to the unit.
+pub(super) type Streams = book::Streams<Key, Option<Tag>, Tables>;
+
+/// Devices with translations of their own.
+#[derive(Debug, Default)]
+pub(super) struct Remotes {
+    pub(super) streams: BTreeSet<u32>,
+    /// Address spaces, by stream and PASID, of which the device has nothing: it was asked, and could ask
+    /// for nothing since.
+    pub(super) clean: BTreeSet<(u32, u32)>,
+    /// A root in which nothing is.
+    pub(super) empty: Option<Block>,
+}
+
+impl Remotes {
+    pub(super) fn has(&self, stream: u32) -> bool {
+        self.streams.contains(&stream)
+    }
+
+    pub(super) fn forget_stream(&mut self, stream: u32) {
+        self.streams.remove(&stream);
+        self.clean.retain(|(of, _)| *of != stream);
+    }
+
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
+        if let Some(empty) = self.empty.take() {
+            empty.free(mem);
+        }
     }
 }
 

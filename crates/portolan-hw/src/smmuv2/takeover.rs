@@ -11,16 +11,17 @@
 //! *Context.* Task.
 
 use super::config::Config;
-use super::counts::WriteKind;
+use super::config::WriteKind;
 use super::features::Selection;
-use super::implementation::{Implementation, Inherited, Prefetch, Watched};
 use super::machine::{Bank, Machine};
+use super::quirks::{Implementation, Inherited, Prefetch, Watched};
 use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
 use crate::at_work::AtWork;
 use portolan::iommu::IommuError;
 use portolan::platform::UnitPlatform;
-use portolan_spec::smmuv2::bank::{self, actlr};
-use portolan_spec::smmuv2::global::{self, acr, cr0, id7, s2cr, smr};
+use portolan_spec::smmuv2::bank::actlr;
+use portolan_spec::smmuv2::global::{acr, cr0, id7, s2cr, smr};
+use portolan_spec::smmuv2::{bank, global};
 
 /// State that was found and set up.
 pub(super) struct Taken {

@@ -8,18 +8,17 @@
 //! left for a later call. A full log stops the unit's logging; once it is read empty, logging is
 //! turned on again.
 
+use super::command::Control;
+use super::refusal;
 use core::sync::atomic::{AtomicU64, Ordering};
-
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
 use portolan::platform::{Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word};
-
-use super::control::Control;
-use super::refusal;
-use portolan_spec::amd::event::{self, LG2_BYTES, code};
-use portolan_spec::amd::reg::{self, control, status};
+use portolan_spec::amd::event::{LG2_BYTES, code};
+use portolan_spec::amd::reg::{control, status};
+use portolan_spec::amd::{event, reg};
 
 /// Exponents of the number of events that a log can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;

@@ -1,0 +1,445 @@
+//! The stream table, the context descriptors of each stream, and the state of streams.
+//!
+//! Context descriptors of one stream: a single one, or a table by substream.
+//!
+//! IHI 0070, sections 3.3.2, 5.3 and 5.4. A single descriptor has two places that are used in
+//! turn, so that a stream moves from one address space to another by one word of its entry. Tables
+//! are linear up to 1,024 substreams and of two levels beyond, with second-level tables of 64 KiB
+//! made on demand.
+//!
+//! The stream table: linear, or of two levels with second-level tables made on demand.
+//!
+//! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
+//!
+//! Streams: where each is.
+//!
+//! IHI 0070, sections 3.3 (stream table) and 3.9 (ATS).
+
+use super::command::Tag;
+use super::features::Features;
+use super::machine::Machine;
+use crate::chassis::arm::Has;
+use crate::chassis::entry::{At, Kind, Live};
+use crate::chassis::turn::Turn;
+use crate::chassis::{Block, Present as _, Sorted, book, with_room};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{AttachError, IommuError};
+use portolan::platform::{Guarded, Mmio, UnitPlatform};
+use portolan_spec::smmuv3::{Field, cd, reg, ste};
+
+/// Read as a stream table entry is.
+pub(crate) const CONTEXT: Kind = Kind {
+    deciding: cd::V.mask(),
+    closed: 0,
+    reads: |descriptor| {
+        // The second table counts unless its walks are disabled; the last words are not read.
+        let high = match cd::EPD1.get(descriptor) {
+            0 => u64::MAX,
+            _ => 0,
+        };
+        [u64::MAX, u64::MAX, high, u64::MAX, u64::MAX, 0, 0, 0]
+    },
+    live: Live::OneWord,
+};
+
+#[derive(Debug)]
+enum Form {
+    /// Two places in turn; which one is in use.
+    Single {
+        current: usize,
+    },
+    Linear,
+    TwoLevel {
+        second: BTreeMap<u32, Block>,
+    },
+}
+
+/// The descriptors of one stream.
+///
+/// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
+#[derive(Debug)]
+pub(super) struct ContextTable {
+    block: Block,
+    /// Exponent of the number of substreams.
+    lg2: u32,
+    form: Form,
+}
+
+impl ContextTable {
+    /// Room for `2^lg2` substreams.
+    pub fn new<P: UnitPlatform>(
+        machine: &Machine<P>,
+        lg2: u32,
+        two_level: Has,
+    ) -> Result<Self, IommuError> {
+        let (bytes, form) = if lg2 == 0 {
+            (12, Form::Single { current: 0 })
+        } else if lg2 > cd::level1::SPLIT && two_level == Has::Yes {
+            let second = BTreeMap::new();
+            (lg2 - cd::level1::SPLIT + 3, Form::TwoLevel { second })
+        } else {
+            (lg2 + cd::LG2_BYTES, Form::Linear)
+        };
+        let block = machine.alloc(bytes)?;
+        Ok(Self { block, lg2, form })
+    }
+
+    /// Exponent of the number of substreams; 0 for a single descriptor.
+    pub fn lg2(&self) -> u32 {
+        self.lg2
+    }
+
+    /// Points `entry` at the descriptors.
+    pub fn describe(&self, entry: &mut ste::Ste) {
+        let offset = match self.form {
+            Form::Single { current } => (current as u64) << cd::LG2_BYTES,
+            _ => 0,
+        };
+        let format = match self.form {
+            Form::TwoLevel { .. } => ste::s1fmt::TWO_LEVEL_64K,
+            _ => ste::s1fmt::LINEAR,
+        };
+        ste::S1CONTEXTPTR.set(entry, (self.block.at.get() + offset) >> 6);
+        ste::S1FMT.set(entry, format);
+        ste::S1CDMAX.set(entry, self.lg2.into());
+    }
+
+    /// Writes `descriptor` where the unit does not look, and makes that the place that
+    /// [`ContextTable::describe`] points at. For a single descriptor only.
+    pub fn flip<P: UnitPlatform>(&mut self, machine: &Machine<P>, descriptor: &cd::Cd) {
+        if let Form::Single { current } = &mut self.form {
+            *current ^= 1;
+            let first = *current * cd::WORDS;
+            let at = self.block.entry(first, cd::WORDS);
+            at.fill(machine.tables(), descriptor);
+        }
+    }
+
+    /// Place of the descriptor of `pasid`; its table is made if it is not there.
+    pub fn place<P: UnitPlatform>(
+        &mut self,
+        machine: &Machine<P>,
+        pasid: u32,
+    ) -> Result<At, IommuError> {
+        if u64::from(pasid) >> self.lg2 != 0 {
+            return Err(IommuError::Unsupported);
+        }
+        let place = |block: Block, index: u32| block.entry(index as usize * cd::WORDS, cd::WORDS);
+        match &mut self.form {
+            Form::Single { current } => Ok(place(self.block, *current as u32)),
+            Form::Linear => Ok(place(self.block, pasid)),
+            Form::TwoLevel { second } => {
+                let upper = pasid >> cd::level1::SPLIT;
+                let index = pasid & ((1 << cd::level1::SPLIT) - 1);
+                if let Some(&block) = second.get(&upper) {
+                    return Ok(place(block, index));
+                }
+                let block = machine.alloc(cd::level1::SPLIT + cd::LG2_BYTES)?;
+                machine.barrier();
+                let descriptor = block.at.get() | cd::level1::V.at(1);
+                machine.store(self.block, upper as usize, descriptor);
+                second.insert(upper, block);
+                Ok(place(block, index))
+            }
+        }
+    }
+
+    /// Gives the memory back. The unit must not look at it any more.
+    pub fn release<P: UnitPlatform>(self, machine: &Machine<P>) {
+        if let Form::TwoLevel { second } = self.form {
+            for (_, block) in second {
+                machine.free(block);
+            }
+        }
+        machine.free(self.block);
+    }
+}
+
+/// Exponent of the number of streams of a second-level table: 16 KiB.
+const SPLIT: u32 = 8;
+
+/// Treatment of accesses of a stream that was never named, and of one that is blocked.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// Its accesses are aborted and recorded (an invalid entry).
+    Recorded,
+    /// Its accesses are aborted without a record.
+    Silent,
+}
+
+impl Blocking {
+    /// The entry.
+    pub(super) fn entry(self) -> ste::Ste {
+        let mut entry = [0; ste::WORDS];
+        if self == Self::Silent {
+            ste::V.set(&mut entry, 1);
+            ste::CONFIG.set(&mut entry, ste::config::ABORT);
+        }
+        entry
+    }
+}
+
+/// The unit reads an entry of 64 bytes word by word, whenever it likes, and keeps it until told to
+/// forget it (3.21.3 and 4.3).
+pub(crate) const STREAM: Kind =
+    Kind { deciding: ste::V.mask(), closed: 0, reads: read_of_stream, live: Live::OneWord };
+
+fn read_of_stream(entry: &ste::Ste) -> ste::Ste {
+    let mut bits = [0; ste::WORDS];
+    let config = ste::CONFIG.get(entry);
+    let mut read = |fields: &[Field]| {
+        for field in fields {
+            bits[field.word] |= field.mask();
+        }
+    };
+    read(&[ste::CONFIG]);
+    if config & ste::config::BYPASS == 0 {
+        return bits;
+    }
+    read(&[ste::ATTRIBUTES_LOW, ste::ATTRIBUTES_HIGH]);
+    if config & 1 != 0 {
+        read(&[ste::S1FMT, ste::S1CONTEXTPTR, ste::S1CDMAX, ste::S1DSS]);
+        read(&[ste::S1CIR, ste::S1COR, ste::S1CSH, ste::S1STALLD, ste::STRW]);
+    }
+    if config & 0b10 != 0 {
+        read(&[ste::S2CONTROL, ste::S2TTB]);
+    }
+    if config & 0b11 != 0 {
+        read(&[ste::S2VMID, ste::EATS]);
+    }
+    bits
+}
+
+/// Second-level tables by the upper bits.
+type Second<P> = Guarded<P, Sorted<u32, Block>>;
+
+/// The table.
+///
+/// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
+pub(super) struct StreamTable<P: UnitPlatform> {
+    lg2: u32,
+    base: Block,
+    blocking: Blocking,
+    /// `None` for a linear table.
+    second: Option<Second<P>>,
+}
+
+impl<P: UnitPlatform> StreamTable<P> {
+    /// A table of `2^lg2` streams, all blocked.
+    pub fn new(
+        machine: &Machine<P>,
+        features: &Features,
+        lg2: u32,
+        blocking: Blocking,
+    ) -> Result<Self, IommuError> {
+        let two_level = features.two_level_streams == Has::Yes && lg2 > SPLIT;
+        let base = if two_level {
+            machine.alloc(lg2 - SPLIT + 3)?
+        } else {
+            machine.alloc(lg2 + ste::LG2_BYTES)?
+        };
+        let table = Self { lg2, base, blocking, second: two_level.then(Second::default) };
+        if !two_level {
+            table.block_all(machine, base);
+        }
+        Ok(table)
+    }
+
+    fn block_all(&self, machine: &Machine<P>, block: Block) {
+        let entry = self.blocking.entry();
+        if entry[0] == 0 {
+            return;
+        }
+        let words = 1usize << (block.size.lg2() - 3);
+        for word in (0..words).step_by(ste::WORDS) {
+            machine.store(block, word, entry[0]);
+        }
+    }
+
+    /// Gives the unit the table; it must be disabled.
+    ///
+    /// # Errors
+    /// [`IommuError::Nonsense`] if the unit does not hold it.
+    pub fn install(&self, machine: &Machine<P>) -> Result<(), IommuError> {
+        let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
+        if self.second.is_some() {
+            config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
+        }
+        let base = reg::BASE_ALLOCATE.at(1) | self.base.at.get();
+        machine.barrier();
+        let registers = &machine.registers;
+        registers.write64(reg::STRTAB_BASE, base);
+        registers.write32(reg::STRTAB_BASE_CFG, config as u32);
+        registers.holds(reg::STRTAB_BASE, base)?;
+        let offset = reg::STRTAB_BASE_CFG;
+        match u64::from(registers.present32(offset)?) {
+            held if held == config => Ok(()),
+            value => Err(IommuError::Nonsense { offset, value }),
+        }
+    }
+
+    /// Place of the entry of `stream`. Its table is made if it is not there; until the stream's
+    /// cached configuration is invalidated the unit need not see it.
+    pub fn place(&self, machine: &Machine<P>, stream: StreamId) -> Result<At, AttachError> {
+        let index = stream.get();
+        if u64::from(index) >> self.lg2 != 0 {
+            return Err(AttachError::NoSuchStream { stream });
+        }
+        let Some(second) = &self.second else {
+            let word = index as usize * ste::WORDS;
+            return Ok(self.base.entry(word, ste::WORDS));
+        };
+        let upper = index >> SPLIT;
+        let known = second.lock().get(upper).copied();
+        let block = match known {
+            Some(block) => block,
+            None => self.add_second(machine, second, upper)?,
+        };
+        let word = (index & ((1 << SPLIT) - 1)) as usize * ste::WORDS;
+        Ok(block.entry(word, ste::WORDS))
+    }
+
+    /// Makes the second-level table of `upper`, unless another CPU is faster.
+    fn add_second(
+        &self,
+        machine: &Machine<P>,
+        second: &Second<P>,
+        upper: u32,
+    ) -> Result<Block, IommuError> {
+        let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
+        self.block_all(machine, block);
+        let mut descriptor = [block.at.get()];
+        ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
+        machine.barrier();
+        let known = with_room(second, Sorted::list, |second| {
+            let known = second.get(upper).copied();
+            if known.is_none() {
+                machine.store(self.base, upper as usize, descriptor[0]);
+                second.insert(upper, block);
+            }
+            known
+        });
+        Ok(known.inspect(|_| machine.free(block)).unwrap_or(block))
+    }
+
+    /// Gives the memory back. The unit must be disabled.
+    pub fn release(&self, machine: &Machine<P>) {
+        if let Some(second) = &self.second {
+            let blocks = core::mem::take(second.lock().list());
+            for (_, block) in blocks {
+                machine.free(block);
+            }
+        }
+        machine.free(self.base);
+    }
+}
+
+/// Attachment of a stream, or of one of its substreams.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct To {
+    pub tag: Tag,
+    /// Set if a guest's first stage lies on top.
+    pub nested: bool,
+}
+
+pub(super) type Attachment = book::Attachment<To>;
+
+/// One stream.
+///
+/// *Context.* Interrupt, its own methods: they look at it.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pub contexts: Option<ContextTable>,
+    /// Exponent of the number of substreams.
+    pub pasid_lg2: u32,
+    /// Of its substreams, and of accesses without one. The unsettled attachment of any has entries
+    /// and descriptors that are no longer in memory.
+    pub attachments: book::Streams<Option<Pasid>, To, ()>,
+    /// Permission for the device to get translations.
+    pub ats: Has,
+    /// Set if it may have some that it was not asked to forget since.
+    pub filled: Has,
+    /// Set if faulting accesses wait.
+    pub stalls: Has,
+    /// Descriptors that the unit may still look at.
+    pub(super) stale_contexts: Vec<ContextTable>,
+}
+
+impl Stream {
+    /// Tells if nothing reaches memory through it.
+    pub fn is_free(&self) -> bool {
+        self.attachments.attached(..).next().is_none()
+    }
+
+    /// Attachment of accesses without a substream.
+    pub fn main(&self) -> Option<To> {
+        self.attachments.attachment(None).map(|main| main.to)
+    }
+
+    pub(super) fn has_substreams(&self) -> bool {
+        let all = (Bound::Excluded(None), Bound::Unbounded);
+        self.attachments.attached(all).next().is_some()
+    }
+
+    /// Gives back its descriptors.
+    pub fn release<P: UnitPlatform>(self, machine: &Machine<P>) {
+        for contexts in self.contexts.into_iter().chain(self.stale_contexts) {
+            contexts.release(machine);
+        }
+    }
+
+    /// A descriptor as this stream uses it: an invalid one stays as it is.
+    pub(super) fn stalling(&self, descriptor: &cd::Cd) -> cd::Cd {
+        let mut descriptor = *descriptor;
+        if self.stalls == Has::Yes && cd::V.get(&descriptor) != 0 {
+            cd::S.set(&mut descriptor, 1);
+        }
+        descriptor
+    }
+}
+
+/// All streams that were ever named.
+///
+/// *Context.* Task: the list takes and frees heap memory.
+pub(super) struct Streams<P: UnitPlatform>(Guarded<P, Sorted<StreamId, Arc<Turn<P, Stream>>>>);
+
+impl<P: UnitPlatform> Default for Streams<P> {
+    fn default() -> Self {
+        Self(Guarded::default())
+    }
+}
+
+impl<P: UnitPlatform> Streams<P> {
+    /// The stream `id`. Memory is needed only for one that was never named.
+    pub(super) fn of(&self, id: StreamId) -> Arc<Turn<P, Stream>> {
+        let named = self.0.lock().get(id).cloned();
+        named.unwrap_or_else(|| {
+            let new = Arc::new(Turn::new(Stream::default()));
+            let named = with_room(&self.0, Sorted::list, |all| {
+                let named = all.get(id).cloned();
+                if named.is_none() {
+                    all.insert(id, new.clone());
+                }
+                named
+            });
+            named.unwrap_or(new)
+        })
+    }
+
+    /// Gives back the memory of the streams. The unit must be disabled.
+    pub fn release(&self, machine: &Machine<P>) {
+        let all = core::mem::take(self.0.lock().list());
+        for (_, stream) in all {
+            if let Some(mut stream) = stream.try_with(core::mem::take) {
+                stream.attachments.settled(..);
+                stream.release(machine);
+            }
+        }
+    }
+}
