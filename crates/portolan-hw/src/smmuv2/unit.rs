@@ -2,7 +2,7 @@
 //!
 //! IHI 0062, reset and initialisation. Everything is blocked before translation is turned on, but
 //! for streams that [`Inherited::PassThrough`](super::Inherited::PassThrough) leaves as they are. A
-//! unit that translated before goes on translating meanwhile: see [`take_over`].
+//! unit that translated before goes on translating meanwhile: see [`takeover`].
 
 use super::config::WriteCounts;
 use super::config::{Config, WhenDisabled};
