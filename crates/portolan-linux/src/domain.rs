@@ -82,13 +82,13 @@ impl MappingRecord {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct DomainMappings {
     records: BTreeMap<Iova, MappingRecord>,
     /// Ranges that system calls are unmapping: nothing is mapped in between.
     unmapping: Vec<IovaRange>,
 }
 
-impl Inner {
+impl DomainMappings {
     /// The records that overlap `range`, ascending.
     fn within(&self, range: IovaRange) -> impl Iterator<Item = &MappingRecord> {
         let before = self.records.range(..range.start()).next_back();
@@ -144,7 +144,7 @@ pub struct UserDomain {
     /// Interface that keeps it; none, where the kernel has the address space with the device and no
     /// device is attached. Held for writing while it moves.
     place: RwLock<Place>,
-    inner: Mutex<Inner>,
+    inner: Mutex<DomainMappings>,
     settled: Condvar,
 }
 
@@ -177,7 +177,7 @@ impl UserDomain {
     }
 
     // Nothing panics while one of the locks is held, so the state under a poisoned one is whole.
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, DomainMappings> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -330,7 +330,11 @@ impl UserDomain {
     /// Has the kernel unmap the unwanted mappings in `range`, and waits for other threads that do so
     /// there: each of them is in a system call, which ends as this one's would. As long as the caller
     /// keeps the returned guard, no thread begins to.
-    fn settle(&self, range: IovaRange, place: &Place) -> Result<MutexGuard<'_, Inner>, IommuError> {
+    fn settle(
+        &self,
+        range: IovaRange,
+        place: &Place,
+    ) -> Result<MutexGuard<'_, DomainMappings>, IommuError> {
         let mut inner = self.inner();
         loop {
             let Some((run, bytes)) = inner.unwanted(range) else {
@@ -358,7 +362,7 @@ impl UserDomain {
     }
 
     /// Checks that mappings hold all of `range` and nothing else.
-    fn covered(inner: &Inner, range: IovaRange) -> Result<(), TableUnmapError> {
+    fn covered(inner: &DomainMappings, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut next = Some(range.start());
         for record in inner.within(range).filter(|one| one.state == MappingState::Mapped) {
             let iova = next.unwrap_or(range.start());

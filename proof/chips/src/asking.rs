@@ -76,18 +76,18 @@ impl Asking {
     }
 }
 
-type Place = (u32, Option<u32>, u64, Kind);
+type Place = (u32, Option<u32>, u64, AccessDirection);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum AccessDirection {
     Read,
     Write,
 }
 
 fn place(of: Request) -> Place {
     let kind = match of.access {
-        AccessKind::Read => Kind::Read,
-        AccessKind::Write => Kind::Write,
+        AccessKind::Read => AccessDirection::Read,
+        AccessKind::Write => AccessDirection::Write,
     };
     let pasid = of.pasid.map(Pasid::get);
     (of.stream.get(), pasid, of.iova.get() >> 12, kind)

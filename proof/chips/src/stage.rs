@@ -14,7 +14,7 @@ const LEVELS: usize = 6;
 
 /// Owners of a cache entry beside its tag: the invalidation of any of them drops the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held<T> {
+pub(crate) struct OwnedEntry<T> {
     pub what: T,
     /// The tag that several contexts share: a VMID, a domain.
     pub owner: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Held<T> {
 
 /// A leaf, or that there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum CachedWalk {
     Present {
         /// The translation: the smaller of both pages, where two stages were combined.
         leaf: Leaf,
@@ -79,9 +79,9 @@ impl Drops {
     pub(crate) const LEAVES: Self = Self { pointers: Sizes::NONE, ..Self::ALL };
 
     /// Tells if `held`, which shares an address with `range` if there is one, is dropped.
-    fn drop_leaf(self, held: &Held<Known>, range: Option<IovaRange>) -> bool {
+    fn drop_leaf(self, held: &OwnedEntry<CachedWalk>, range: Option<IovaRange>) -> bool {
         match held.what {
-            Known::Present { page, .. } => {
+            CachedWalk::Present { page, .. } => {
                 let named = || match (self.names, range) {
                     (Names::AnyPart, _) | (_, None) => true,
                     (Names::WholePage, Some(range)) => {
@@ -91,15 +91,15 @@ impl Drops {
                 self.leaves.hold(page) && named()
             }
             // Above the leaves an entry would be a pointer.
-            Known::Absent { level: 0 } => self.leaves != Sizes::NONE,
-            Known::Absent { .. } => self.pointers != Sizes::NONE,
+            CachedWalk::Absent { level: 0 } => self.leaves != Sizes::NONE,
+            CachedWalk::Absent { .. } => self.pointers != Sizes::NONE,
         }
     }
 }
 
 /// A walk that did not end in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended<E> {
+pub(crate) enum WalkError<E> {
     /// An entry of this stage says so.
     Here(WalkFault),
     /// The place of an entry could not be found.
@@ -108,7 +108,7 @@ pub(crate) enum Ended<E> {
 
 /// Result of a walk: the leaf, its level, and the address of its entry in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct WalkedLeaf {
     pub leaf: Leaf,
     pub level: u8,
     pub entry: PhysAddr,
@@ -134,8 +134,8 @@ enum PartialDrop {
 #[derive(Debug)]
 pub struct Stage {
     manner: PartialDrop,
-    leaves: Cache<Held<Known>>,
-    pointers: [Cache<Held<Cursor>>; LEVELS],
+    leaves: Cache<OwnedEntry<CachedWalk>>,
+    pointers: [Cache<OwnedEntry<Cursor>>; LEVELS],
     pub(crate) walk_steps: u64,
 }
 
@@ -170,12 +170,12 @@ impl Stage {
         self.leaves.len() + self.pointers.iter().map(Cache::len).sum::<usize>()
     }
 
-    pub(crate) fn lookup(&mut self, context: InvalTag, at: Iova) -> Option<Known> {
+    pub(crate) fn lookup(&mut self, context: InvalTag, at: Iova) -> Option<CachedWalk> {
         self.leaves.lookup(context, at).map(|held| held.what)
     }
 
-    pub(crate) fn insert(&mut self, tag: Tag, at: Iova, size: PageSize, what: Known) {
-        let held = Held { what, owner: tag.owner, page: at.align_down(size), size };
+    pub(crate) fn insert(&mut self, tag: Tag, at: Iova, size: PageSize, what: CachedWalk) {
+        let held = OwnedEntry { what, owner: tag.owner, page: at.align_down(size), size };
         self.leaves.insert(Key::new(tag.context, at, size), held);
     }
 
@@ -188,7 +188,7 @@ impl Stage {
         top: Cursor,
         at: Iova,
         mut locate: impl FnMut(PhysAddr) -> Result<PhysAddr, E>,
-    ) -> Result<Found, Ended<E>> {
+    ) -> Result<WalkedLeaf, WalkError<E>> {
         let mut cursor = top;
         for level in 0..usize::from(top.level).min(LEVELS) {
             if let Some(held) = self.pointers[level].lookup(tag.context, at) {
@@ -201,15 +201,19 @@ impl Stage {
             let level = cursor.level;
             let offset = format.index(at, level) * format.entry_bytes();
             let nominal = PhysAddr::new(cursor.table.get().saturating_add(offset));
-            let entry = locate(nominal).map_err(Ended::Locating)?;
+            let entry = locate(nominal).map_err(WalkError::Locating)?;
             let table = PhysAddr::new(entry.get().saturating_sub(offset));
             let placed = Cursor { table, ..cursor };
-            match step(memory, format, placed, at).map_err(Ended::Here)? {
-                Stepped::Found(leaf) => return Ok(Found { leaf, level, entry }),
+            match step(memory, format, placed, at).map_err(WalkError::Here)? {
+                Stepped::Found(leaf) => return Ok(WalkedLeaf { leaf, level, entry }),
                 Stepped::Down(next) => {
                     let size = format.span(level);
-                    let held =
-                        Held { what: next, owner: tag.owner, page: at.align_down(size), size };
+                    let held = OwnedEntry {
+                        what: next,
+                        owner: tag.owner,
+                        page: at.align_down(size),
+                        size,
+                    };
                     let key = Key::new(tag.context, at, size);
                     if let Some(cache) = self.pointers.get_mut(usize::from(next.level)) {
                         cache.insert(key, held);
@@ -228,9 +232,11 @@ impl Stage {
         };
         let drops = self.as_promised(drops);
         let owned = |of: u32| owner.is_none_or(|owner| owner == of);
-        let leaf = |_, held: &Held<Known>| owned(held.owner) && drops.drop_leaf(held, range);
+        let leaf =
+            |_, held: &OwnedEntry<CachedWalk>| owned(held.owner) && drops.drop_leaf(held, range);
         self.leaves.drop_where(reach, leaf, |_, _| {});
-        let pointer = |_, held: &Held<Cursor>| owned(held.owner) && drops.pointers.hold(held.size);
+        let pointer =
+            |_, held: &OwnedEntry<Cursor>| owned(held.owner) && drops.pointers.hold(held.size);
         for cache in &mut self.pointers {
             cache.drop_where(reach, pointer, |_, _| {});
         }
@@ -242,11 +248,11 @@ impl Stage {
         let hit = |of: u32, page: Iova, size: PageSize| {
             of == owner && IovaRange::page(page, size).overlaps(range)
         };
-        let leaf = |_, held: &Held<Known>| {
+        let leaf = |_, held: &OwnedEntry<CachedWalk>| {
             hit(held.owner, held.page, held.size) && drops.drop_leaf(held, Some(range))
         };
         self.leaves.drop_where(Reach::All, leaf, |_, _| {});
-        let pointer = |_, held: &Held<Cursor>| {
+        let pointer = |_, held: &OwnedEntry<Cursor>| {
             hit(held.owner, held.page, held.size) && drops.pointers.hold(held.size)
         };
         for cache in &mut self.pointers {

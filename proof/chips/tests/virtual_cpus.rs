@@ -20,7 +20,7 @@ use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 use portolan_sim::cpus::{
-    CommandServer, Hardware, LockKind, Report, Schedule, SharingPrices, Submission,
+    CommandServer, Hardware, LockKind, RunReport, Schedule, SharingPrices, Submission,
     SubmissionPrices, VirtualCpus,
 };
 use portolan_sim::decode::{AccessKind, TableFormat, TableReader, TableRoot};
@@ -129,7 +129,7 @@ fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &F
     }
 }
 
-fn storm<Q: TagPool + Sync>(rig: &Rig<Q>, seed: u64, rounds: u64) -> (Report, Found) {
+fn storm<Q: TagPool + Sync>(rig: &Rig<Q>, seed: u64, rounds: u64) -> (RunReport, Found) {
     let found = Found::default();
     let schedule = Schedule { limit_ns: 20_000_000, ..Schedule::of_seed(seed).ragged(40.0) };
     let report = rig.cpus.run(&schedule, |cpu| {

@@ -212,14 +212,14 @@ impl Iommu {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum DeviceKind {
     Edu,
     Nvme(u64),
     VirtioBlk(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DeviceBus {
     RootBus,
     RootPort,
 }
@@ -233,36 +233,36 @@ enum Ats {
 /// A device that does DMA. Devices take the slots of the root bus from 4 on, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    kind: Kind,
-    place: Place,
+    kind: DeviceKind,
+    place: DeviceBus,
     ats: Ats,
 }
 
 impl Device {
-    const fn of(kind: Kind) -> Self {
-        let (place, ats) = (Place::RootBus, Ats::Absent);
+    const fn of(kind: DeviceKind) -> Self {
+        let (place, ats) = (DeviceBus::RootBus, Ats::Absent);
         Self { kind, place, ats }
     }
 
     /// QEMU's educational device, with a 64-bit DMA mask.
     pub const fn edu() -> Self {
-        Self::of(Kind::Edu)
+        Self::of(DeviceKind::Edu)
     }
 
     /// An NVMe controller with one namespace of `bytes` bytes.
     pub const fn nvme(bytes: u64) -> Self {
-        Self::of(Kind::Nvme(bytes))
+        Self::of(DeviceKind::Nvme(bytes))
     }
 
     /// A modern virtio block device of `bytes` bytes that obeys the IOMMU.
     pub const fn virtio_blk(bytes: u64) -> Self {
-        Self::of(Kind::VirtioBlk(bytes))
+        Self::of(DeviceKind::VirtioBlk(bytes))
     }
 
     /// The same behind a root port of its own, which has the slot instead.
     #[must_use]
     pub const fn behind_port(mut self) -> Self {
-        self.place = Place::RootPort;
+        self.place = DeviceBus::RootPort;
         self
     }
 
@@ -276,8 +276,8 @@ impl Device {
     /// Size of its disk in bytes, if it has one.
     pub const fn disk_bytes(&self) -> Option<u64> {
         match self.kind {
-            Kind::Edu => None,
-            Kind::Nvme(bytes) | Kind::VirtioBlk(bytes) => Some(bytes),
+            DeviceKind::Edu => None,
+            DeviceKind::Nvme(bytes) | DeviceKind::VirtioBlk(bytes) => Some(bytes),
         }
     }
 
@@ -294,17 +294,17 @@ impl Device {
             push("-drive", format!("{file},file.locking=off"));
         }
         let at = match self.place {
-            Place::RootBus => format!("addr={slot:02x}.0"),
-            Place::RootPort => {
+            DeviceBus::RootBus => format!("addr={slot:02x}.0"),
+            DeviceBus::RootPort => {
                 let port = format!("pcie-root-port,id=port{index},addr={slot:02x}.0");
                 push("-device", format!("{port},chassis={slot},slot={slot}"));
                 format!("bus=port{index},addr=00.0")
             }
         };
         let mut device = match self.kind {
-            Kind::Edu => "edu,dma_mask=0xffffffffffffffff".to_owned(),
-            Kind::Nvme(_) => format!("nvme,drive=disk{index},serial=disk{index}"),
-            Kind::VirtioBlk(_) => {
+            DeviceKind::Edu => "edu,dma_mask=0xffffffffffffffff".to_owned(),
+            DeviceKind::Nvme(_) => format!("nvme,drive=disk{index},serial=disk{index}"),
+            DeviceKind::VirtioBlk(_) => {
                 format!("virtio-blk-pci,drive=disk{index},disable-legacy=on,iommu_platform=on")
             }
         };

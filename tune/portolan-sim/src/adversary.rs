@@ -80,12 +80,12 @@ pub struct Visit {
     /// Access that it made.
     pub of: Request,
     /// Way in which it got there.
-    pub way: Way,
+    pub way: AddressType,
 }
 
 /// Way in which a device reached a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AddressType {
     /// The unit translated.
     Untranslated,
     /// By a translation that the device had asked for.
@@ -163,7 +163,7 @@ mod tests {
                 Iova::new(page << 12 | 0x123),
                 AccessKind::Read,
             );
-            let way = Way::Untranslated;
+            let way = AddressType::Untranslated;
             visits.note(Visit { of, way });
         }
         let all = visits.all();

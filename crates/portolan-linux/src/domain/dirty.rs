@@ -13,13 +13,13 @@ use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, DirtyError};
 use rustix::io::Errno;
 
-use super::{Inner, MappingRecord, MappingState, UserDomain};
+use super::{DomainMappings, MappingRecord, MappingState, UserDomain};
 
 /// Pages of a bitmap that is read in one call, unless one mapping has more.
 const AT_ONCE: u64 = 1 << 20;
 
 /// The first mapping in `range` that devices may write, with its neighbours of that kind.
-fn writable(inner: &Inner, range: IovaRange, page: PageSize) -> Option<IovaRange> {
+fn writable(inner: &DomainMappings, range: IovaRange, page: PageSize) -> Option<IovaRange> {
     let mapped = |record: &&MappingRecord| {
         record.state == MappingState::Mapped && record.access.contains(Access::WRITE)
     };

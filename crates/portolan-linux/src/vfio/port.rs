@@ -16,7 +16,7 @@ use crate::calls::{Counters, count};
 use crate::domain::{Reach, UserDomain};
 
 #[derive(Debug)]
-enum Way {
+enum PortInterface {
     /// The one address space that a container is.
     Container(Arc<Container>),
     Bound(Bound),
@@ -26,7 +26,7 @@ enum Way {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) stream: StreamId,
-    way: Way,
+    way: PortInterface,
     attached: Mutex<Option<Arc<UserDomain>>>,
 }
 
@@ -55,11 +55,11 @@ impl Port {
         let (way, device) = match iommufd {
             Some(iommufd) => {
                 let (bound, device) = Bound::open(function, iommufd)?;
-                (Way::Bound(bound), device)
+                (PortInterface::Bound(bound), device)
             }
             None => {
                 let (container, device) = Container::open(function, counters.clone())?;
-                (Way::Container(Arc::new(container)), device)
+                (PortInterface::Container(Arc::new(container)), device)
             }
         };
         let port = Self { stream: stream(function), way, attached: Mutex::default() };
@@ -72,32 +72,34 @@ impl Port {
 
     pub(super) fn reach(&self) -> Result<Reach, VfioError> {
         match &self.way {
-            Way::Container(container) => container.reach(),
-            Way::Bound(bound) => bound.reach(),
+            PortInterface::Container(container) => container.reach(),
+            PortInterface::Bound(bound) => bound.reach(),
         }
     }
 
     /// Number of mappings that may be added, if the kernel reports it.
     pub(super) fn available(&self) -> Result<Option<u32>, VfioError> {
         match &self.way {
-            Way::Container(container) => container.available(),
-            Way::Bound(_) => Ok(None),
+            PortInterface::Container(container) => container.available(),
+            PortInterface::Bound(_) => Ok(None),
         }
     }
 
     /// The number by which page requests name the device.
     pub(super) fn number(&self) -> Option<u32> {
         match &self.way {
-            Way::Container(_) => None,
-            Way::Bound(bound) => Some(bound.id()),
+            PortInterface::Container(_) => None,
+            PortInterface::Bound(bound) => Some(bound.id()),
         }
     }
 
     /// The address space; with iommufd there is none without a domain.
     pub(super) fn raw(&self) -> Option<RawSpace<'_>> {
         match &self.way {
-            Way::Container(container) => Some(RawSpace::Container(container.descriptor())),
-            Way::Bound(bound) => Some(RawSpace::Ioas {
+            PortInterface::Container(container) => {
+                Some(RawSpace::Container(container.descriptor()))
+            }
+            PortInterface::Bound(bound) => Some(RawSpace::Ioas {
                 iommufd: bound.descriptor(),
                 ioas: self.attached().as_ref()?.ioas()?,
             }),
@@ -115,7 +117,7 @@ impl Port {
             return Ok(());
         }
         match &self.way {
-            Way::Container(container) => {
+            PortInterface::Container(container) => {
                 count(&counters.attach);
                 if let Some(old) = &*attached {
                     Self::leave(container, old)?;
@@ -126,7 +128,7 @@ impl Port {
                 }
                 domain.enter(container.clone())?;
             }
-            Way::Bound(bound) => bound.attach(domain)?,
+            PortInterface::Bound(bound) => bound.attach(domain)?,
         }
         *attached = Some(domain.clone());
         Ok(())
@@ -146,11 +148,11 @@ impl Port {
             return Ok(());
         };
         match &self.way {
-            Way::Container(container) => {
+            PortInterface::Container(container) => {
                 count(&counters.attach);
                 Self::leave(container, domain)?;
             }
-            Way::Bound(bound) => bound.detach()?,
+            PortInterface::Bound(bound) => bound.detach()?,
         }
         *attached = None;
         Ok(())

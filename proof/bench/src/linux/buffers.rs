@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::{Bounced, Domain, Kind, List, OnCpu, SharedDomain, linux};
+use super::{Bounced, Domain, LinuxDomainKind, List, OnCpu, SharedDomain, linux};
 use crate::rig::{INPUT_BITS, MEMORY, PAGE};
 use crate::threads::{Together, Turn};
 use crate::workload::{Failure, Workload};
@@ -24,7 +24,7 @@ pub(crate) struct LinuxBuffers {
 }
 
 impl LinuxBuffers {
-    pub(crate) fn new(kind: Kind) -> Result<Self, Failure> {
+    pub(crate) fn new(kind: LinuxDomainKind) -> Result<Self, Failure> {
         let domain = on_cpu(0)?.domain(kind, INPUT_BITS);
         Ok(Self { domain: domain.ok_or(Failure::HostMemory)? })
     }
@@ -50,7 +50,7 @@ impl Workload for LinuxBuffers {
 }
 
 /// The same by two threads at once, in one domain.
-pub(crate) fn two_buffers(kind: Kind) -> Result<Together, Failure> {
+pub(crate) fn two_buffers(kind: LinuxDomainKind) -> Result<Together, Failure> {
     let domain = on_cpu(0)?.shared_domain(kind, INPUT_BITS);
     let domain: Arc<SharedDomain> = Arc::new(domain.ok_or(Failure::HostMemory)?);
     Ok(Together::new(2, PAIRS_EACH, move |cpu| {
@@ -74,7 +74,7 @@ pub(crate) struct Lists {
 
 impl Lists {
     /// Lists of these pieces, each an address and a number of bytes.
-    pub(crate) fn new(kind: Kind, pieces: &[(u64, u32)]) -> Result<Self, Failure> {
+    pub(crate) fn new(kind: LinuxDomainKind, pieces: &[(u64, u32)]) -> Result<Self, Failure> {
         let cpu = on_cpu(0)?;
         Ok(Self {
             list: cpu.list(pieces).ok_or(Failure::HostMemory)?,

@@ -21,7 +21,9 @@ use std::sync::OnceLock;
 
 use crate::workload::Failure;
 
-pub(crate) use crate::raw::{Bounced, Domain, Kind, Linux, List, OnCpu, SharedDomain, Space};
+pub(crate) use crate::raw::{
+    Bounced, Domain, Linux, LinuxDomainKind, List, OnCpu, SharedDomain, Space,
+};
 
 /// Name of this peer.
 pub const NAME: &str = "linux-6.12";

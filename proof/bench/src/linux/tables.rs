@@ -3,13 +3,13 @@
 
 use std::hint::black_box;
 
-use super::{Domain, Kind, List, OnCpu, linux};
+use super::{Domain, LinuxDomainKind, List, OnCpu, linux};
 use crate::rig::{
     BASE, Evictor, INPUT_BITS, LIST_PAGES, MEMORY, PAGE, SINGLES, Span, Timed, pieces,
 };
 use crate::workload::{Cache, Failure, Workload};
 
-fn domain(kind: Kind) -> Result<Domain, Failure> {
+fn domain(kind: LinuxDomainKind) -> Result<Domain, Failure> {
     let cpu = linux()?.on_cpu(0);
     cpu.domain(kind, INPUT_BITS).ok_or(Failure::HostMemory)
 }
@@ -31,7 +31,7 @@ pub(crate) struct LinuxMapList {
 }
 
 impl LinuxMapList {
-    pub(crate) fn new(kind: Kind, cache: Cache) -> Result<Self, Failure> {
+    pub(crate) fn new(kind: LinuxDomainKind, cache: Cache) -> Result<Self, Failure> {
         let domain = domain(kind)?;
         let list = domain.cpu().list(&pieces(LIST_PAGES as usize)).ok_or(Failure::HostMemory)?;
         Ok(Self { list, domain, mapped: false, evictor: Evictor::new(cache) })
@@ -69,7 +69,7 @@ pub(crate) struct LinuxOfSpan {
 }
 
 impl LinuxOfSpan {
-    pub(crate) fn new(span: Span, timed: Timed, kind: Kind) -> Result<Self, Failure> {
+    pub(crate) fn new(span: Span, timed: Timed, kind: LinuxDomainKind) -> Result<Self, Failure> {
         Ok(Self { domain: domain(kind)?, span, timed, mapped: false })
     }
 
@@ -137,7 +137,7 @@ pub(crate) struct LinuxSingles {
 
 impl LinuxSingles {
     pub(crate) fn new(layer: Layer, timed: Timed) -> Result<Self, Failure> {
-        let domain = domain(Kind::SNOOPS)?;
+        let domain = domain(LinuxDomainKind::SNOOPS)?;
         for i in 0..SINGLES {
             let iova = BASE.get() + (2 * i + 1) * PAGE;
             domain.map(iova, MEMORY.get(), PAGE).then_some(()).ok_or(Failure::Linux)?;

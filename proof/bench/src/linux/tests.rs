@@ -1,6 +1,6 @@
 //! Linux's code works on the shim, and builds the commands that ours is compared with.
 
-use super::{Kind, linux};
+use super::{LinuxDomainKind, linux};
 use crate::raw::promised;
 use crate::rig::{BASE, BLOCK, INPUT_BITS, MEMORY, PAGE, QUIRKS, access, pieces};
 use crate::workload::Failure;
@@ -25,7 +25,7 @@ macro_rules! linux_or_skip {
 #[test]
 fn what_linux_maps_leads_where_it_should_and_nowhere_after() {
     let linux = linux_or_skip!();
-    let domain = linux.on_cpu(0).domain(Kind::SNOOPS, INPUT_BITS).unwrap();
+    let domain = linux.on_cpu(0).domain(LinuxDomainKind::SNOOPS, INPUT_BITS).unwrap();
     let pieces = pieces(600);
     let list = domain.cpu().list(&pieces).unwrap();
     let base = BASE.get();
@@ -42,7 +42,7 @@ fn what_linux_maps_leads_where_it_should_and_nowhere_after() {
 }
 
 /// Commands that either side builds to unmap the pages that were mapped at `start`.
-fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
+fn commands(kind: LinuxDomainKind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
     let (iova, pa) = (BASE.get() + shift, MEMORY.get() + shift + PAGE);
     let domain = linux().ok()?.on_cpu(0).domain(kind, INPUT_BITS)?;
     assert!(domain.map(iova, pa, bytes));
@@ -51,7 +51,7 @@ fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
     let theirs = domain.commands() - before;
 
     let quirks = match kind {
-        Kind::BY_CONTEXT => crate::rig::BY_CONTEXT,
+        LinuxDomainKind::BY_CONTEXT => crate::rig::BY_CONTEXT,
         _ => QUIRKS,
     };
     let ours = crate::rig::paged(64, quirks).ok()?;
@@ -66,16 +66,16 @@ fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
 fn both_sides_build_the_commands_that_their_designs_want() {
     let _linux = linux_or_skip!();
     // One page: an invalidation and a sync.
-    assert_eq!(commands(Kind::SNOOPS, 0, PAGE), Some((2, 2)));
+    assert_eq!(commands(LinuxDomainKind::SNOOPS, 0, PAGE), Some((2, 2)));
     // Linux invalidates for each table that leaves, and for the gathered pages; ours once for all.
-    assert_eq!(commands(Kind::BY_CONTEXT, 0, BLOCK), Some((4, 2)));
-    assert_eq!(commands(Kind::BY_CONTEXT, 0, 16 * BLOCK), Some((34, 2)));
+    assert_eq!(commands(LinuxDomainKind::BY_CONTEXT, 0, BLOCK), Some((4, 2)));
+    assert_eq!(commands(LinuxDomainKind::BY_CONTEXT, 0, 16 * BLOCK), Some((34, 2)));
 }
 
 #[test]
 fn lines_are_written_back_for_hardware_that_does_not_snoop() {
     let linux = linux_or_skip!();
-    let domain = linux.on_cpu(0).domain(Kind::NON_COHERENT, INPUT_BITS).unwrap();
+    let domain = linux.on_cpu(0).domain(LinuxDomainKind::NON_COHERENT, INPUT_BITS).unwrap();
     assert!(domain.map(BASE.get(), MEMORY.get(), PAGE));
     assert_eq!(domain.unmap(BASE.get(), PAGE), PAGE);
     assert_eq!(domain.cpu().warnings(), 0);
@@ -85,7 +85,7 @@ fn lines_are_written_back_for_hardware_that_does_not_snoop() {
 fn buffers_and_addresses_come_and_go() {
     let linux = linux_or_skip!();
     let cpu = linux.on_cpu(0);
-    for kind in [Kind::LAZY, Kind::STRICT] {
+    for kind in [LinuxDomainKind::LAZY, LinuxDomainKind::STRICT] {
         let domain = cpu.domain(kind, INPUT_BITS).unwrap();
         for _ in 0..1000 {
             let iova = domain.dma_map(MEMORY.get() + 0x123, 0x1000).unwrap();

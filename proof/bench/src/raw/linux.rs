@@ -168,9 +168,9 @@ static CPU_LOCKS: [Mutex<()>; CPUS as usize] = [const { Mutex::new(()) }; CPUS a
 
 /// Kind of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kind(u32);
+pub(crate) struct LinuxDomainKind(u32);
 
-impl Kind {
+impl LinuxDomainKind {
     /// The hardware's walker snoops.
     pub(crate) const SNOOPS: Self = Self(1);
     /// A table that leaves is invalidated by the whole context.
@@ -210,14 +210,18 @@ impl OnCpu {
     }
 
     /// A domain with tables for addresses of `input_bits` bits; none if there is no memory.
-    pub(crate) fn domain(&self, kind: Kind, input_bits: u32) -> Option<Domain> {
+    pub(crate) fn domain(&self, kind: LinuxDomainKind, input_bits: u32) -> Option<Domain> {
         // SAFETY: see above.
         let at = NonNull::new(unsafe { (self.entries().domain)(kind.0, input_bits) })?;
         Some(Domain { cpu: self.clone(), at })
     }
 
     /// The same for CPUs to share.
-    pub(crate) fn shared_domain(&self, kind: Kind, input_bits: u32) -> Option<SharedDomain> {
+    pub(crate) fn shared_domain(
+        &self,
+        kind: LinuxDomainKind,
+        input_bits: u32,
+    ) -> Option<SharedDomain> {
         // SAFETY: see above.
         let at = NonNull::new(unsafe { (self.entries().domain)(kind.0, input_bits) })?;
         let linux = self.linux;

@@ -12,6 +12,6 @@ mod viommu;
 
 pub(crate) use buffers::{Scattered, no_device, promised, unowned};
 pub(crate) use lines::{WrittenBack, barrier, write_back_words as write_back};
-pub(crate) use linux::{Bounced, Domain, Kind, Linux, List, OnCpu, SharedDomain, Space};
+pub(crate) use linux::{Bounced, Domain, Linux, LinuxDomainKind, List, OnCpu, SharedDomain, Space};
 pub(crate) use process::{Tables, tables};
 pub(crate) use viommu::{Endpoint, May, Unit};

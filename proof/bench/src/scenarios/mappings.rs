@@ -6,7 +6,7 @@ use portolan::inval::Walker;
 
 use super::buffers::{by_two, passes};
 use super::{LINUX, Scenario, Target};
-use crate::linux::{Kind, buffers as linux};
+use crate::linux::{LinuxDomainKind, buffers as linux};
 use crate::mappings::Buffers;
 use crate::owned::{How, Owned};
 use crate::rig::{PAGE, pieces};
@@ -29,7 +29,7 @@ pub(super) fn all() -> Vec<Scenario> {
 
 fn pages() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::LAZY)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_lazy",
@@ -38,7 +38,7 @@ fn pages() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT)?)))],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_strict",
@@ -47,15 +47,15 @@ fn pages() -> Vec<Scenario> {
         )
     };
     let owned = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT)?)))],
         ..passes("dma_4k_owned", "the same, strict, as a mapping that owns its buffer", || {
             Ok(Box::new(Owned::pages(How::STRICT)?))
         })
     };
     let deferred = Scenario {
         peers: &[
-            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY)?))),
-            (LINUX_STRICT, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::LAZY)?))),
+            (LINUX_STRICT, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT)?))),
         ],
         targets: &[Target::Linux(1.0)],
         ..passes(
@@ -70,7 +70,9 @@ fn pages() -> Vec<Scenario> {
 /// The same, the lines of tables written back: no targets but Linux's own path.
 fn not_snooped() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY_NON_COHERENT)?)))],
+        peers: &[(LINUX, || {
+            Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::LAZY_NON_COHERENT)?))
+        })],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_lazy_noncoherent",
@@ -79,7 +81,9 @@ fn not_snooped() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT_NON_COHERENT)?)))],
+        peers: &[(LINUX, || {
+            Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT_NON_COHERENT)?))
+        })],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_strict_noncoherent",
@@ -89,8 +93,10 @@ fn not_snooped() -> Vec<Scenario> {
     };
     let deferred = Scenario {
         peers: &[
-            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(Kind::LAZY_NON_COHERENT)?))),
-            (LINUX_STRICT, || Ok(Box::new(linux::LinuxBuffers::new(Kind::STRICT_NON_COHERENT)?))),
+            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::LAZY_NON_COHERENT)?))),
+            (LINUX_STRICT, || {
+                Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT_NON_COHERENT)?))
+            }),
         ],
         targets: &[Target::Linux(1.0)],
         ..passes(
@@ -125,14 +131,14 @@ macro_rules! list {
 macro_rules! lists {
     ($pieces:literal: $strict:literal, $lazy:literal, $deferred:literal) => {
         [
-            list!($strict, $pieces, "strict", How::STRICT, [(LINUX, Kind::STRICT)]),
-            list!($lazy, $pieces, "lazy", How::LAZY, [(LINUX, Kind::LAZY)]),
+            list!($strict, $pieces, "strict", How::STRICT, [(LINUX, LinuxDomainKind::STRICT)]),
+            list!($lazy, $pieces, "lazy", How::LAZY, [(LINUX, LinuxDomainKind::LAZY)]),
             list!(
                 $deferred,
                 $pieces,
                 "deferred and reclaimed by 64",
                 How::DEFERRED,
-                [(LINUX, Kind::LAZY), (LINUX_STRICT, Kind::STRICT)]
+                [(LINUX, LinuxDomainKind::LAZY), (LINUX_STRICT, LinuxDomainKind::STRICT)]
             ),
         ]
     };
@@ -148,21 +154,24 @@ fn lists() -> Vec<Scenario> {
         16,
         "strict; the walker does not snoop",
         How::STRICT.noncoherent(),
-        [(LINUX, Kind::STRICT_NON_COHERENT)]
+        [(LINUX, LinuxDomainKind::STRICT_NON_COHERENT)]
     ));
     all.push(list!(
         "dma_sg_16_deferred_noncoherent",
         16,
         "deferred and reclaimed by 64; the walker does not snoop",
         How::DEFERRED.noncoherent(),
-        [(LINUX, Kind::LAZY_NON_COHERENT), (LINUX_STRICT, Kind::STRICT_NON_COHERENT)]
+        [
+            (LINUX, LinuxDomainKind::LAZY_NON_COHERENT),
+            (LINUX_STRICT, LinuxDomainKind::STRICT_NON_COHERENT)
+        ]
     ));
     all
 }
 
 fn by_threads() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::two_buffers(Kind::LAZY)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::two_buffers(LinuxDomainKind::LAZY)?)))],
         targets: &[Target::Linux(1.0)],
         limit: "the same by one thread",
         make_limit: || Ok(Box::new(Buffers::threads(1, Policy::Lazy)?)),
@@ -173,7 +182,7 @@ fn by_threads() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::two_buffers(Kind::STRICT)?)))],
+        peers: &[(LINUX, || Ok(Box::new(linux::two_buffers(LinuxDomainKind::STRICT)?)))],
         targets: &[Target::Linux(1.0)],
         limit: "the same by one thread",
         make_limit: || Ok(Box::new(Buffers::threads(1, Policy::Strict)?)),

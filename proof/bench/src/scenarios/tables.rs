@@ -1,7 +1,7 @@
 //! Mapping and unmapping in page tables.
 
 use super::{LINUX, Make, Sample, Scenario, Target};
-use crate::linux::{Kind, tables as linux};
+use crate::linux::{LinuxDomainKind, tables as linux};
 use crate::lists::MapList;
 use crate::plain::{StoreList, StoreRun, WalkStore};
 use crate::rig::{BLOCK, BY_CONTEXT, LIST_PAGES, PAGE, QUIRKS, SINGLES, Span, Timed, scattered};
@@ -35,7 +35,9 @@ fn lists() -> Vec<Scenario> {
         threads: 1,
         sample: Sample::Pass,
         peers: &[
-            (LINUX, || Ok(Box::new(linux::LinuxMapList::new(Kind::SNOOPS, Cache::Hot)?))),
+            (LINUX, || {
+                Ok(Box::new(linux::LinuxMapList::new(LinuxDomainKind::SNOOPS, Cache::Hot)?))
+            }),
             (PAGING, || Ok(Box::new(Paging::list()?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::list()?))),
         ],
@@ -48,7 +50,9 @@ fn lists() -> Vec<Scenario> {
         name: "map_sg_cold",
         what: "map_sg of 8192 scattered 4 KiB pages, list and tables not in the caches",
         cache: Cache::Cold,
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxMapList::new(Kind::SNOOPS, Cache::Cold)?)))],
+        peers: &[(LINUX, || {
+            Ok(Box::new(linux::LinuxMapList::new(LinuxDomainKind::SNOOPS, Cache::Cold)?))
+        })],
         targets: &[Target::Limit(2.5)],
         make: || Ok(Box::new(MapList::new(Cache::Cold)?)),
         make_limit: || Ok(Box::new(StoreList::new(scattered(), Cache::Cold))),
@@ -58,7 +62,7 @@ fn lists() -> Vec<Scenario> {
         name: "map_sg_noncoherent",
         what: "map_sg of 8192 scattered 4 KiB pages, cache lines of tables written back",
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::LinuxMapList::new(Kind::NON_COHERENT, Cache::Hot)?))
+            Ok(Box::new(linux::LinuxMapList::new(LinuxDomainKind::NON_COHERENT, Cache::Hot)?))
         })],
         targets: &[Target::Linux(10.0)],
         limit: "stores from the list, lines written back",
@@ -82,7 +86,9 @@ fn runs() -> Vec<Scenario> {
         threads: 1,
         sample: Sample::Pass,
         peers: &[
-            (LINUX, || Ok(Box::new(linux::LinuxOfSpan::new(TWO_MIB, Timed::Map, Kind::SNOOPS)?))),
+            (LINUX, || {
+                Ok(Box::new(linux::LinuxOfSpan::new(TWO_MIB, Timed::Map, LinuxDomainKind::SNOOPS)?))
+            }),
             (PAGING, || Ok(Box::new(Paging::run(TWO_MIB)?))),
             (MULTIARCH, || Ok(Box::new(MultiArch::run(TWO_MIB)?))),
         ],
@@ -96,7 +102,7 @@ fn runs() -> Vec<Scenario> {
         what: "map of contiguous 32 MiB off alignment: 8192 pages, 16 leaf tables allocated",
         size_bytes: MIB_32,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::LinuxOfSpan::new(MANY_MIB, Timed::Map, Kind::SNOOPS)?))
+            Ok(Box::new(linux::LinuxOfSpan::new(MANY_MIB, Timed::Map, LinuxDomainKind::SNOOPS)?))
         })],
         targets: &[Target::Linux(7.0)],
         make: || Ok(Box::new(OfSpan::new(MANY_MIB, Timed::Map, QUIRKS)?)),
@@ -207,7 +213,7 @@ fn unmaps() -> Vec<Scenario> {
     let full = Scenario {
         size_bytes: BLOCK,
         peers: &[(LINUX, || {
-            let kind = Kind::BY_CONTEXT;
+            let kind = LinuxDomainKind::BY_CONTEXT;
             Ok(Box::new(linux::LinuxOfSpan::new(FULL_TABLES, Timed::Unmap, kind)?))
         })],
         targets: &[Target::Linux(2.0)],
@@ -223,7 +229,7 @@ fn unmaps() -> Vec<Scenario> {
         what: "unmap of the 8192 pages of 16 full leaf tables by context, commands built, tables freed",
         size_bytes: MIB_32,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::LinuxOfSpan::new(LONG, Timed::Unmap, Kind::BY_CONTEXT)?))
+            Ok(Box::new(linux::LinuxOfSpan::new(LONG, Timed::Unmap, LinuxDomainKind::BY_CONTEXT)?))
         })],
         targets: &[Target::Linux(1.5)],
         make: || Ok(Box::new(OfSpan::new(LONG, Timed::Unmap, BY_CONTEXT)?)),
@@ -235,7 +241,7 @@ fn unmaps() -> Vec<Scenario> {
         what: "unmap of 4096 pages from a page after a 2 MiB boundary on, commands built, tables freed",
         size_bytes: SHIFTED.bytes,
         peers: &[(LINUX, || {
-            Ok(Box::new(linux::LinuxOfSpan::new(SHIFTED, Timed::Unmap, Kind::SNOOPS)?))
+            Ok(Box::new(linux::LinuxOfSpan::new(SHIFTED, Timed::Unmap, LinuxDomainKind::SNOOPS)?))
         })],
         targets: &[Target::Linux(4.0)],
         limit: "stores in order",

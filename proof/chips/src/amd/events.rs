@@ -18,14 +18,14 @@ pub enum AmdRefusal {
     /// The entry cannot be read, at this address.
     NoTable(PhysAddr),
     /// By the tables of a domain.
-    Page { domain: u16, why: Why },
+    Page { domain: u16, why: PageRefusal },
     /// An entry of the tables of a domain cannot be read, at this address.
     NoPage { domain: u16, at: PhysAddr },
 }
 
 /// Reason for which tables refuse an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum PageRefusal {
     NotPresent,
     Forbidden,
     Reserved,
@@ -46,9 +46,9 @@ impl AmdRefusal {
             Self::NoTable(at) => (3, 0, 0, Some(at)),
             Self::Page { domain, why } => {
                 let flags = match why {
-                    Why::NotPresent => 0,
-                    Why::Forbidden => PRESENT | FORBIDS,
-                    Why::Reserved => PRESENT | RESERVED,
+                    PageRefusal::NotPresent => 0,
+                    PageRefusal::Forbidden => PRESENT | FORBIDS,
+                    PageRefusal::Reserved => PRESENT | RESERVED,
                 };
                 (2, flags, domain, None)
             }

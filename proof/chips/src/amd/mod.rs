@@ -51,7 +51,7 @@ pub type AmdRegisters = Unit<AmdVi>;
 /// A machine with one, for the tests of a driver.
 pub type AmdMachine = Machine<AmdVi>;
 
-type State = crate::unit::State<AmdVi>;
+type State = crate::unit::DesignState<AmdVi>;
 
 impl AmdRegisters {
     /// Identification of the unit.

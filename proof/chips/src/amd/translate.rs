@@ -3,9 +3,9 @@
 use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 
 use super::entries::{Entry, Excluded, IotlbPermission, decode};
-use super::events::{AmdRefusal, Why};
+use super::events::{AmdRefusal, PageRefusal};
 use super::{AmdRegisters, State};
-use crate::stage::{Ended, Known, Tag};
+use crate::stage::{CachedWalk, Tag, WalkError};
 use portolan_sim::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
 use portolan_sim::request::Request;
 
@@ -23,7 +23,7 @@ impl AmdRegisters {
         let refused = |domain, why| Err(AmdRefusal::Page { domain, why });
         let (domain, table, permissions, excluded) = match self.entry(state, of.stream)? {
             Entry::Passes => return untranslated,
-            Entry::Ends => return refused(0, Why::NotPresent),
+            Entry::Ends => return refused(0, PageRefusal::NotPresent),
             Entry::Translates { domain, table, permissions, excluded, .. } => {
                 (domain, table, permissions, excluded)
             }
@@ -33,20 +33,20 @@ impl AmdRegisters {
         }
         // Guest tables alone know PASIDs.
         if of.pasid.is_some() {
-            return refused(domain, Why::NotPresent);
+            return refused(domain, PageRefusal::NotPresent);
         }
         let Some(table) = table else {
             return match permissions.allow(of.access) {
                 true => untranslated,
-                false => refused(domain, Why::Forbidden),
+                false => refused(domain, PageRefusal::Forbidden),
             };
         };
         match self.page(state, domain, table, permissions, of.iova)? {
-            Known::Present { leaf, .. } if leaf.permissions.allow(of.access) => {
+            CachedWalk::Present { leaf, .. } if leaf.permissions.allow(of.access) => {
                 Ok(leaf.address(of.iova))
             }
-            Known::Present { .. } => refused(domain, Why::Forbidden),
-            Known::Absent { .. } => refused(domain, Why::NotPresent),
+            CachedWalk::Present { .. } => refused(domain, PageRefusal::Forbidden),
+            CachedWalk::Absent { .. } => refused(domain, PageRefusal::NotPresent),
         }
     }
 
@@ -95,7 +95,7 @@ impl AmdRegisters {
         table: TableRoot,
         permissions: Permissions,
         at: Iova,
-    ) -> Result<Known, AmdRefusal> {
+    ) -> Result<CachedWalk, AmdRefusal> {
         let owner = u32::from(domain);
         let context = InvalTag::new(owner);
         let tag = Tag { context, owner };
@@ -106,7 +106,7 @@ impl AmdRegisters {
         let format = table.format;
         if !format.holds(at) {
             let level = format.levels() - 1;
-            return Ok(Known::Absent { level });
+            return Ok(CachedWalk::Absent { level });
         }
         let (memory, top) = (self.memory.snooped(), Cursor::top(&table));
         let pages = &mut state.own.pages;
@@ -116,11 +116,11 @@ impl AmdRegisters {
                 let page = found.leaf.size;
                 let permissions = found.leaf.permissions.and(permissions);
                 let leaf = Leaf { permissions, ..found.leaf };
-                (Known::Present { leaf, page }, page)
+                (CachedWalk::Present { leaf, page }, page)
             }
-            Err(Ended::Here(fault) | Ended::Locating(fault)) => match fault {
+            Err(WalkError::Here(fault) | WalkError::Locating(fault)) => match fault {
                 WalkFault::NoTranslation { level } => {
-                    let absent = Known::Absent { level };
+                    let absent = CachedWalk::Absent { level };
                     if !self.setup.identification.caches_absence() {
                         return Ok(absent);
                     }
@@ -130,7 +130,7 @@ impl AmdRegisters {
                     return Err(AmdRefusal::NoPage { domain, at });
                 }
                 WalkFault::BadEntry { .. } => {
-                    let why = Why::Reserved;
+                    let why = PageRefusal::Reserved;
                     return Err(AmdRefusal::Page { domain, why });
                 }
             },

@@ -53,7 +53,7 @@ pub type RiscvRegisters = Unit<Riscv>;
 /// A machine with one, for the tests of a driver.
 pub type RiscvMachine = Machine<Riscv>;
 
-type State = crate::unit::State<Riscv>;
+type State = crate::unit::DesignState<Riscv>;
 
 impl RiscvRegisters {
     /// Identification of the unit.

@@ -10,7 +10,7 @@ use super::monitor::event;
 use super::queue::OWNER;
 use super::registers::mode;
 use super::{RiscvRegisters, State};
-use crate::stage::{Drops, Ended, Found, Known, Tag};
+use crate::stage::{CachedWalk, Drops, Tag, WalkError, WalkedLeaf};
 use portolan_sim::cache::Reach;
 use portolan_sim::decode::{
     AccessKind, Cursor, Decoded, Leaf, Stepped, WalkFault, WalkMemory, step,
@@ -20,7 +20,7 @@ use portolan_sim::request::Request;
 
 /// Parts of a leaf that are kept, each with its address. Of a page that is several entries (Svnapot), a unit may keep
 /// each part by itself, with no regard to the other entries: at its worst, it does.
-fn pieces(found: &Found, iova: Iova, temper: &Temper) -> Vec<(Iova, Leaf)> {
+fn pieces(found: &WalkedLeaf, iova: Iova, temper: &Temper) -> Vec<(Iova, Leaf)> {
     let leaf = found.leaf;
     let of_several = found.level == 0 && leaf.size != PageSize::SIZE_4K;
     if !of_several || *temper != Temper::Adversarial {
@@ -38,7 +38,7 @@ fn pieces(found: &Found, iova: Iova, temper: &Temper) -> Vec<(Iova, Leaf)> {
 
 /// Stage that has tables.
 #[derive(Clone, Copy)]
-enum Which {
+enum TableStage {
     First,
     Second,
 }
@@ -72,12 +72,12 @@ impl RiscvRegisters {
             // No process context has a process directory.
             Context::Processes(_) => Err(RiscvRefusal::BadProcess),
             Context::Passes => untranslated,
-            Context::First(tables) => self.page(state, (Which::First, remote), tables, of),
+            Context::First(tables) => self.page(state, (TableStage::First, remote), tables, of),
             Context::Second(tables, messages) => {
                 let page = of.iova.get() >> 12;
                 match messages.and_then(|messages| messages.entry(page)) {
                     Some(entry) => self.message(state, tables.tag, page, entry, of),
-                    None => self.page(state, (Which::Second, remote), tables, of),
+                    None => self.page(state, (TableStage::Second, remote), tables, of),
                 }
             }
         }
@@ -237,13 +237,13 @@ impl RiscvRegisters {
     fn page(
         &self,
         state: &mut State,
-        (which, remote): (Which, TranslationControl),
+        (which, remote): (TableStage, TranslationControl),
         tables: StageTables,
         of: Request,
     ) -> Result<PhysAddr, RiscvRefusal> {
         let marks = match which {
-            Which::First => remote.marks_first(),
-            Which::Second => remote.marks_second(),
+            TableStage::First => remote.marks_first(),
+            TableStage::Second => remote.marks_second(),
         };
         let (leaf, refused) = self.leaf(state, which, tables, of)?;
         if leaf.permissions.allow(of.access) {
@@ -253,8 +253,8 @@ impl RiscvRegisters {
             return Err(refused);
         }
         let stage = match which {
-            Which::First => &mut state.own.first,
-            Which::Second => &mut state.own.second,
+            TableStage::First => &mut state.own.first,
+            TableStage::Second => &mut state.own.second,
         };
         let page = IovaRange::page(of.iova, leaf.size);
         let reach = Reach::Range(InvalTag::new(tables.tag), page);
@@ -299,18 +299,20 @@ impl RiscvRegisters {
     fn leaf(
         &self,
         state: &mut State,
-        which: Which,
+        which: TableStage,
         tables: StageTables,
         of: Request,
     ) -> Result<(Leaf, RiscvRefusal), RiscvRefusal> {
         let (stage, refused, walked) = match which {
-            Which::First => (&mut state.own.first, RiscvRefusal::Page, event::FIRST_WALK),
-            Which::Second => (&mut state.own.second, RiscvRefusal::GuestPage, event::SECOND_WALK),
+            TableStage::First => (&mut state.own.first, RiscvRefusal::Page, event::FIRST_WALK),
+            TableStage::Second => {
+                (&mut state.own.second, RiscvRefusal::GuestPage, event::SECOND_WALK)
+            }
         };
         let context = InvalTag::new(tables.tag);
         let tag = Tag { context, owner: OWNER };
         let leaf = match stage.lookup(context, of.iova) {
-            Some(Known::Present { leaf, .. }) => {
+            Some(CachedWalk::Present { leaf, .. }) => {
                 state.counts.hits += 1;
                 leaf
             }
@@ -327,14 +329,14 @@ impl RiscvRegisters {
                 let memory = self.memory.snooped();
                 let walk = stage.walk(&memory, tag, format, top, of.iova, Ok::<_, WalkFault>);
                 let found = walk.map_err(|ended| match ended {
-                    Ended::Here(WalkFault::Unreadable { .. })
-                    | Ended::Locating(WalkFault::Unreadable { .. }) => RiscvRefusal::NoMemory,
-                    Ended::Here(_) | Ended::Locating(_) => refused,
+                    WalkError::Here(WalkFault::Unreadable { .. })
+                    | WalkError::Locating(WalkFault::Unreadable { .. }) => RiscvRefusal::NoMemory,
+                    WalkError::Here(_) | WalkError::Locating(_) => refused,
                 })?;
                 let leaf = found.leaf;
                 for (at, leaf) in pieces(&found, of.iova, &self.setup.temper) {
                     let page = leaf.size;
-                    stage.insert(tag, at, page, Known::Present { leaf, page });
+                    stage.insert(tag, at, page, CachedWalk::Present { leaf, page });
                 }
                 leaf
             }

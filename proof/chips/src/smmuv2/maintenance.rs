@@ -5,7 +5,7 @@ use portolan::addr::{Iova, IovaRange, PageSize};
 use super::space::{Space, global_context, space_context};
 use super::{SmmuV2Registers, State};
 use crate::inject::Drain;
-use crate::stage::{Drops, Held};
+use crate::stage::{Drops, OwnedEntry};
 use crate::unit::Invalidated;
 use portolan_sim::adversary::Rank;
 use portolan_sim::cache::Reach;
@@ -177,7 +177,7 @@ pub(super) fn apply(state: &mut State, what: SmmuV2Invalidation) {
             for stage in [&mut state.own.stage1, &mut state.own.globals] {
                 stage.invalidate_range_of_owner(range, owner, drops);
             }
-            let hit = |_, held: &Held<Leaf>| {
+            let hit = |_, held: &OwnedEntry<Leaf>| {
                 held.owner == owner && IovaRange::page(held.page, held.size).overlaps(range)
             };
             for cache in state.own.micro.values_mut() {

@@ -46,7 +46,7 @@ pub type SmmuV2Registers = Unit<SmmuV2>;
 /// A machine with an SMMUv2.
 pub type SmmuV2Machine = Machine<SmmuV2>;
 
-type State = crate::unit::State<SmmuV2>;
+type State = crate::unit::DesignState<SmmuV2>;
 
 impl SmmuV2Registers {
     /// The call of the machine's firmware after which invalidations do not wait for real-time

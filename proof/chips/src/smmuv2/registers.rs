@@ -10,56 +10,59 @@ use crate::unit::{Invalidated, half, set_half};
 
 /// Place of an offset.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum RegisterSpace {
     Space0(usize),
     Space1(usize),
     Bank(usize, usize),
 }
 
 /// The name under which a write is counted.
-fn name(place: Place) -> &'static str {
+fn name(place: RegisterSpace) -> &'static str {
     match place {
-        Place::Space0(0x48) | Place::Bank(_, 0x58 | 0x08) => "FSR",
-        Place::Space0(0x64) => "TLBIVMID",
-        Place::Space0(0x68) => "TLBIALLNSNH",
-        Place::Space0(0x6c) => "TLBIALLH",
-        Place::Space0(0x70) => "sTLBGSYNC",
-        Place::Space0(0x800..=0x9ff) => "SMR",
-        Place::Space0(0xc00..=0xdff) => "S2CR",
-        Place::Bank(_, 0x600) => "TLBIVA",
-        Place::Bank(_, 0x608) => "TLBIVAA",
-        Place::Bank(_, 0x610) => "TLBIASID",
-        Place::Bank(_, 0x618) => "TLBIALL",
-        Place::Bank(_, 0x620) => "TLBIVAL",
-        Place::Bank(_, 0x628) => "TLBIVAAL",
-        Place::Bank(_, 0x630) => "TLBIIPAS2",
-        Place::Bank(_, 0x638) => "TLBIIPAS2L",
-        Place::Bank(_, 0x7f0) => "TLBSYNC",
+        RegisterSpace::Space0(0x48) | RegisterSpace::Bank(_, 0x58 | 0x08) => "FSR",
+        RegisterSpace::Space0(0x64) => "TLBIVMID",
+        RegisterSpace::Space0(0x68) => "TLBIALLNSNH",
+        RegisterSpace::Space0(0x6c) => "TLBIALLH",
+        RegisterSpace::Space0(0x70) => "sTLBGSYNC",
+        RegisterSpace::Space0(0x800..=0x9ff) => "SMR",
+        RegisterSpace::Space0(0xc00..=0xdff) => "S2CR",
+        RegisterSpace::Bank(_, 0x600) => "TLBIVA",
+        RegisterSpace::Bank(_, 0x608) => "TLBIVAA",
+        RegisterSpace::Bank(_, 0x610) => "TLBIASID",
+        RegisterSpace::Bank(_, 0x618) => "TLBIALL",
+        RegisterSpace::Bank(_, 0x620) => "TLBIVAL",
+        RegisterSpace::Bank(_, 0x628) => "TLBIVAAL",
+        RegisterSpace::Bank(_, 0x630) => "TLBIIPAS2",
+        RegisterSpace::Bank(_, 0x638) => "TLBIIPAS2L",
+        RegisterSpace::Bank(_, 0x7f0) => "TLBSYNC",
         _ => "configuration",
     }
 }
 
 /// Commands whose value means nothing, which hypervisors trap. Qualcomm's get a store of the zero register
 /// wrong (`QCOM_DUMMY_VAL` in Linux): here it is lost.
-fn is_trapped(place: Place) -> bool {
-    matches!(place, Place::Space0(0x68 | 0x6c | 0x70) | Place::Bank(_, 0x618 | 0x7f0))
+fn is_trapped(place: RegisterSpace) -> bool {
+    matches!(
+        place,
+        RegisterSpace::Space0(0x68 | 0x6c | 0x70) | RegisterSpace::Bank(_, 0x618 | 0x7f0)
+    )
 }
 
 impl SmmuV2Registers {
-    fn place(&self, state: &State, offset: usize) -> Option<Place> {
+    fn place(&self, state: &State, offset: usize) -> Option<RegisterSpace> {
         let id = &self.setup.identification;
         let (page, within) = (offset >> id.page_lg2(), offset & ((1 << id.page_lg2()) - 1));
         match page.checked_sub(id.pages()) {
-            Some(bank) if bank < state.own.banks.len() => Some(Place::Bank(bank, within)),
+            Some(bank) if bank < state.own.banks.len() => Some(RegisterSpace::Bank(bank, within)),
             Some(_) => None,
-            None if page == 0 => Some(Place::Space0(within)),
-            None if page == 1 => Some(Place::Space1(within)),
+            None if page == 0 => Some(RegisterSpace::Space0(within)),
+            None if page == 1 => Some(RegisterSpace::Space1(within)),
             None => None,
         }
     }
 
     /// As [`SmmuV2Registers::arrive`]; where the access is.
-    fn arrive_at(&self, state: &mut State, offset: usize, bytes: usize) -> Option<Place> {
+    fn arrive_at(&self, state: &mut State, offset: usize, bytes: usize) -> Option<RegisterSpace> {
         self.arrive(state, offset, bytes)?;
         let place = self.place(state, offset);
         if place.is_none() {
@@ -68,11 +71,11 @@ impl SmmuV2Registers {
         place
     }
 
-    fn read(&self, state: &State, place: Place) -> Option<u32> {
+    fn read(&self, state: &State, place: RegisterSpace) -> Option<u32> {
         let id = &self.setup.identification;
         let global = &state.own.global;
         Some(match place {
-            Place::Space0(offset) => match offset {
+            RegisterSpace::Space0(offset) => match offset {
                 0x00 => global.cr0,
                 0x10 => global.acr,
                 0x20 | 0x24 | 0x28 => id.idr[(offset - 0x20) / 4],
@@ -86,7 +89,7 @@ impl SmmuV2Registers {
                 0xc00..=0xdff => global.s2cr[(offset - 0xc00) / 4],
                 _ => return None,
             },
-            Place::Space1(offset) => {
+            RegisterSpace::Space1(offset) => {
                 let bank = state.own.banks.get(offset % 0x400 / 4)?;
                 match offset {
                     0..=0x3ff => bank.cbar,
@@ -95,7 +98,7 @@ impl SmmuV2Registers {
                     _ => return None,
                 }
             }
-            Place::Bank(bank, offset) => {
+            RegisterSpace::Bank(bank, offset) => {
                 let bank = state.own.banks.get(bank)?;
                 match offset {
                     0x00 => bank.sctlr,
@@ -117,14 +120,14 @@ impl SmmuV2Registers {
         })
     }
 
-    fn write(&self, state: &mut State, offset: usize, place: Place, value: u32) {
+    fn write(&self, state: &mut State, offset: usize, place: RegisterSpace, value: u32) {
         if value == 0 && self.setup.firmware == Firmware::Qualcomm && is_trapped(place) {
             return;
         }
         match place {
-            Place::Space0(at) => self.write_space0(state, at, value),
-            Place::Space1(at) => self.write_space1(state, offset, at, value),
-            Place::Bank(bank, at) => self.write_bank(state, offset, bank, at, value),
+            RegisterSpace::Space0(at) => self.write_space0(state, at, value),
+            RegisterSpace::Space1(at) => self.write_space1(state, offset, at, value),
+            RegisterSpace::Bank(bank, at) => self.write_bank(state, offset, bank, at, value),
         }
     }
 
@@ -272,7 +275,7 @@ impl SmmuV2Registers {
         self.invalidate(state, n, what);
     }
 
-    fn count(state: &mut State, place: Place) {
+    fn count(state: &mut State, place: RegisterSpace) {
         *state.counts.writes.entry(name(place)).or_default() += 1;
     }
 }
@@ -309,9 +312,9 @@ impl Mmio for SmmuV2Registers {
         Self::count(&mut state, place);
         // The half that acts comes last.
         let upper = match place {
-            Place::Space0(at) => Place::Space0(at + 4),
-            Place::Space1(at) => Place::Space1(at + 4),
-            Place::Bank(bank, at) => Place::Bank(bank, at + 4),
+            RegisterSpace::Space0(at) => RegisterSpace::Space0(at + 4),
+            RegisterSpace::Space1(at) => RegisterSpace::Space1(at + 4),
+            RegisterSpace::Bank(bank, at) => RegisterSpace::Bank(bank, at + 4),
         };
         self.write(&mut state, offset + 4, upper, (value >> 32) as u32);
         self.disturb(&mut state);

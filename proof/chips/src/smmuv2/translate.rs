@@ -7,7 +7,7 @@ use super::faults::{SmmuV2Refusal, context, global};
 use super::space::{Space, global_context, space_context};
 use super::unit::Target;
 use super::{SmmuV2Registers, State};
-use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
+use crate::stage::{CachedWalk, OwnedEntry, Stage, Tag, WalkError, top_of};
 use portolan_sim::cache::{Cache, Key};
 use portolan_sim::decode::{Leaf, TableFormat, WalkFault};
 use portolan_sim::iommu::Temper;
@@ -157,7 +157,7 @@ impl SmmuV2Registers {
             return self.unless_conflicting(tables, iova, held.what);
         }
         let (leaf, tag) = self.main(state, tables, iova)?;
-        let held = Held {
+        let held = OwnedEntry {
             what: leaf,
             owner: vmid.into(),
             page: iova.align_down(leaf.size),
@@ -190,7 +190,7 @@ impl SmmuV2Registers {
             None if first => state.own.globals.lookup(global, iova).map(|hit| (hit, global)),
             other => other,
         };
-        if let Some((Known::Present { leaf, .. }, tag)) = cached {
+        if let Some((CachedWalk::Present { leaf, .. }, tag)) = cached {
             return Ok((self.unless_conflicting(tables, iova, leaf)?, tag));
         }
         state.counts.misses += 1;
@@ -201,7 +201,7 @@ impl SmmuV2Registers {
         };
         let (leaf, entry) = self.walk(stage, tables, tag, iova)?;
         let page = leaf.size;
-        let known = Known::Present { leaf, page };
+        let known = CachedWalk::Present { leaf, page };
         // Bit 11 set makes an entry of a first stage its address space's own.
         let own = !first || self.memory_word(entry) & 1 << 11 != 0;
         if own {
@@ -234,7 +234,7 @@ impl SmmuV2Registers {
         let top = top_of(format, root, tables.level, iova);
         let walk = stage.walk(&*self.memory, tag, format, top, iova, Ok::<_, WalkFault>);
         let found = walk.map_err(|ended| {
-            let (Ended::Here(walk) | Ended::Locating(walk)) = ended;
+            let (WalkError::Here(walk) | WalkError::Locating(walk)) = ended;
             refused(code_of(walk))
         })?;
         Ok((found.leaf, found.entry))

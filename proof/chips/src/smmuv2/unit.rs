@@ -12,7 +12,7 @@ use super::maintenance::{self, Safe, SmmuV2Invalidation, Sync};
 use super::space::Space;
 use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
 use crate::inject::{DmaFault, Piece};
-use crate::stage::{Held, Stage};
+use crate::stage::{OwnedEntry, Stage};
 use crate::unit::Design;
 use portolan_sim::adversary::Rank;
 use portolan_sim::cache::Cache;
@@ -48,7 +48,7 @@ pub struct SmmuV2UnitState {
     pub(super) sync: Sync,
     /// Matches of streams, each with the address space of its translations.
     pub(super) matched: BTreeMap<u32, (Target, Option<Space>)>,
-    pub(super) micro: BTreeMap<u32, Cache<Held<Leaf>>>,
+    pub(super) micro: BTreeMap<u32, Cache<OwnedEntry<Leaf>>>,
     pub(super) stage1: Stage,
     pub(super) globals: Stage,
     pub(super) stage2: Stage,

@@ -49,7 +49,7 @@ pub type SmmuRegisters = Unit<SmmuV3>;
 /// A machine with one, for the tests of a driver.
 pub type SmmuMachine = Machine<SmmuV3>;
 
-type State = crate::unit::State<SmmuV3>;
+type State = crate::unit::DesignState<SmmuV3>;
 
 impl SmmuRegisters {
     /// Every event so far, recorded or lost, oldest first.

@@ -8,7 +8,7 @@ use super::entries::{
 };
 use super::events::{self, AtStage, Cached, Class, SmmuV3Refusal};
 use super::{SmmuRegisters, State};
-use crate::stage::{Ended, Known, Tag, top_of};
+use crate::stage::{CachedWalk, Tag, WalkError, top_of};
 use portolan_sim::decode::{
     AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory,
 };
@@ -245,7 +245,7 @@ impl SmmuRegisters {
         class: Class,
     ) -> Result<Leaf, SmmuV3Refusal> {
         let tag = stage2_tag(vmid);
-        if let Some(Known::Present { leaf, .. }) = state.own.stage2.lookup(tag.context, ipa) {
+        if let Some(CachedWalk::Present { leaf, .. }) = state.own.stage2.lookup(tag.context, ipa) {
             return Ok(leaf);
         }
         state.counts.misses += 1;
@@ -253,13 +253,13 @@ impl SmmuRegisters {
         let walk =
             state.own.stage2.walk(&*self.memory, tag, stage2.format, top, ipa, Ok::<_, WalkFault>);
         let found = walk.map_err(|ended| {
-            let (Ended::Here(walk) | Ended::Locating(walk)) = ended;
+            let (WalkError::Here(walk) | WalkError::Locating(walk)) = ended;
             let at = AtStage::Two(ipa.get());
             fault(stage2.records, walk_code(walk), at, class)
         })?;
         let leaf = found.leaf;
         let page = leaf.size;
-        let known = Known::Present { leaf, page };
+        let known = CachedWalk::Present { leaf, page };
         state.own.stage2.insert(tag, ipa, leaf.size, known);
         Ok(leaf)
     }
@@ -299,7 +299,7 @@ impl SmmuRegisters {
             None => state.own.globals.lookup(global, iova),
             known => known,
         };
-        if let Some(Known::Present { leaf, .. }) = cached {
+        if let Some(CachedWalk::Present { leaf, .. }) = cached {
             if stage2.is_none() && self.conflicts(context, iova, leaf) {
                 return Err(refused(events::TLB_CONFLICT));
             }
@@ -320,8 +320,8 @@ impl SmmuRegisters {
         });
         state.own.stage1 = caches;
         let found = walk.map_err(|ended| match ended {
-            Ended::Here(walk) => refused(walk_code(walk)),
-            Ended::Locating(refusal) => refusal,
+            WalkError::Here(walk) => refused(walk_code(walk)),
+            WalkError::Locating(refusal) => refusal,
         })?;
         permit(found.leaf, access, context.records, AtStage::One)?;
         let mut leaf = found.leaf;
@@ -337,7 +337,7 @@ impl SmmuRegisters {
             };
         }
         let page = found.leaf.size;
-        let known = Known::Present { leaf, page };
+        let known = CachedWalk::Present { leaf, page };
         let raw = self.memory.read_u64(found.entry).unwrap_or(0);
         // Bit 11 set makes an entry its address space's own.
         if raw & 1 << 11 != 0 {

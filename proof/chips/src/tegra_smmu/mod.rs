@@ -37,7 +37,7 @@ pub type TegraRegisters = Unit<TegraSmmu>;
 /// A machine with a Tegra SMMU.
 pub type TegraMachine = Machine<TegraSmmu>;
 
-type State = crate::unit::State<TegraSmmu>;
+type State = crate::unit::DesignState<TegraSmmu>;
 
 impl TegraRegisters {
     /// Lines in the translation buffer and in the page-table cache.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::platform::Word;
 
-use super::{State, Unit};
+use super::{DesignState, Unit};
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use portolan_sim::adversary::Rank;
@@ -45,19 +45,19 @@ pub trait Design: Debug + Sized {
     fn evict(own: &mut Self::Own);
 
     /// Carries out the operations that are due.
-    fn go_on(unit: &Unit<Self>, state: &mut State<Self>);
+    fn go_on(unit: &Unit<Self>, state: &mut DesignState<Self>);
 
     /// Memory address of a device address.
     fn translate(
         unit: &Unit<Self>,
-        state: &mut State<Self>,
+        state: &mut DesignState<Self>,
         of: Request,
     ) -> Result<PhysAddr, Self::Refusal>;
 
     /// Records a refusal, and returns the fault that the device is told.
     fn refuse(
         unit: &Unit<Self>,
-        state: &mut State<Self>,
+        state: &mut DesignState<Self>,
         refusal: Self::Refusal,
         of: Request,
     ) -> DmaFault;
@@ -76,10 +76,10 @@ pub trait Design: Debug + Sized {
     }
 
     /// Drops the entries of an invalidation.
-    fn invalidate(state: &mut State<Self>, what: Self::Invalidate);
+    fn invalidate(state: &mut DesignState<Self>, what: Self::Invalidate);
 
     /// Tells if a device may ask for translations.
-    fn lets_translate(_: &Unit<Self>, _: &mut State<Self>, _: StreamId) -> bool {
+    fn lets_translate(_: &Unit<Self>, _: &mut DesignState<Self>, _: StreamId) -> bool {
         false
     }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 
-use super::{Conditions, Design, State, Unit};
+use super::{Conditions, Design, DesignState, Unit};
 use portolan_sim::decode::AccessKind;
 use portolan_sim::request::Request;
 
@@ -68,7 +68,7 @@ impl<D: Design> Unit<D> {
     }
 
     /// Devices go on: those that try again and again, and on a hostile machine all, where they have been.
-    pub(crate) fn disturb(&self, state: &mut State<D>) {
+    pub(crate) fn disturb(&self, state: &mut DesignState<D>) {
         if state.is_gone() {
             return;
         }
@@ -78,7 +78,7 @@ impl<D: Design> Unit<D> {
         }
     }
 
-    fn look(&self, state: &mut State<D>) {
+    fn look(&self, state: &mut DesignState<D>) {
         if state.observed.places.is_empty() {
             return;
         }
@@ -89,7 +89,7 @@ impl<D: Design> Unit<D> {
         state.restore(counts, &steps);
     }
 
-    fn try_each(&self, state: &mut State<D>) {
+    fn try_each(&self, state: &mut DesignState<D>) {
         for n in 0..state.observed.places.len() {
             let of = state.observed.places[n];
             let outcome = D::translate(self, state, of).ok();
@@ -101,7 +101,7 @@ impl<D: Design> Unit<D> {
     }
 
     /// Empties all caches of the unit's.
-    fn evict(&self, state: &mut State<D>) {
+    fn evict(&self, state: &mut DesignState<D>) {
         let temper = self.setup.conditions().0;
         for stage in D::stages(&mut state.own) {
             stage.clear(temper);
@@ -113,10 +113,10 @@ impl<D: Design> Unit<D> {
     /// on a hostile one now this half first, now that, with DMA in between.
     pub(crate) fn in_halves(
         &self,
-        state: &mut State<D>,
+        state: &mut DesignState<D>,
         offset: usize,
-        whole: impl FnOnce(&mut State<D>),
-        mut half: impl FnMut(&mut State<D>, usize),
+        whole: impl FnOnce(&mut DesignState<D>),
+        mut half: impl FnMut(&mut DesignState<D>, usize),
     ) {
         if state.manner == Manner::Obliging {
             whole(state);

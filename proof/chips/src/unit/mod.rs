@@ -21,7 +21,7 @@ use portolan::iopf::{ReplyName, ReplyTo, Response};
 use crate::asking::{Asking, DeviceTlbs};
 use crate::inject::{DmaFault, Drain, Pace, Piece, RegisterFaults, Violation, pieces};
 use crate::memory::ModelMemory;
-use portolan_sim::adversary::{Rank, Visit, Visits, Way, in_classes};
+use portolan_sim::adversary::{AddressType, Rank, Visit, Visits, in_classes};
 use portolan_sim::clock::{Tick, VirtualClock};
 use portolan_sim::decode::AccessKind;
 use portolan_sim::iommu::Temper;
@@ -32,11 +32,11 @@ use portolan_sim::request::Request;
 pub struct Unit<D: Design> {
     pub(crate) memory: Arc<ModelMemory<D::Word>>,
     pub(crate) setup: D::Setup,
-    state: Mutex<State<D>>,
+    state: Mutex<DesignState<D>>,
 }
 
 #[derive(Debug)]
-pub struct State<D: Design> {
+pub struct DesignState<D: Design> {
     pub(crate) own: D::Own,
     pub(crate) faults: RegisterFaults,
     pub(crate) violations: Vec<Violation>,
@@ -86,7 +86,7 @@ pub(crate) enum Invalidated {
     Done,
 }
 
-impl<D: Design> State<D> {
+impl<D: Design> DesignState<D> {
     /// Tells if the unit does not answer any more.
     pub(crate) fn is_gone(&self) -> bool {
         let RegisterFaults { gone_from, back_at, .. } = self.faults;
@@ -116,7 +116,7 @@ impl<D: Design> State<D> {
 impl<D: Design> Unit<D> {
     /// The unit after reset.
     pub fn new(setup: D::Setup, memory: Arc<ModelMemory<D::Word>>) -> Self {
-        let state = State {
+        let state = DesignState {
             own: D::reset(&setup),
             faults: RegisterFaults::default(),
             violations: Vec::new(),
@@ -204,13 +204,13 @@ impl<D: Design> Unit<D> {
         let mut state = self.lock();
         self.go_on(&mut state);
         let pa = self.by_remote(&mut state, of)?;
-        let way = Way::Translated;
+        let way = AddressType::Translated;
         state.visits.note(Visit { of, way });
         Some(pa)
     }
 
     /// By a translation that the device keeps, or gets now.
-    fn by_remote(&self, state: &mut State<D>, of: Request) -> Option<PhysAddr> {
+    fn by_remote(&self, state: &mut DesignState<D>, of: Request) -> Option<PhysAddr> {
         let kept = state.remote.lookup(of);
         let trusted = kept.is_some() && !D::checks_translated(&state.own);
         if !trusted && !D::lets_translate(self, state, of.stream) {
@@ -255,7 +255,7 @@ impl<D: Design> Unit<D> {
     /// Pieces of a transfer from `of` on, each with its memory address; else the one that is refused, and the reason.
     pub(crate) fn go_through(
         &self,
-        state: &mut State<D>,
+        state: &mut DesignState<D>,
         of: Request,
         bytes: u64,
     ) -> Result<Vec<Piece>, (Request, D::Refusal)> {
@@ -264,19 +264,24 @@ impl<D: Design> Unit<D> {
             let of = Request { iova, ..of };
             let pa = D::translate(self, state, of).map_err(|refusal| (of, refusal))?;
             state.went_through += 1;
-            let way = Way::Untranslated;
+            let way = AddressType::Untranslated;
             state.visits.note(Visit { of, way });
             done.push(Piece { iova, pa, bytes });
         }
         Ok(done)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State<D>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, DesignState<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts an access to a register; `None` if the unit is gone or the access is no access.
-    pub(crate) fn arrive(&self, state: &mut State<D>, offset: usize, bytes: usize) -> Option<()> {
+    pub(crate) fn arrive(
+        &self,
+        state: &mut DesignState<D>,
+        offset: usize,
+        bytes: usize,
+    ) -> Option<()> {
         self.disturb(state);
         state.touched += 1;
         if state.is_gone() {
@@ -294,7 +299,7 @@ impl<D: Design> Unit<D> {
     }
 
     /// Everything that it held is lost. Devices keep their translations.
-    fn lose_power(&self, state: &mut State<D>) {
+    fn lose_power(&self, state: &mut DesignState<D>) {
         state.own = D::reset(&self.setup);
         state.pending.clear();
         state.early = 0;
@@ -302,24 +307,24 @@ impl<D: Design> Unit<D> {
         state.ready_at = 0;
     }
 
-    pub(crate) fn go_on(&self, state: &mut State<D>) {
+    pub(crate) fn go_on(&self, state: &mut DesignState<D>) {
         D::go_on(self, state);
     }
 
     /// Tells if nothing in the queue is looked at for now.
-    pub(crate) fn rests(&self, state: &State<D>) -> bool {
+    pub(crate) fn rests(&self, state: &DesignState<D>) -> bool {
         state.faults.drain == Drain::Never || self.clock().now_ns() < state.ready_at
     }
 
     /// The driver has said that there are commands.
-    pub(crate) fn wait_for(&self, state: &mut State<D>, pace: Pace) {
+    pub(crate) fn wait_for(&self, state: &mut DesignState<D>, pace: Pace) {
         if let Pace::After(ns) = pace {
             state.ready_at = self.clock().now_ns().saturating_add(ns);
         }
     }
 
     /// Counts a command; the code that it is to be refused with, if it is.
-    pub(crate) fn consume(&self, state: &mut State<D>, words: &Words) -> Option<u32> {
+    pub(crate) fn consume(&self, state: &mut DesignState<D>, words: &Words) -> Option<u32> {
         self.disturb(state);
         state.consumed += 1;
         if let Drain::OneEach(ns) = state.faults.drain {
@@ -331,7 +336,7 @@ impl<D: Design> Unit<D> {
     }
 
     /// Takes an invalidation from the queue.
-    pub(crate) fn take(&self, state: &mut State<D>, what: D::Invalidate) {
+    pub(crate) fn take(&self, state: &mut DesignState<D>, what: D::Invalidate) {
         match self.setup.conditions().0 {
             _ if state.early > 0 => state.early -= 1,
             Temper::Adversarial => state.pending.push(what),
@@ -341,7 +346,7 @@ impl<D: Design> Unit<D> {
 
     /// Carries commands behind a wait without a fence out before the wait is complete: they may be, and all of them
     /// are.
-    pub(crate) fn overtake(&self, state: &mut State<D>, mut behind: Vec<D::Invalidate>) {
+    pub(crate) fn overtake(&self, state: &mut DesignState<D>, mut behind: Vec<D::Invalidate>) {
         if *self.setup.conditions().0 != Temper::Adversarial {
             return;
         }
@@ -353,7 +358,7 @@ impl<D: Design> Unit<D> {
 
     /// Carries out the invalidations that a synchronisation awaits, in the allowed order that does most harm. Devices
     /// go on before and between.
-    pub(crate) fn complete(&self, state: &mut State<D>, awaited: Vec<D::Invalidate>) {
+    pub(crate) fn complete(&self, state: &mut DesignState<D>, awaited: Vec<D::Invalidate>) {
         let awaited = in_classes(awaited, D::class, D::rank);
         let Some(last) = awaited.len().checked_sub(1) else {
             return;
@@ -363,7 +368,8 @@ impl<D: Design> Unit<D> {
         if again {
             self.try_again(state);
         }
-        let entries = |state: &mut State<D>| state.cached_translations() + D::others(&state.own);
+        let entries =
+            |state: &mut DesignState<D>| state.cached_translations() + D::others(&state.own);
         for (at, what) in awaited.into_iter().enumerate() {
             let before = entries(state);
             D::invalidate(state, what);
@@ -375,18 +381,18 @@ impl<D: Design> Unit<D> {
 
     /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
     /// driver made entries of two sizes meet in a cache.
-    fn try_again(&self, state: &mut State<D>) {
+    fn try_again(&self, state: &mut DesignState<D>) {
         let (counts, steps) = (state.counts.clone(), state.steps());
         for Visit { of, way } in state.visits.all() {
             match way {
-                Way::Untranslated => {
+                AddressType::Untranslated => {
                     let found = D::translate(self, state, of);
                     if found.is_err_and(|refusal| D::is_conflict(&refusal)) {
                         let iova = of.iova;
                         state.violations.push(Violation::SizesConflict { iova });
                     }
                 }
-                Way::Translated => {
+                AddressType::Translated => {
                     let _ = self.by_remote(state, of);
                 }
             }

@@ -58,7 +58,7 @@ pub type VtdRegisters = Unit<Vtd>;
 /// A machine with one, for the tests of a driver.
 pub type VtdMachine = Machine<Vtd>;
 
-type State = crate::unit::State<Vtd>;
+type State = crate::unit::DesignState<Vtd>;
 
 impl VtdRegisters {
     /// Every fault so far, recorded or lost, oldest first.

@@ -9,7 +9,7 @@ use super::entries::{
 use super::faults::{FaultProcessing, VtdRefusal, reason};
 use super::unit::Cached;
 use super::{State, VtdRegisters};
-use crate::stage::{Ended, Found, Known, Stage, Tag};
+use crate::stage::{CachedWalk, Stage, Tag, WalkError, WalkedLeaf};
 use portolan_sim::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
 use portolan_sim::request::Request;
 
@@ -242,7 +242,7 @@ impl VtdRegisters {
         table: Table,
         at: Iova,
         locate: impl FnMut(PhysAddr) -> Result<PhysAddr, E>,
-    ) -> Result<Found, Ended<E>> {
+    ) -> Result<WalkedLeaf, WalkError<E>> {
         let Table { format, root } = table;
         let top = Cursor::top(&TableRoot { root, format });
         match path.walk {
@@ -274,7 +274,7 @@ impl VtdRegisters {
             }
         };
         match known {
-            Known::Present { leaf, .. } if leaf.permissions.allow(access) => Ok(leaf),
+            CachedWalk::Present { leaf, .. } if leaf.permissions.allow(access) => Ok(leaf),
             _ => Err(path.denied(access)),
         }
     }
@@ -286,7 +286,7 @@ impl VtdRegisters {
         tag: Tag,
         table: Table,
         at: Iova,
-    ) -> Result<Known, VtdRefusal> {
+    ) -> Result<CachedWalk, VtdRefusal> {
         let reserved = path.refusal(reason::TABLE_RESERVED, reason::SECOND_RESERVED);
         let walk = self.walk(&mut state.own.second, path, tag, table, at, Ok::<_, WalkFault>);
         let (known, size) = match walk {
@@ -298,11 +298,11 @@ impl VtdRegisters {
                 }
                 let leaf = found.leaf;
                 let page = leaf.size;
-                (Known::Present { leaf, page }, page)
+                (CachedWalk::Present { leaf, page }, page)
             }
-            Err(Ended::Here(fault) | Ended::Locating(fault)) => match fault {
+            Err(WalkError::Here(fault) | WalkError::Locating(fault)) => match fault {
                 WalkFault::NoTranslation { level } => {
-                    (Known::Absent { level }, table.format.span(level))
+                    (CachedWalk::Absent { level }, table.format.span(level))
                 }
                 WalkFault::Unreadable { .. } => {
                     let (legacy, scalable) = (reason::TABLE_UNREADABLE, reason::SECOND_UNREADABLE);
@@ -311,7 +311,7 @@ impl VtdRegisters {
                 WalkFault::BadEntry { .. } => return Err(reserved),
             },
         };
-        let present = matches!(known, Known::Present { .. });
+        let present = matches!(known, CachedWalk::Present { .. });
         if present || self.setup.identification.caches_absence() {
             state.own.second.insert(tag, at, size, known);
         }
@@ -335,7 +335,7 @@ impl VtdRegisters {
         let owner = u32::from(path.domain);
         let context = state.own.first_tag(path.domain, path.pasid);
         let tag = Tag { context, owner };
-        if let Some(Known::Present { leaf, .. }) = state.own.first.lookup(context, at) {
+        if let Some(CachedWalk::Present { leaf, .. }) = state.own.first.lookup(context, at) {
             return match leaf.permissions.allow(access) {
                 true => Ok(leaf.address(at)),
                 false => Err(path.first_denied(access)),
@@ -355,10 +355,10 @@ impl VtdRegisters {
         });
         state.own.first = caches;
         let found = walk.map_err(|ended| match ended {
-            Ended::Locating(refusal) => refusal,
-            Ended::Here(WalkFault::NoTranslation { .. }) => refused(reason::FIRST_ABSENT),
-            Ended::Here(WalkFault::Unreadable { .. }) => refused(reason::FIRST_UNREADABLE),
-            Ended::Here(WalkFault::BadEntry { .. }) => refused(reason::FIRST_RESERVED),
+            WalkError::Locating(refusal) => refusal,
+            WalkError::Here(WalkFault::NoTranslation { .. }) => refused(reason::FIRST_ABSENT),
+            WalkError::Here(WalkFault::Unreadable { .. }) => refused(reason::FIRST_UNREADABLE),
+            WalkError::Here(WalkFault::BadEntry { .. }) => refused(reason::FIRST_RESERVED),
         })?;
         let mut leaf = found.leaf;
         let giant = leaf.size == PageSize::SIZE_1G;
@@ -379,7 +379,7 @@ impl VtdRegisters {
             };
         }
         let page = found.leaf.size;
-        let known = Known::Present { leaf, page };
+        let known = CachedWalk::Present { leaf, page };
         state.own.first.insert(tag, at, leaf.size, known);
         Ok(leaf.address(at))
     }

@@ -123,9 +123,9 @@ impl Os {
 }
 
 /// Shared by the handler and the scenario.
-struct Known(Arc<Os>);
+struct SharedOs(Arc<Os>);
 
-impl Guest for Known {
+impl Guest for SharedOs {
     fn walk(&self, request: &PageRequest, visit: &mut dyn FnMut(Iova)) -> FirstStage {
         let tables = &self.0.tables;
         // The root is always there.
@@ -190,7 +190,7 @@ impl<'m, M: Machine> GuestDevice<'m, M> {
         let region = RegionOptions { range, access: RW, hold: Residency::OnDemand };
         must("a region", second.add_region(&region, HostPager(ram.clone())))?;
         let second = Arc::new(second);
-        let handler = Nested::new(second.clone(), Known(os.clone()));
+        let handler = Nested::new(second.clone(), SharedOs(os.clone()));
         scene.hand_over(Arc::new(handler))?;
         Ok(Self { scene, ram, os, second })
     }

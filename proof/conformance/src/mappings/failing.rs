@@ -45,11 +45,11 @@ impl Health {
 pub(super) struct Ailment {
     health: AtomicU8,
     failures: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<FailureSchedule>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FailureSchedule {
     rng: Rng,
     /// Completions that a dead unit still refuses.
     dead: u64,
@@ -67,7 +67,7 @@ impl Ailment {
         Arc::new(Self {
             health: AtomicU8::new(u8::from(health == Health::Failing)),
             failures: AtomicU64::new(0),
-            state: Mutex::new(State { rng: Rng::with_seed(seed), dead: 0 }),
+            state: Mutex::new(FailureSchedule { rng: Rng::with_seed(seed), dead: 0 }),
         })
     }
 

@@ -9,7 +9,7 @@ use portolan::platform::Lock;
 
 use super::LockKind;
 use super::line::Line;
-use super::scheduler::{self, Core, Place};
+use super::scheduler::{self, CallPlace, Core};
 
 /// A spinning lock in virtual time.
 #[derive(Debug)]
@@ -22,15 +22,15 @@ pub struct VirtualLock<T> {
 #[derive(Debug, Default)]
 struct LockState {
     line: Line,
-    held: Held,
+    held: LockHold,
     waiters: VecDeque<u16>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Held {
+enum LockHold {
     #[default]
-    ByNobody,
-    BySomebody,
+    Free,
+    Taken,
 }
 
 /// Outcome of an attempt.
@@ -44,9 +44,9 @@ impl LockState {
     fn attempt(&mut self, core: &mut Core) -> Attempt {
         self.line.write(core);
         match self.held {
-            Held::BySomebody => Attempt::Failed,
-            Held::ByNobody => {
-                self.held = Held::BySomebody;
+            LockHold::Taken => Attempt::Failed,
+            LockHold::Free => {
+                self.held = LockHold::Taken;
                 Attempt::Got
             }
         }
@@ -64,7 +64,7 @@ impl LockState {
             }
         };
         let Some(next) = self.waiters.remove(index) else {
-            self.held = Held::ByNobody;
+            self.held = LockHold::Free;
             return;
         };
         let next = usize::from(next);
@@ -80,7 +80,7 @@ impl<T> VirtualLock<T> {
     }
 
     /// The value, for the holder.
-    fn guard(&self, place: Place) -> VirtualGuard<'_, T> {
+    fn guard(&self, place: CallPlace) -> VirtualGuard<'_, T> {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         VirtualGuard { value: Some(value), lock: self, place }
     }
@@ -96,7 +96,7 @@ impl<T> VirtualLock<T> {
 pub struct VirtualGuard<'a, T> {
     value: Option<MutexGuard<'a, T>>,
     lock: &'a VirtualLock<T>,
-    place: Place,
+    place: CallPlace,
 }
 
 impl<T> std::ops::Deref for VirtualGuard<'_, T> {
@@ -116,7 +116,7 @@ impl<T> std::ops::DerefMut for VirtualGuard<'_, T> {
 impl<T> Drop for VirtualGuard<'_, T> {
     fn drop(&mut self) {
         self.value = None;
-        if self.place != Place::Outside {
+        if self.place != CallPlace::Outside {
             self.lock.release();
         }
     }
@@ -134,7 +134,7 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
 
     fn lock(&self) -> VirtualGuard<'_, T> {
         let place = scheduler::point();
-        if place == Place::Outside {
+        if place == CallPlace::Outside {
             return self.guard(place);
         }
         let blocked = scheduler::with(|core| {
@@ -155,7 +155,7 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
 
     fn try_lock(&self) -> Option<VirtualGuard<'_, T>> {
         let place = scheduler::point();
-        if place == Place::Outside {
+        if place == CallPlace::Outside {
             let value = match self.value.try_lock() {
                 Ok(value) => value,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

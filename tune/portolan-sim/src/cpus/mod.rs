@@ -26,7 +26,7 @@ mod word;
 
 pub use lock::VirtualLock;
 pub use prices::{LockKind, SharingPrices, SharingTable, SubmissionPrices, SubmissionTable};
-pub use run::{Report, RunError, Schedule};
+pub use run::{RunError, RunReport, Schedule};
 pub use scheduler::{Pace, SharingCounters};
 pub use server::{CommandServer, Hardware, NoCaches, Submission, Taken};
 pub use word::VirtualWord;
@@ -90,7 +90,7 @@ impl Clock for VirtualCpus {
     }
 
     fn relax(&self) {
-        if scheduler::relax() == scheduler::Place::Outside {
+        if scheduler::relax() == scheduler::CallPlace::Outside {
             self.0.idle.fetch_add(1000, Ordering::Relaxed);
         }
     }

@@ -41,14 +41,14 @@ impl Schedule {
 
 /// Results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct RunReport {
     /// By CPU, when its body returned, in nanoseconds.
     pub finished_ns: Vec<f64>,
     /// Counts of sharing.
     pub counters: SharingCounters,
 }
 
-impl Report {
+impl RunReport {
     /// Time at which the last body returned, in nanoseconds.
     pub fn end_ns(&self) -> f64 {
         self.finished_ns.iter().copied().fold(0.0, f64::max)
@@ -92,7 +92,7 @@ impl VirtualCpus {
         &self,
         schedule: &Schedule,
         body: impl Fn(CpuId) + Sync,
-    ) -> Result<Report, RunError> {
+    ) -> Result<RunReport, RunError> {
         if scheduler::with(|_| ()).is_some() {
             return Err(RunError::Nested);
         }
@@ -132,10 +132,10 @@ impl VirtualCpus {
 }
 
 impl Core {
-    fn report(self) -> Report {
+    fn report(self) -> RunReport {
         let count = self.count();
         let clock = |cpu| self.clock_of(cpu) as f64 / 1000.0;
-        Report { finished_ns: (0..count).map(clock).collect(), counters: self.counters }
+        RunReport { finished_ns: (0..count).map(clock).collect(), counters: self.counters }
     }
 }
 

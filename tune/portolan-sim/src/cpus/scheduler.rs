@@ -117,7 +117,7 @@ thread_local! {
 
 /// Place of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CallPlace {
     Inside,
     Outside,
 }
@@ -145,7 +145,7 @@ pub(super) fn remove() -> Option<Core> {
 }
 
 /// A point where others run that are earlier. Outside a run, nothing.
-pub(super) fn point() -> Place {
+pub(super) fn point() -> CallPlace {
     switch(|core| {
         core.late();
         core.yield_to_earlier()
@@ -157,7 +157,7 @@ pub(super) fn wait_blocked() {
     switch(|_| Then::Switch);
 }
 
-pub(super) fn relax() -> Place {
+pub(super) fn relax() -> CallPlace {
     switch(Core::relax)
 }
 
@@ -171,13 +171,13 @@ pub(super) fn sleep_until(at: u64) {
 }
 
 #[allow(deprecated)] // The scoped form cannot be reached from inside the code that runs here.
-fn switch(f: impl FnOnce(&mut Core) -> Then) -> Place {
+fn switch(f: impl FnOnce(&mut Core) -> Then) -> CallPlace {
     match with(f) {
-        None => Place::Outside,
-        Some(Then::GoOn) => Place::Inside,
+        None => CallPlace::Outside,
+        Some(Then::GoOn) => CallPlace::Inside,
         Some(Then::Switch) => {
             generator::yield_with(());
-            Place::Inside
+            CallPlace::Inside
         }
     }
 }

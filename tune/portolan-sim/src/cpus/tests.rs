@@ -146,7 +146,7 @@ fn waiting_for_ever_is_an_error() {
             let nested = machine.run(&schedule, |_| ());
             assert_eq!(nested, Err(RunError::Nested));
         }),
-        Ok(Report {
+        Ok(RunReport {
             finished_ns: vec![0.0],
             counters: SharingCounters { switches: 1, ..SharingCounters::default() },
         })
@@ -171,7 +171,7 @@ fn a_panic_names_its_cpu_and_seed() {
 }
 
 /// Increments that read and write in two steps: returns the sum, and the report.
-fn racy(seed: u64) -> (u64, Report) {
+fn racy(seed: u64) -> (u64, RunReport) {
     let machine = cpus(4);
     let word = VirtualWord::new(0);
     let schedule = Schedule::of_seed(seed).ragged(300.0);

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Capabilities, Command};
 
-use crate::adversary::{Visit, Visits, Way};
+use crate::adversary::{AddressType, Visit, Visits};
 use crate::cache::{Cache, Key};
 use crate::clock::VirtualClock;
 use crate::counters::Counters;
@@ -43,7 +43,7 @@ pub struct Iommu<M> {
 
 /// An entry of the IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum IotlbEntry {
     Present(Leaf),
     /// The entry of this level was not present.
     Absent {
@@ -58,7 +58,7 @@ struct ModelState {
     streams: BTreeMap<StreamId, StreamConfig>,
     /// The last table that memory named for a context, for telling collateral.
     tables: BTreeMap<InvalTag, TableRoot>,
-    iotlb: Cache<Known>,
+    iotlb: Cache<IotlbEntry>,
     /// By level of the table that an entry leads to.
     walk: [Cache<Cursor>; LEVELS],
     configuration: Cache<CachedConfig>,
@@ -192,7 +192,7 @@ impl<M: WalkMemory> Iommu<M> {
                 state.counters.dma_bytes = state.counters.dma_bytes.saturating_add(bytes);
                 if self.setup.temper == Temper::Adversarial {
                     let of = Request::new(stream, None, iova, access);
-                    let way = Way::Untranslated;
+                    let way = AddressType::Untranslated;
                     state.visits.note(Visit { of, way });
                 }
                 Ok(found)

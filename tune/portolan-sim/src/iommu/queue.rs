@@ -10,7 +10,7 @@ use portolan::inval::{
     Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step, TablesLeft,
 };
 
-use super::{Iommu, Known, ModelState, Names, Owed, QueueError, Temper};
+use super::{Iommu, IotlbEntry, ModelState, Names, Owed, QueueError, Temper};
 use crate::adversary::{Rank, Visit, unordered};
 use crate::cache::{Cache, Key, Reach};
 use crate::counters::doorbells;
@@ -226,12 +226,12 @@ impl<M: WalkMemory> Iommu<M> {
             _ => None,
         };
         let ModelState { iotlb, walk, tables, counters, .. } = state;
-        let concerned = |key: Key, known: &Known| match known {
-            Known::Present(_) => whole.is_none_or(|range| range.covers(key.range())),
-            Known::Absent { level } => *level == 0 || deep == Depth::AllLevels,
+        let concerned = |key: Key, known: &IotlbEntry| match known {
+            IotlbEntry::Present(_) => whole.is_none_or(|range| range.covers(key.range())),
+            IotlbEntry::Absent { level } => *level == 0 || deep == Depth::AllLevels,
         };
         iotlb.drop_where(reach, concerned, |key, known| {
-            let Known::Present(leaf) = known else { return };
+            let IotlbEntry::Present(leaf) = known else { return };
             let table = tables.get(&key.context());
             if self.still_holds(table, key.range().start(), &leaf) {
                 counters.collateral += 1;

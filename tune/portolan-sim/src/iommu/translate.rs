@@ -5,7 +5,7 @@ use portolan::inval::Caching;
 
 use super::setup::CachedConfig;
 use super::{
-    FaultKind, Iommu, Known, ModelState, StreamConfig, Translated, stream_address, stream_key,
+    FaultKind, Iommu, IotlbEntry, ModelState, StreamConfig, Translated, stream_address, stream_key,
 };
 use crate::cache::Key;
 use crate::decode::{AccessKind, Cursor, Leaf, Stepped, TableRoot, WalkFault, WalkMemory, step};
@@ -38,11 +38,11 @@ impl<M: WalkMemory> Iommu<M> {
             }
         };
         match known {
-            Known::Absent { level } => Err(FaultKind::NoTranslation { level }),
-            Known::Present(leaf) if leaf.permissions.allow(access) => {
+            IotlbEntry::Absent { level } => Err(FaultKind::NoTranslation { level }),
+            IotlbEntry::Present(leaf) if leaf.permissions.allow(access) => {
                 Ok(Translated { pa: leaf.address(iova), size: leaf.size })
             }
-            Known::Present(_) => Err(FaultKind::Permission),
+            IotlbEntry::Present(_) => Err(FaultKind::Permission),
         }
     }
 
@@ -66,7 +66,7 @@ impl<M: WalkMemory> Iommu<M> {
         context: InvalTag,
         table: &TableRoot,
         iova: Iova,
-    ) -> Result<Known, FaultKind> {
+    ) -> Result<IotlbEntry, FaultKind> {
         let format = table.format;
         let top = Cursor::top(table);
         let mut at = top;
@@ -89,12 +89,12 @@ impl<M: WalkMemory> Iommu<M> {
                     at = next;
                 }
                 Ok(Stepped::Found(leaf)) => {
-                    let known = Known::Present(leaf);
+                    let known = IotlbEntry::Present(leaf);
                     state.iotlb.insert(Key::new(context, iova, leaf.size), known);
                     return Ok(known);
                 }
                 Err(WalkFault::NoTranslation { level }) => {
-                    let known = Known::Absent { level };
+                    let known = IotlbEntry::Absent { level };
                     let caches = self.setup.capabilities.caching == Caching::NotPresentToo;
                     if caches && format.holds(iova) {
                         state.iotlb.insert(Key::new(context, iova, format.span(level)), known);
