@@ -9,7 +9,7 @@
 //! turned on again.
 
 use super::command::Control;
-use super::refusal;
+use super::command::refusal;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::iommu::{

@@ -7,7 +7,6 @@ mod faults;
 mod features;
 mod interrupts;
 mod queue;
-pub mod refusal;
 mod tables;
 mod takeover;
 mod unit;
@@ -17,6 +16,7 @@ pub(crate) use tables::ENTRY;
 #[cfg(test)]
 mod tests;
 
+pub use command::refusal;
 pub use command::{CommandKind, Counts};
 pub use config::{Config, StreamSettings};
 pub use features::{Capability, NotAnIommu, Offers};

@@ -13,7 +13,7 @@
 //! more than was asked, never less. Refused while the queue is on (6.5.1).
 
 use super::features::{Features, Has};
-use super::refusal;
+use super::request::refusal;
 use super::request::{CommandKind as Kind, Counters};
 use super::request::{Contexts, Iotlb};
 use crate::chassis::{Present, wait_for, wait_while_it_works};

@@ -16,8 +16,8 @@ use portolan::platform::{Guarded, Nanos, UnitPlatform};
 use super::control::Control;
 use super::control::Direct;
 use super::features::Has;
-use super::refusal;
 use super::request::CommandKind as Kind;
+use super::request::refusal;
 use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
 use crate::chassis::{
     Ending as Next, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for,

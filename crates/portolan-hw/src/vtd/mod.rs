@@ -12,13 +12,11 @@ mod keep;
 mod page_requests;
 mod queue;
 mod quirks;
-pub mod refusal;
 mod request;
 mod tables;
 mod takeover;
 #[cfg(test)]
 mod tests;
-pub mod tylersburg;
 mod unit;
 
 pub use self::core::VtdQueue;
@@ -28,8 +26,10 @@ pub use domain::{FirstDomain, ForeignFirstDomain, SecondDomain};
 pub use features::{Features, Has};
 pub use page_requests::PageEvent;
 pub use portolan::iommu::DeviceTlb;
+pub use quirks::tylersburg;
 pub use quirks::{INTEL, PciIdentity, Quirks};
 pub use request::InterruptEntries;
+pub use request::refusal;
 pub use request::{CommandKind, Counts};
 #[cfg(test)]
 pub(crate) use tables::ENTRY;

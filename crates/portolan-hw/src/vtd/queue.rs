@@ -17,8 +17,8 @@
 
 use super::core::{ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, context_id, split_id};
 use super::features::Has;
-use super::refusal;
 use super::request::CommandKind as Kind;
+use super::request::refusal;
 use super::request::{Contexts, Counted, Ending, Extent, Hint, Iotlb, Request, fence, wait_words};
 use crate::chassis::{Outcome, Present, Ring, Shape, Stop, Unit};
 use alloc::sync::Arc;
