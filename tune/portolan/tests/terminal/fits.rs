@@ -17,6 +17,11 @@ fn figures(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
+/// Tells if `line` is the one below a table's head, and no sentence that begins with an option.
+fn is_rule(line: &str) -> bool {
+    line.starts_with("--") && line.chars().all(|one| one == '-' || one == ' ')
+}
+
 /// Holds one text, printed on so many columns, against that of `--wide`.
 pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     let what = format!("{name} on {columns} columns");
@@ -37,7 +42,7 @@ pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(text.contains('…'), said.contains("… ends what was cut"), "{what}\n{text}");
     let rules = |text: &str| -> Vec<usize> {
-        let rules = text.lines().filter(|line| line.starts_with("--"));
+        let rules = text.lines().filter(|line| is_rule(line));
         rules.map(|rule| rule.split(' ').count()).collect()
     };
     let (rules, whole) = (rules(text), rules(wide));
@@ -67,7 +72,7 @@ pub fn has_words(name: &str, wide: &str, help: &str) {
     let lines: Vec<&str> = wide.lines().collect();
     for pair in lines.windows(2) {
         let [head, rule] = pair else { continue };
-        if !rule.starts_with("--") {
+        if !is_rule(rule) {
             continue;
         }
         let words = head.split_whitespace();
