@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::demand::premap::{Adaptive, Requester};
 use portolan::demand::{
-    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Unreached,
-    Window,
+    FaultRequest, Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency,
+    Unreached, Window,
 };
 use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft,
@@ -245,7 +245,7 @@ fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
         uses("adding regions");
         for stream in 0..40 {
             for page in (100..900).step_by(7) {
-                let request = Request {
+                let request = FaultRequest {
                     who: Requester { stream: StreamId::new(stream), pasid: None },
                     iova: Iova::new((u64::from(stream % 4) * 1024 + page) * 4096),
                     access: Access::WRITE,

@@ -15,8 +15,8 @@ use loom::sync::Arc;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::demand::premap::Requester;
 use portolan::demand::{
-    FaultError, Frames, InvalidateError, Ioas, IoasOptions, Pager, PopulateError, RegionOptions,
-    Request, Residency, Unreached,
+    FaultError, FaultRequest, Frames, InvalidateError, Ioas, IoasOptions, Pager, PopulateError,
+    RegionOptions, Residency, Unreached,
 };
 use portolan::inval::{Capabilities, Command, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
@@ -180,7 +180,7 @@ impl Machine {
     }
 
     fn fault_at(&self, page: u64) -> Result<(), FaultError> {
-        let request = Request {
+        let request = FaultRequest {
             who: Requester { stream: StreamId::new(1), pasid: None },
             iova: Iova::new(page * PAGE),
             access: Access::READ,

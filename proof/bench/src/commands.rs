@@ -111,6 +111,14 @@ impl InvalidationQueue for Commands {
         }
         Ok(())
     }
+
+    #[inline]
+    fn pay_by(&self, command: Command, _: TablesLeft) -> Result<(), IommuError> {
+        let ring = self.ring();
+        ring.write(words(command));
+        ring.write([SYNC, 0]);
+        Ok(())
+    }
 }
 
 impl TagPool for Commands {

@@ -25,6 +25,24 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-bench", "proof/bench/src/"),
 ];
 
+/// Folders whose modules are layers, from the ground: each uses those before it.
+const LAYERS: &[(&str, &str, &[&str])] = &[(
+    "crates/portolan/src/",
+    "dma",
+    &[
+        "policy",
+        "error",
+        "layout",
+        "flush_queue",
+        "trace",
+        "space",
+        "reach",
+        "mapping",
+        "device",
+        "reservation",
+    ],
+)];
+
 /// File that shows the map.
 const SHOWN: &str = "docs/modules.md";
 
@@ -50,6 +68,14 @@ pub(super) fn check(sources: &[(String, String)], shown: &str) -> Vec<Finding> {
             what: format!("{} use each other", circle.join(", ")),
         }));
     }
+    for (source, folder, layers) in LAYERS {
+        let upward = upward(&files(source, sources), folder, layers);
+        found.extend(upward.into_iter().map(|what| Finding {
+            path: format!("{source}{folder}"),
+            rule: "layer",
+            what,
+        }));
+    }
     let map = map(sources);
     if !shown.contains(&map) {
         found.push(Finding {
@@ -57,6 +83,28 @@ pub(super) fn check(sources: &[(String, String)], shown: &str) -> Vec<Finding> {
             rule: "map",
             what: format!("does not show how modules use each other:\n{map}"),
         });
+    }
+    found
+}
+
+/// Uses of a layer above in `folder`, and modules that are no layer.
+pub(super) fn upward(files: &Uses, folder: &str, layers: &[&str]) -> Vec<String> {
+    let layer = |file: &str| {
+        let inside = file.strip_prefix(folder)?.strip_prefix('/')?;
+        inside.split('/').next().map(str::to_owned)
+    };
+    let height = |name: &str| layers.iter().position(|layer| *layer == name);
+    let mut found = Vec::new();
+    for (file, used) in files {
+        let Some(own) = layer(file) else {
+            continue;
+        };
+        if height(&own).is_none() {
+            found.push(format!("{own} is none of its layers"));
+        }
+        let above = used.iter().filter_map(|used| layer(used));
+        let above = above.filter(|used| height(used) > height(&own));
+        found.extend(above.map(|used| format!("{file} uses {used}, which is above it")));
     }
     found
 }

@@ -192,3 +192,17 @@ fn files_of_a_module_that_use_each_other_are_found() {
     let around = uses(("a/d/e.rs", "use super::super::{z, b::{c::M, N}};"));
     assert_eq!(modules::circles(&around), [["a/b", "a/d/e"]]);
 }
+
+#[test]
+fn a_layer_uses_those_below_it_alone() {
+    let uses = |list: &[(&str, &[&str])]| -> modules::Uses {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        list.iter().map(|(file, used)| ((*file).to_owned(), owned(used))).collect()
+    };
+    let layers = ["ground", "roof"];
+    let fine =
+        uses(&[("a/roof/tiles", &["a/ground", "b"]), ("a/ground", &["b"]), ("b", &["a/roof"])]);
+    assert!(modules::upward(&fine, "a", &layers).is_empty());
+    let upward = uses(&[("a/ground/stones", &["a/roof/tiles"]), ("a/cellar", &[])]);
+    assert_eq!(modules::upward(&upward, "a", &layers).len(), 2);
+}

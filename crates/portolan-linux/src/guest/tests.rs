@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::demand::premap::Requester;
-use portolan::demand::{Ioas, IoasOptions, RegionOptions, Request, Residency, Window};
+use portolan::demand::{FaultRequest, Ioas, IoasOptions, RegionOptions, Residency, Window};
 use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
     TablesLeft, Walker, WriteBuffer,
@@ -93,7 +93,7 @@ fn rig(backing: Backing, hold: Residency<'_>) -> (Arc<GuestMemory>, Arc<Domain>,
 }
 
 fn fault(container: &Container, page: u64) {
-    let request = Request {
+    let request = FaultRequest {
         who: Requester { stream: StreamId::new(1), pasid: None },
         iova: Iova::new(BASE + page * PAGE),
         access: Access::WRITE,
@@ -290,7 +290,7 @@ fn a_page_that_is_about_to_go_is_not_handed_over() {
         // Told, and the page is still there.
         let told = Told::Removed { range };
         guest.act(told, |range| container.invalidate(range)).unwrap();
-        let request = Request {
+        let request = FaultRequest {
             who: Requester { stream: StreamId::new(1), pasid: None },
             iova: Iova::new(BASE + 3 * PAGE),
             access: Access::WRITE,
@@ -332,7 +332,7 @@ fn memory_that_is_replaced_is_no_device_s_any_more() {
     };
     let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
     let range = PhysRange::from_len(at, PAGE).unwrap();
-    let request = Request {
+    let request = FaultRequest {
         who: Requester { stream: StreamId::new(1), pasid: None },
         iova: Iova::new(BASE + 3 * PAGE),
         access: Access::WRITE,

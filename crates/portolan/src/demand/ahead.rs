@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-use super::bits::Run;
+use super::bits::GranuleRun;
 use super::error::FaultError;
 use super::owner::Pager;
 use super::premap::{Ahead, Requester, Window};
@@ -23,7 +23,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         who: Requester,
     ) -> Result<u64, FaultError> {
         match self.options.window {
-            Window::Page => Ok(self.fill(region, part, part.run)?.map_or(0, Run::count)),
+            Window::Page => Ok(self.fill(region, part, part.run)?.map_or(0, GranuleRun::count)),
             Window::Block => {
                 let slot = region.around(iova).unwrap_or(part);
                 self.fill_with(region, slot, part.run)
@@ -89,7 +89,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         at: u64,
     ) -> Result<u64, FaultError> {
         let granule = self.domain.granule();
-        let mut granules = self.fill(region, must, must.run)?.map_or(0, Run::count);
+        let mut granules = self.fill(region, must, must.run)?.map_or(0, GranuleRun::count);
         for number in 1..i64::from(ahead.count) {
             let far = ahead.step.saturating_mul(number);
             let page = (at >> granule.lg2()).checked_add_signed(far);
@@ -107,18 +107,23 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let mut granules = 0;
         let mut rest = Some(part.run);
         while let Some(run) = rest {
-            let first = Run::new(run.first, run.first).unwrap_or(run);
+            let first = GranuleRun::new(run.first, run.first).unwrap_or(run);
             let Ok(Some(mapped)) = self.fill(region, part, first) else {
                 break;
             };
             granules += mapped.count();
-            rest = Run::new(mapped.last + 1, run.last);
+            rest = GranuleRun::new(mapped.last + 1, run.last);
         }
         granules
     }
 
     /// Maps the run of `wish` around `must` that is free; `must` alone if the rest makes trouble.
-    fn fill_with(&self, region: &Region<O, P>, wish: Part, must: Run) -> Result<u64, FaultError> {
+    fn fill_with(
+        &self,
+        region: &Region<O, P>,
+        wish: Part,
+        must: GranuleRun,
+    ) -> Result<u64, FaultError> {
         let alone = Part { run: must, ..wish };
         let (first, mut granules) = match self.fill(region, wish, must) {
             Ok(Some(run)) => (run, run.count()),
@@ -131,8 +136,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         };
         // Memory in many pieces comes a few at a time.
         if first.last < must.first {
-            granules += self.fill(region, alone, must)?.map_or(0, Run::count);
-        } else if let Some(run) = Run::new(first.last + 1, wish.run.last) {
+            granules += self.fill(region, alone, must)?.map_or(0, GranuleRun::count);
+        } else if let Some(run) = GranuleRun::new(first.last + 1, wish.run.last) {
             granules += self.fill_rest(region, Part { run, ..wish });
         }
         Ok(granules)

@@ -1,11 +1,11 @@
 //! One attempt to map for a fault: memory is populated, the granules are claimed, and the map is
 //! written without a lock.
 
-use super::bits::{GRANULES, Run};
+use super::bits::{GRANULES, GranuleRun};
 use super::debt::{Cause, Unpaid};
 use super::error::FaultError;
 use super::owner::{Frames, Pager};
-use super::region::{Part, Phase, Region};
+use super::region::{Part, Region, SlotPhase};
 use super::space::Ioas;
 use crate::addr::Iova;
 use crate::inval::Gather;
@@ -14,7 +14,7 @@ use crate::platform::Cpus;
 
 /// End of an attempt to map.
 pub(super) enum Attempt {
-    Done(Run),
+    Done(GranuleRun),
     /// Memory was taken back, or another fault mapped.
     Raced,
 }
@@ -36,7 +36,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let granules = (frames.bytes() >> lg2).min(GRANULES.into()) as u32;
         let iova = range.start();
         let run = granules.checked_sub(1).map(|more| part.run.first + more);
-        let run = run.and_then(|last| Run::new(part.run.first, last.min(part.run.last)));
+        let run = run.and_then(|last| GranuleRun::new(part.run.first, last.min(part.run.last)));
         let Some(run) = run else {
             let bytes = frames.bytes();
             return Err(FaultError::Short { iova, bytes });
@@ -74,7 +74,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
 
 /// Progress of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum AttemptStage {
     /// Being written, without the slot's lock: a CPU that takes memory back there waits.
     Writing,
     /// Written; its debt is being paid.
@@ -85,7 +85,7 @@ enum Stage {
 struct Filling<'r, O, P: Cpus> {
     region: &'r Region<O, P>,
     part: Part,
-    stage: Stage,
+    stage: AttemptStage,
 }
 
 impl<'r, O, P: Cpus> Filling<'r, O, P> {
@@ -93,7 +93,7 @@ impl<'r, O, P: Cpus> Filling<'r, O, P> {
     /// `sequence` was seen.
     fn begin(region: &'r Region<O, P>, part: Part, sequence: u64) -> Option<Self> {
         let begun = region.with(part.slot, |slot| {
-            let stands = slot.phase == Phase::Open && slot.sequence == sequence;
+            let stands = slot.phase == SlotPhase::Open && slot.sequence == sequence;
             let free = stands && slot.mapped.run_of(true, part.run).is_none();
             if free {
                 slot.mapped.set(part.run);
@@ -101,13 +101,13 @@ impl<'r, O, P: Cpus> Filling<'r, O, P> {
             }
             free
         });
-        let stage = Stage::Writing;
+        let stage = AttemptStage::Writing;
         (begun == Some(true)).then(|| Self { region, part, stage })
     }
 
     /// They are mapped; their debt is still to be paid.
     fn written(&mut self) {
-        self.stage = Stage::Paying;
+        self.stage = AttemptStage::Paying;
         self.region.with(self.part.slot, |slot| {
             slot.filling -= 1;
             slot.unpaid += 1;
@@ -127,11 +127,11 @@ impl<'r, O, P: Cpus> Filling<'r, O, P> {
 impl<O, P: Cpus> Drop for Filling<'_, O, P> {
     fn drop(&mut self) {
         self.region.with(self.part.slot, |slot| match self.stage {
-            Stage::Writing => {
+            AttemptStage::Writing => {
                 slot.filling -= 1;
                 slot.mapped.clear(self.part.run);
             }
-            Stage::Paying => slot.unpaid -= 1,
+            AttemptStage::Paying => slot.unpaid -= 1,
         });
     }
 }

@@ -10,12 +10,12 @@ pub(super) struct Bits([u64; WORDS]);
 
 /// Granules `first` to `last`, both included; numbers above 511 never occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct GranuleRun {
     pub(super) first: u32,
     pub(super) last: u32,
 }
 
-impl Run {
+impl GranuleRun {
     pub(super) fn new(first: u32, last: u32) -> Option<Self> {
         (first <= last && last < GRANULES).then_some(Self { first, last })
     }
@@ -33,7 +33,7 @@ impl Bits {
     }
 
     /// The bits of word `at` that `run` covers.
-    fn mask(run: Run, at: usize) -> u64 {
+    fn mask(run: GranuleRun, at: usize) -> u64 {
         let low = (at as u32) * 64;
         if run.last < low || run.first > low + 63 {
             return 0;
@@ -43,27 +43,27 @@ impl Bits {
         (u64::MAX << first) & (u64::MAX >> (63 - last))
     }
 
-    pub(super) fn set(&mut self, run: Run) {
+    pub(super) fn set(&mut self, run: GranuleRun) {
         for (at, word) in self.0.iter_mut().enumerate() {
             *word |= Self::mask(run, at);
         }
     }
 
-    pub(super) fn clear(&mut self, run: Run) {
+    pub(super) fn clear(&mut self, run: GranuleRun) {
         for (at, word) in self.0.iter_mut().enumerate() {
             *word &= !Self::mask(run, at);
         }
     }
 
     /// The first run of granules in `within` whose bits are `value`.
-    pub(super) fn run_of(&self, value: bool, within: Run) -> Option<Run> {
+    pub(super) fn run_of(&self, value: bool, within: GranuleRun) -> Option<GranuleRun> {
         let first = self.next(value, within.first, within.last)?;
         let end = self.next(!value, first, within.last);
-        Run::new(first, end.map_or(within.last, |end| end - 1))
+        GranuleRun::new(first, end.map_or(within.last, |end| end - 1))
     }
 
     /// The longest run around `granule`, inside `within`, whose bits are clear.
-    pub(super) fn clear_around(&self, granule: u32, within: Run) -> Option<Run> {
+    pub(super) fn clear_around(&self, granule: u32, within: GranuleRun) -> Option<GranuleRun> {
         if self.has(granule) {
             return None;
         }
@@ -72,7 +72,7 @@ impl Bits {
             first -= 1;
         }
         let end = self.next(true, granule, within.last);
-        Run::new(first, end.map_or(within.last, |end| end - 1))
+        GranuleRun::new(first, end.map_or(within.last, |end| end - 1))
     }
 
     /// The first granule from `from` to `last` whose bit is `value`.
@@ -96,8 +96,8 @@ impl Bits {
 mod tests {
     use super::*;
 
-    fn run(first: u32, last: u32) -> Run {
-        Run::new(first, last).unwrap()
+    fn run(first: u32, last: u32) -> GranuleRun {
+        GranuleRun::new(first, last).unwrap()
     }
 
     #[test]
@@ -118,6 +118,6 @@ mod tests {
             assert_eq!(full.clear_around(last, run(last, 511)), Some(run(last, last)));
         }
         assert_eq!(Bits::default().run_of(true, run(0, 511)), None);
-        assert!(Run::new(3, 2).is_none() && Run::new(0, GRANULES).is_none());
+        assert!(GranuleRun::new(3, 2).is_none() && GranuleRun::new(0, GRANULES).is_none());
     }
 }

@@ -62,7 +62,7 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 if let Some(range) = region.addresses(part) {
                     self.domain.read_and_clear_dirty(range, &mut owed, &mut visit)?;
                 }
-                let lost = |slot: &mut super::region::Slot| {
+                let lost = |slot: &mut super::region::RegionSlot| {
                     let run = slot.lost.run_of(true, part.run)?;
                     slot.lost.clear(run);
                     Some(run)

@@ -2,11 +2,11 @@
 
 use super::account::count;
 use super::attempt::{Attempt, not_paid};
-use super::bits::Run;
+use super::bits::GranuleRun;
 use super::error::FaultError;
 use super::owner::Pager;
 use super::premap::Requester;
-use super::region::{Part, Phase, Region};
+use super::region::{Part, Region, SlotPhase};
 use super::space::Ioas;
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
@@ -16,7 +16,7 @@ use crate::table::Access;
 
 /// Access that a device wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct FaultRequest {
     /// The stream, and PASID, of the device that asks.
     pub who: Requester,
     /// The address that faulted.
@@ -46,7 +46,7 @@ pub struct Mapped {
 /// Result of a look at a slot.
 enum Look {
     /// These granules are free, as of the sequence.
-    Free { sequence: u64, run: Run },
+    Free { sequence: u64, run: GranuleRun },
     /// The granule that is wanted is mapped, or nothing else is free.
     Nothing,
 }
@@ -59,7 +59,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     ///
     /// # Errors
     /// See [`FaultError`]: the device is not to get the access.
-    pub fn fault(&self, request: &Request) -> Result<Mapped, FaultError> {
+    pub fn fault(&self, request: &FaultRequest) -> Result<Mapped, FaultError> {
         count(&self.counters.faults, 1);
         let served = self.serve(request);
         match served {
@@ -73,7 +73,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         served
     }
 
-    fn serve(&self, request: &Request) -> Result<Mapped, FaultError> {
+    fn serve(&self, request: &FaultRequest) -> Result<Mapped, FaultError> {
         let iova = request.iova.align_down(self.domain.granule());
         let region = self.region_at(iova).ok_or(FaultError::NoRegion { iova })?;
         let (wanted, allowed) = (request.access, region.access);
@@ -123,8 +123,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         &self,
         region: &Region<O, P>,
         wish: Part,
-        must: Run,
-    ) -> Result<Option<Run>, FaultError> {
+        must: GranuleRun,
+    ) -> Result<Option<GranuleRun>, FaultError> {
         for _ in 0..=self.options.retries {
             let Look::Free { sequence, run } = self.look(region, wish, must)? else {
                 return Ok(None);
@@ -141,15 +141,20 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     }
 
     /// Finds the free granules around `must`. Waits while memory of the slot is being taken back.
-    fn look(&self, region: &Region<O, P>, wish: Part, must: Run) -> Result<Look, FaultError> {
+    fn look(
+        &self,
+        region: &Region<O, P>,
+        wish: Part,
+        must: GranuleRun,
+    ) -> Result<Look, FaultError> {
         let part = Part { run: must, ..wish };
         let iova = region.addresses(part).unwrap_or(region.range).start();
         let look = || {
             let seen = region.with(wish.slot, |slot| match slot.phase {
-                Phase::Taking => None,
-                Phase::Stuck => Some(Err(FaultError::NotQuiet { iova })),
-                Phase::Closed => Some(Err(FaultError::NoRegion { iova })),
-                Phase::Open => Some(Ok(match slot.mapped.clear_around(must.first, wish.run) {
+                SlotPhase::Taking => None,
+                SlotPhase::Stuck => Some(Err(FaultError::NotQuiet { iova })),
+                SlotPhase::Closed => Some(Err(FaultError::NoRegion { iova })),
+                SlotPhase::Open => Some(Ok(match slot.mapped.clear_around(must.first, wish.run) {
                     Some(run) => Look::Free { sequence: slot.sequence, run },
                     None => Look::Nothing,
                 })),

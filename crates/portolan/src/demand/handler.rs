@@ -1,7 +1,7 @@
 //! Groups of page requests, served by a container.
 
 use super::error::FaultError;
-use super::fill::Request;
+use super::fill::FaultRequest;
 use super::owner::Pager;
 use super::premap::Requester;
 use super::space::Ioas;
@@ -10,7 +10,7 @@ use crate::iopf::{Group, Handler, PageRequest, Permissions, Response};
 use crate::platform::Cpus;
 use crate::table::Access;
 
-impl From<&PageRequest> for Request {
+impl From<&PageRequest> for FaultRequest {
     fn from(request: &PageRequest) -> Self {
         let pairs = [
             (Permissions::READ, Access::READ),

@@ -48,7 +48,7 @@ pub use dirty::DirtyDomain;
 pub use error::{
     FaultError, InvalidateError, ReadDirtyError, RecoverError, RegionError, RemoveError,
 };
-pub use fill::{Already, Mapped, Request};
+pub use fill::{Already, FaultRequest, Mapped};
 pub use nested::{FirstStage, Guest, Nested};
 pub use owner::{Frames, FramesFull, PIECES, Pager, PopulateError, Unreached};
 pub use premap::Window;

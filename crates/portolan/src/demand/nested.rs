@@ -8,7 +8,7 @@
 
 use alloc::sync::Arc;
 
-use super::fill::Request;
+use super::fill::FaultRequest;
 use super::owner::Pager;
 use super::space::Ioas;
 use crate::addr::Iova;
@@ -48,7 +48,7 @@ pub struct Nested<D: Domain, O: Pager, P: Cpus, G> {
 }
 
 /// Progress of a request that was served here.
-enum Served {
+enum NestedServed {
     /// All of the second stage that it needs is mapped.
     Here,
     /// The first stage refuses.
@@ -68,25 +68,25 @@ impl<D: Domain, O: Pager, P: Cpus, G: Guest> Nested<D, O, P, G> {
     }
 
     /// Maps the parts that the second stage lacks for `request`.
-    fn serve(&self, request: &PageRequest) -> Served {
-        let wanted = Request::from(request);
+    fn serve(&self, request: &PageRequest) -> NestedServed {
+        let wanted = FaultRequest::from(request);
         let mut refused = None;
         let walked = self.guest.walk(request, &mut |iova| {
             let access = Access::READ;
-            let table = Request { iova, access, ..wanted };
+            let table = FaultRequest { iova, access, ..wanted };
             if refused.is_none() {
                 refused = self.second.fault(&table).err();
             }
         });
         if let Some(error) = refused {
-            return Served::Refused(error.response());
+            return NestedServed::Refused(error.response());
         }
         let FirstStage::Leads(iova) = walked else {
-            return Served::Guest;
+            return NestedServed::Guest;
         };
-        match self.second.fault(&Request { iova, ..wanted }) {
-            Ok(_) => Served::Here,
-            Err(error) => Served::Refused(error.response()),
+        match self.second.fault(&FaultRequest { iova, ..wanted }) {
+            Ok(_) => NestedServed::Here,
+            Err(error) => NestedServed::Refused(error.response()),
         }
     }
 }
@@ -101,17 +101,17 @@ impl<D: Domain, O: Pager, P: Cpus, G: Guest> Handler for Nested<D, O, P, G> {
         let mut forwarded = false;
         for request in group.requests() {
             match self.serve(request) {
-                Served::Here => {}
-                Served::Refused(response) => return response,
-                Served::Guest if forwarded => {}
-                Served::Guest => {
+                NestedServed::Here => {}
+                NestedServed::Refused(response) => return response,
+                NestedServed::Guest if forwarded => {}
+                NestedServed::Guest => {
                     let response = self.guest.forward(group);
                     if response != Response::Success {
                         return response;
                     }
                     forwarded = true;
                     // If the guest's tables still refuse, the device asks again.
-                    if let Served::Refused(response) = self.serve(request) {
+                    if let NestedServed::Refused(response) = self.serve(request) {
                         return response;
                     }
                 }

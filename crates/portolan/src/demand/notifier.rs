@@ -4,7 +4,7 @@ use super::account::count;
 use super::debt::{Cause, Generation, Unpaid};
 use super::error::InvalidateError;
 use super::owner::Pager;
-use super::region::{Part, Phase, Region};
+use super::region::{Part, Region, SlotPhase};
 use super::space::Ioas;
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
@@ -12,7 +12,7 @@ use crate::iommu::Domain;
 use crate::platform::{Cpus, Nanos, poll};
 
 /// End of taking memory back.
-enum Ended {
+enum NotifiedEnd {
     /// All of it is quiet.
     Quiet,
     /// Part of it is still mapped; the rest is quiet.
@@ -85,9 +85,9 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let unmapped = self.unmap_range(region, range, &mut owed);
         let settled = self.settle(owed, needs);
         let ended = match (settled, &unmapped) {
-            (Ok(()), Ok(_)) => Ended::Quiet,
-            (Ok(()), Err(_)) => Ended::Mapped,
-            (Err(Unpaid { generation, .. }), _) => Ended::Owed(generation),
+            (Ok(()), Ok(_)) => NotifiedEnd::Quiet,
+            (Ok(()), Err(_)) => NotifiedEnd::Mapped,
+            (Err(Unpaid { generation, .. }), _) => NotifiedEnd::Owed(generation),
         };
         for part in parts() {
             self.leave(region, part.slot, &ended);
@@ -126,10 +126,10 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     ) -> Result<(), Nanos> {
         let free = || {
             let entered = region.with(slot, |slot| {
-                let free = slot.phase != Phase::Taking;
+                let free = slot.phase != SlotPhase::Taking;
                 if free {
                     slot.before = slot.phase;
-                    slot.phase = Phase::Taking;
+                    slot.phase = SlotPhase::Taking;
                     slot.sequence = slot.sequence.wrapping_add(1);
                 }
                 free
@@ -160,20 +160,20 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     fn resume(&self, region: &Region<O, P>, slot: usize) {
         region.with(slot, |slot| {
             slot.phase = match slot.before {
-                Phase::Stuck => Phase::Stuck,
+                SlotPhase::Stuck => SlotPhase::Stuck,
                 _ => slot.resume,
             }
         });
     }
 
     /// Leaves a slot whose memory was taken back, or not.
-    fn leave(&self, region: &Region<O, P>, slot: usize, ended: &Ended) {
+    fn leave(&self, region: &Region<O, P>, slot: usize, ended: &NotifiedEnd) {
         let quiet = region.with(slot, |slot| {
             let resume = slot.resume;
             (slot.phase, slot.unmap_debt) = match ended {
-                Ended::Quiet => (resume, None),
-                Ended::Mapped => (Phase::Stuck, None),
-                Ended::Owed(generation) => (Phase::Stuck, Some(*generation)),
+                NotifiedEnd::Quiet => (resume, None),
+                NotifiedEnd::Mapped => (SlotPhase::Stuck, None),
+                NotifiedEnd::Owed(generation) => (SlotPhase::Stuck, Some(*generation)),
             };
             match slot.unmap_debt {
                 None => core::mem::take(&mut slot.leaving),

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 
-use super::bits::{Bits, GRANULES, Run};
+use super::bits::{Bits, GRANULES, GranuleRun};
 use super::debt::Generation;
 use super::error::RegionError;
 use crate::addr::{Iova, IovaRange, PageSize};
@@ -37,7 +37,7 @@ pub struct RegionOptions<'a> {
 
 /// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SlotPhase {
     /// Faults map.
     Open,
     /// A caller takes memory back, and is the only one that does: faults wait.
@@ -50,14 +50,14 @@ pub(super) enum Phase {
 
 /// State of a slot, under its lock.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct RegionSlot {
     /// Steps whenever memory is taken back: memory that was populated before is out of date.
     pub(super) sequence: u64,
-    pub(super) phase: Phase,
+    pub(super) phase: SlotPhase,
     /// Phase once memory was taken back: open or closed.
-    pub(super) resume: Phase,
+    pub(super) resume: SlotPhase,
     /// Phase before a caller entered to take memory back.
-    pub(super) before: Phase,
+    pub(super) before: SlotPhase,
     pub(super) mapped: Bits,
     /// Granules that were unmapped since the last dirty read, and may have been written before.
     pub(super) lost: Bits,
@@ -74,12 +74,12 @@ pub(super) struct Slot {
     pub(super) leaving: u64,
 }
 
-impl Slot {
+impl RegionSlot {
     const CLOSED: Self = Self {
         sequence: 0,
-        phase: Phase::Closed,
-        resume: Phase::Closed,
-        before: Phase::Closed,
+        phase: SlotPhase::Closed,
+        resume: SlotPhase::Closed,
+        before: SlotPhase::Closed,
         mapped: Bits::EMPTY,
         lost: Bits::EMPTY,
         filling: 0,
@@ -111,14 +111,14 @@ pub(super) struct Region<O, P: Cpus> {
     /// Set if it may be removed: adding it has ended.
     pub(super) complete: AtomicBool,
     granule: PageSize,
-    slots: Vec<P::Lock<Slot>>,
+    slots: Vec<P::Lock<RegionSlot>>,
 }
 
 /// A part of a region that lies in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) slot: usize,
-    pub(super) run: Run,
+    pub(super) run: GranuleRun,
 }
 
 impl<O, P: Cpus> Region<O, P> {
@@ -136,7 +136,7 @@ impl<O, P: Cpus> Region<O, P> {
         let count = usize::try_from(count).map_err(|_| no_memory)?;
         let mut slots = Vec::new();
         slots.try_reserve_exact(count).map_err(|_| no_memory)?;
-        slots.extend((0..count).map(|_| Lock::new(Slot::CLOSED)));
+        slots.extend((0..count).map(|_| Lock::new(RegionSlot::CLOSED)));
         Ok(Self {
             range,
             access: options.access,
@@ -170,7 +170,7 @@ impl<O, P: Cpus> Region<O, P> {
         let here = inside.intersection(around)?;
         let part = Part {
             slot: usize::try_from(self.number(here.start())).ok()?,
-            run: Run::new(self.granule_of(here.start()), self.granule_of(here.last()))?,
+            run: GranuleRun::new(self.granule_of(here.start()), self.granule_of(here.last()))?,
         };
         let rest = here.last().checked_add(1);
         Some((part, rest.and_then(|from| IovaRange::new(from, inside.last()))))
@@ -201,7 +201,7 @@ impl<O, P: Cpus> Region<O, P> {
     }
 
     /// Looks at a slot with its lock held; `None` if there is no such slot.
-    pub(super) fn with<R>(&self, slot: usize, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, slot: usize, f: impl FnOnce(&mut RegionSlot) -> R) -> Option<R> {
         self.slots.get(slot).map(|lock| lock.with(f))
     }
 

@@ -9,7 +9,7 @@ use super::debt::{Debts, Generation, Unpaid};
 use super::error::{RecoverError, RegionError, RemoveError};
 use super::owner::Pager;
 use super::premap::{Detector, Window};
-use super::region::{Phase, Region, RegionOptions, Residency};
+use super::region::{Region, RegionOptions, Residency, SlotPhase};
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
 use crate::iommu::Domain;
@@ -211,9 +211,9 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         }
         for part in region.parts(region.range) {
             region.with(part.slot, |slot| {
-                slot.resume = Phase::Open;
-                if slot.phase == Phase::Closed {
-                    slot.phase = Phase::Open;
+                slot.resume = SlotPhase::Open;
+                if slot.phase == SlotPhase::Closed {
+                    slot.phase = SlotPhase::Open;
                 }
             });
         }
@@ -286,9 +286,9 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     fn close(&self, region: &Region<O, P>) {
         for part in region.parts(region.range) {
             region.with(part.slot, |slot| {
-                slot.resume = Phase::Closed;
-                if slot.phase == Phase::Open {
-                    slot.phase = Phase::Closed;
+                slot.resume = SlotPhase::Closed;
+                if slot.phase == SlotPhase::Open {
+                    slot.phase = SlotPhase::Closed;
                 }
             });
         }

@@ -15,43 +15,75 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::error::UnmapError;
-use super::policy::MayBlock;
+use super::policy::{LazyBounds, MayBlock};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::{Flushed, FlushedUpTo, Gather};
 use crate::iommu::{Domain, DomainUnmapError, IommuError};
 use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
-
-/// Bounds of the ranges that are unmapped and not yet invalidated, in each CPU's queue.
-///
-/// A [`Mapping::defer`](super::Mapping::defer) that reaches one of them says so by
-/// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
-/// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes. While a flush is under way
-/// there is room for as much again; an unmap that finds none pays for itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LazyBounds {
-    /// Mappings; at least 1.
-    pub entries: usize,
-    /// Bytes.
-    pub bytes: u64,
-    /// Age of the oldest.
-    pub age: Nanos,
-}
-
-impl Default for LazyBounds {
-    /// 256 mappings, 64 MiB, 10 ms.
-    fn default() -> Self {
-        Self { entries: 256, bytes: 64 << 20, age: Nanos::from_millis(10) }
-    }
-}
 
 /// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
 const UNDER_LOCK: u64 = 64;
 
 /// A place in a queue: quiet once its generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(super) struct FlushTicket {
     queue: usize,
     generation: u64,
+}
+
+/// Wait of an unmapped range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// `None`: the range is never known to be flushed.
+    pub ticket: Option<FlushTicket>,
+    /// Addresses that are to be given back once it is flushed: the queue had no room for them.
+    pub range: Option<IovaRange>,
+}
+
+impl Wait {
+    /// For what waits in a queue, with its addresses.
+    ///
+    /// *Context.* Interrupt.
+    pub fn on(ticket: FlushTicket) -> Self {
+        Self { ticket: Some(ticket), range: None }
+    }
+}
+
+/// Outcome of an unmap.
+#[derive(Debug)]
+pub(super) enum UnmapOutcome {
+    /// No device reaches the range any more.
+    Flushed(Flushed),
+    /// It is unmapped, and devices may reach it.
+    Waits(Wait),
+    /// It is mapped, as it was.
+    Mapped,
+}
+
+/// Reason for which a buffer, or the slots of its copies, go back to their owner.
+#[derive(Debug)]
+pub(super) enum Clearance {
+    /// No device reaches them any more.
+    Flushed(Flushed),
+    /// No device has reached them, or not through tables: its driver says when it is done.
+    Untranslated,
+    /// The policy is lazy: devices that are trusted may reach them within its bounds.
+    Lazy,
+}
+
+/// Chooser of addresses, which decides the way they go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    Allocator,
+    Caller,
+}
+
+/// Addresses for which a queue had no place, or that are none of its kind, until they are flushed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldRange {
+    pub ticket: FlushTicket,
+    pub range: IovaRange,
+    pub chosen: Chosen,
 }
 
 /// State of a queue: it has reached one of its bounds, or not.
@@ -65,9 +97,9 @@ pub(super) enum Fill {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Joined {
     /// The addresses are in the queue.
-    Queued(Ticket, Fill),
+    Queued(FlushTicket, Fill),
     /// They are the caller's to give back, once the ticket is quiet.
-    Kept(Ticket),
+    Kept(FlushTicket),
     /// Nothing was unmapped: the queue has no room for the addresses.
     NoRoom,
     /// They are unmapped, the queue has no room for them, and the caller was handed their debt.
@@ -75,7 +107,7 @@ pub(super) enum Joined {
 }
 
 /// The open generation of a queue.
-struct Open {
+struct OpenGeneration {
     debt: Gather,
     /// Never longer than its capacity, with those in flight as well.
     ranges: Vec<IovaRange>,
@@ -99,7 +131,7 @@ enum Flush {
 }
 
 struct Queue<P: Cpus> {
-    open: P::Lock<Open>,
+    open: P::Lock<OpenGeneration>,
     /// The last generation that is quiet.
     quiet: FlushedUpTo<P::Word>,
     /// 1 while a flush is under way.
@@ -116,7 +148,7 @@ pub(super) struct FlushQueue<P: Cpus> {
 }
 
 /// A generation taken out for a flush.
-struct Taken {
+struct TakenGeneration {
     debt: Gather,
     ranges: Vec<IovaRange>,
     entries: usize,
@@ -125,7 +157,7 @@ struct Taken {
     generation: u64,
 }
 
-impl Open {
+impl OpenGeneration {
     #[inline]
     fn has_room(&self, bounds: &LazyBounds) -> bool {
         self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
@@ -193,7 +225,7 @@ impl<P: Cpus> FlushQueue<P> {
                 vector.try_reserve_exact(bounds.entries.saturating_mul(2))?;
             }
             let [ranges, spare] = vectors;
-            let open = Open {
+            let open = OpenGeneration {
                 debt: Gather::new(),
                 ranges,
                 spare,
@@ -260,10 +292,16 @@ impl<P: Cpus> FlushQueue<P> {
     }
 
     #[inline]
-    fn joined(&self, cpus: &P, queue: usize, open: &mut Open, range: IovaRange) -> Joined {
+    fn joined(
+        &self,
+        cpus: &P,
+        queue: usize,
+        open: &mut OpenGeneration,
+        range: IovaRange,
+    ) -> Joined {
         let now = cpus.coarse_now();
         let generation = open.generation;
-        let ticket = Ticket { queue, generation };
+        let ticket = FlushTicket { queue, generation };
         match open.add(range, now, &self.bounds) {
             true => Joined::Queued(ticket, open.fill(now, &self.bounds)),
             false => Joined::Kept(ticket),
@@ -306,31 +344,31 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         range: IovaRange,
         mut debt: Gather,
-    ) -> (Ticket, Option<IovaRange>) {
+    ) -> (FlushTicket, Option<IovaRange>) {
         let queue = self.own(cpus);
         self.queues[queue].0.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
             let generation = open.generation;
             let kept = open.add(range, cpus.coarse_now(), &self.bounds);
-            (Ticket { queue, generation }, (!kept).then_some(range))
+            (FlushTicket { queue, generation }, (!kept).then_some(range))
         })
     }
 
     /// Keeps a debt of which no addresses wait here.
-    pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) -> Ticket {
+    pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) -> FlushTicket {
         let queue = self.own(cpus);
         self.queues[queue].0.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
             let generation = open.generation;
-            Ticket { queue, generation }
+            FlushTicket { queue, generation }
         })
     }
 
     /// The proof that the ticket's generation was flushed, if it was.
     #[inline]
-    pub(super) fn proof(&self, ticket: Ticket) -> Option<Flushed> {
+    pub(super) fn proof(&self, ticket: FlushTicket) -> Option<Flushed> {
         self.queues[ticket.queue].0.quiet.proof(ticket.generation)
     }
 
@@ -348,7 +386,7 @@ impl<P: Cpus> FlushQueue<P> {
     pub(super) fn try_settle(
         &self,
         domain: &dyn Domain,
-        ticket: Ticket,
+        ticket: FlushTicket,
         give_back: &mut impl FnMut(&[IovaRange], &Flushed),
     ) -> Result<Option<Flushed>, IommuError> {
         let queue = &self.queues[ticket.queue].0;
@@ -376,7 +414,7 @@ impl<P: Cpus> FlushQueue<P> {
         &self,
         cpus: &P,
         domain: &dyn Domain,
-        ticket: Ticket,
+        ticket: FlushTicket,
         mut give_back: impl FnMut(&[IovaRange], &Flushed),
     ) -> Result<Flushed, UnmapError> {
         let mut begin = None;
@@ -396,7 +434,7 @@ impl<P: Cpus> FlushQueue<P> {
 
     /// Ticket of all that waits in `queue`, if there is something, which may be a generation that is
     /// being flushed; with `only_due`, of entries that have reached a bound.
-    pub(super) fn waiting(&self, cpus: &P, queue: usize, only_due: bool) -> Option<Ticket> {
+    pub(super) fn waiting(&self, cpus: &P, queue: usize, only_due: bool) -> Option<FlushTicket> {
         let now = cpus.now();
         self.queues.get(queue)?.0.open.with(|open| {
             let generation = open.generation;
@@ -405,10 +443,10 @@ impl<P: Cpus> FlushQueue<P> {
                 false => open.holds_something(),
             };
             if wanted {
-                return Some(Ticket { queue, generation });
+                return Some(FlushTicket { queue, generation });
             }
             let before = generation - 1;
-            let ticket = Ticket { queue, generation: before };
+            let ticket = FlushTicket { queue, generation: before };
             (!only_due && self.proof(ticket).is_none()).then_some(ticket)
         })
     }
@@ -422,7 +460,7 @@ impl<P: Cpus> FlushQueue<P> {
 
     /// The range with `iova` that waits, and whose flush has not begun.
     pub(super) fn find(&self, iova: Iova) -> Option<IovaRange> {
-        let waits = |open: &mut Open| {
+        let waits = |open: &mut OpenGeneration| {
             let mut ranges = open.ranges.iter();
             ranges.find(|range| range.contains(iova)).copied()
         };
@@ -455,7 +493,7 @@ impl<P: Cpus> Queue<P> {
     ) -> Result<(), IommuError> {
         let mut taken = self.open.with(|open| {
             let spare = core::mem::take(&mut open.spare);
-            let taken = Taken {
+            let taken = TakenGeneration {
                 debt: core::mem::take(&mut open.debt),
                 ranges: core::mem::replace(&mut open.ranges, spare),
                 entries: core::mem::take(&mut open.entries),

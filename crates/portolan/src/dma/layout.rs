@@ -7,8 +7,23 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use super::Constraints;
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+
+use arrayvec::ArrayVec;
+
+use super::error::MapError;
+use super::policy::{Constraints, MayBlock};
 use crate::addr::{Iova, PageSize, PhysRange};
+
+/// A contiguous piece of a mapping, as a device takes it into its descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaSegment {
+    /// First address.
+    pub iova: Iova,
+    /// Length in bytes.
+    pub bytes: NonZeroU64,
+}
 
 /// The place of one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +68,6 @@ impl Layout {
             at: first.get(),
             open: 0,
         }
-    }
-
-    /// The same for a mapping that begins at `first`.
-    #[inline]
-    pub const fn from(self, first: Iova) -> Self {
-        Self { at: first.get(), open: 0, ..self }
     }
 
     /// Tells if each piece follows the one before it in the next page, with any length.
@@ -165,13 +174,55 @@ impl Layout {
     }
 }
 
+/// Pieces that are gathered on the stack: those of a contiguous buffer with its ends copied.
+const FEW: usize = 4;
+
+/// A list, as it is or gathered.
+///
+/// *Context.* Interrupt; [`PieceList::gather`] takes heap memory where it may wait.
+pub(super) enum PieceList<'l> {
+    There(&'l [PhysRange]),
+    Few(ArrayVec<PhysRange, FEW>),
+    Many(Vec<PhysRange>),
+}
+
+impl PieceList<'_> {
+    /// The list of `pieces`, which are `count`.
+    #[cold]
+    pub fn gather(
+        pieces: impl Iterator<Item = PhysRange>,
+        count: usize,
+        may_block: MayBlock,
+    ) -> Result<Self, MapError> {
+        if count <= FEW {
+            return Ok(Self::Few(pieces.collect()));
+        }
+        if may_block == MayBlock::No {
+            return Err(MapError::WouldWait);
+        }
+        let mut list = Vec::new();
+        let room = list.try_reserve_exact(count);
+        room.map_err(|_| MapError::Records)?;
+        list.extend(pieces);
+        Ok(Self::Many(list))
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[PhysRange] {
+        match self {
+            Self::There(list) => list,
+            Self::Few(list) => list,
+            Self::Many(list) => list,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::addr::PhysAddr;
     use crate::dma::Pieces;
-    use crate::dma::copies::Reached;
-    use crate::dma::segments::{DmaSegments, Placing};
+    use crate::dma::reach::{DmaSegments, Placing, Reached};
     use alloc::vec::Vec;
     use core::num::NonZeroU64;
 

@@ -17,66 +17,35 @@
 //!
 //! Not here: I/O page faults.
 
-mod beside;
-mod coherent;
-mod constraints;
-mod copies;
-mod cpus;
-mod default;
-mod deferred;
 mod device;
-mod direction;
-mod doorbell;
 mod error;
-mod failed;
-mod find;
 mod flush_queue;
 mod layout;
-mod list;
-mod map;
 mod mapping;
-mod members;
 mod policy;
-mod premapped;
-mod quarantine;
-mod quieting;
-mod range;
-mod regions;
+mod reach;
 mod reservation;
-mod segments;
-mod settings;
-mod shortage;
 mod space;
-mod streams;
 mod trace;
-mod trust;
-mod waiting;
 
 pub use crate::iommu::{Shadowing, Stage, TrapCost};
 pub use crate::platform::contract::{
     Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Sharing, Unowned,
 };
-pub use coherent::Coherent;
-pub use constraints::{Coherency, Constraints, Trust};
-pub use copies::{CopyPrices, CopyWhen, Copying};
-pub use default::{
-    Buffers, Decision, DeviceTlbPresence, PolicyInputs, PolicyPreference, default_policy,
+pub use device::{Device, MapFailed, NotMapped, OldMappings};
+pub use error::{
+    AccessError, DeviceError, Failed, MapError, PremapError, Quarantine, SpaceError, UnmapError,
 };
-pub use deferred::{Deferred, Quiet, reclaim_all};
-pub use device::{Device, OldMappings};
-pub use direction::{Bidirectional, DataDirection, Direction, FromDevice, ToDevice};
-pub use error::{AccessError, DeviceError, MapError, PremapError, SpaceError, UnmapError};
-pub use failed::Failed;
-pub use find::IovaUse;
-pub use flush_queue::LazyBounds;
-pub use map::{MapFailed, NotMapped};
-pub use mapping::{Mapping, NotUnmapped, UnmapFailed};
-pub use policy::Policy;
-pub use quarantine::Quarantine;
-pub use range::DmaRange;
-pub use reservation::{LinkError, Reservation};
-pub use segments::{DmaSegment, DmaSegments};
-pub use space::{DmaSpace, SpaceOptions};
+pub use layout::DmaSegment;
+pub use mapping::{Deferred, Mapping, NotUnmapped, Quiet, UnmapFailed, reclaim_all};
+pub use policy::{
+    Bidirectional, Buffers, Coherency, Constraints, DataDirection, Decision, DeviceTlbPresence,
+    Direction, FromDevice, LazyBounds, Policy, PolicyInputs, PolicyPreference, ToDevice, Trust,
+    default_policy,
+};
+pub use reach::{CopyPrices, CopyWhen, Copying, DmaSegments};
+pub use reservation::{Coherent, LinkError, Reservation};
+pub use space::{DmaRange, DmaSpace, IovaUse, SpaceOptions};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,19 +1,31 @@
-//! Addresses first, pieces later, one sync for all of them.
+//! Addresses that are not one buffer's: ranges into which pieces are linked later with one sync for
+//! all, pages that take messages, and memory that the CPU and a device share as long as it lives.
+//!
+//! Where the IOMMU translates writes of messages (Arm), the page with the registers that take them
+//! has to be mapped, or no interrupt of the device arrives. Where the hardware takes such writes out
+//! before it translates (x86), [`Device::map_doorbell`] says that nothing has to be done.
 
 use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
 
 use thiserror::Error;
 
+use super::device::{Device, DeviceTranslation};
 use super::error::{MapError, UnmapError};
-use super::policy::MayBlock;
+use super::flush_queue::{Chosen, UnmapOutcome};
+use super::policy::{Coherency, Constraints, DataDirection, MayBlock, Trust};
+use super::reach::DeviceContext;
 use super::space::DmaSpace;
-use super::waiting::Chosen;
-use super::{Constraints, DataDirection, HostVisibility, Trust};
-use crate::addr::{Iova, IovaRange, PhysRange};
+use super::trace::coherent;
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
-use crate::iommu::DomainError;
-use crate::platform::Cpus;
-use crate::platform::contract::{Buffer, DmaMemory, Unowned, hidden_from};
+use crate::iommu::{DomainError, ReservedKind};
+use crate::platform::contract::{
+    Buffer, DmaMemory, Doorbell, HostVisibility, OwnedMemory, Platform, Unowned, Wanted,
+    hidden_from,
+};
+use crate::platform::{Cpus, Lock, TraceKind};
+use crate::table::Access;
 
 /// Error of a link of a piece. Pieces that were linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -281,5 +293,234 @@ impl<P: Cpus + Clone> Drop for Reservation<P> {
         let owed = core::mem::take(&mut self.owed);
         self.space.owe(owed);
         self.space.count_dropped(self.linked);
+    }
+}
+
+impl<P: Cpus + Clone> Device<P> {
+    /// Maps `doorbell`, and returns the address to which the device has to write to ring it: it
+    /// goes into the address of its messages instead of the physical one.
+    ///
+    /// For a translated device, the page around the doorbell is mapped for writes as a device's
+    /// registers; where the table format has no way to withhold reads, for reads too. All devices
+    /// of the space share it, and it stays mapped until the space is gone. A doorbell that lies
+    /// where the unit takes messages untranslated
+    /// ([`ReservedKind::Interrupts`]) is not mapped, nor is
+    /// one for a device that is passed through: the physical address serves.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map_doorbell(&self, doorbell: Doorbell) -> Result<Iova, MapError> {
+        let (at, limit) = (doorbell.at(), self.constraints().dma_mask);
+        match (self.translation, self.space()) {
+            (DeviceTranslation::Space(_), Some(space)) => {
+                space.map_doorbell(self.stream(), at, self.constraints())
+            }
+            (DeviceTranslation::Identity(_), _) if at.get() <= limit.get() => {
+                Ok(Iova::new(at.get()))
+            }
+            (DeviceTranslation::Identity(_), _) => {
+                let piece = PhysRange::page(at, PageSize::of_lg2(0));
+                Err(MapError::AboveLimit { piece, limit })
+            }
+            (DeviceTranslation::Blocked | DeviceTranslation::Space(_), _) => Err(MapError::Blocked),
+        }
+    }
+}
+
+impl<P: Cpus + Clone> DmaSpace<P> {
+    fn map_doorbell(
+        &self,
+        stream: StreamId,
+        at: PhysAddr,
+        constraints: &Constraints,
+    ) -> Result<Iova, MapError> {
+        if let Some(error) = self.failure() {
+            return Err(MapError::Broken(error));
+        }
+        if self.takes_messages(stream, Iova::new(at.get())) {
+            return Ok(Iova::new(at.get()));
+        }
+        let page = PhysRange::page(at, self.granule());
+        let inside = at.get() - page.start().get();
+        let limit = constraints.dma_mask;
+        let there = self.regions.with(|known| {
+            let mut doorbells = known.doorbells.iter();
+            doorbells
+                .find(|(of, mapped)| *of == page && mapped.last() <= limit)
+                .map(|(_, mapped)| *mapped)
+        });
+        // Two callers at once may map it twice, and each has a page of its own then.
+        let mapped = match there {
+            Some(mapped) => mapped,
+            None => self.map_registers(page, constraints)?,
+        };
+        Ok(Iova::new(mapped.start().get() + inside))
+    }
+
+    /// Tells if the unit takes writes of `stream` to `at` for messages, untranslated.
+    fn takes_messages(&self, stream: StreamId, at: Iova) -> bool {
+        let mut takes = false;
+        self.bound.unit().reserved(stream, &mut |region| {
+            takes |= region.kind == ReservedKind::Interrupts && region.range.contains(at);
+        });
+        takes
+    }
+
+    fn map_registers(
+        &self,
+        page: PhysRange,
+        constraints: &Constraints,
+    ) -> Result<IovaRange, MapError> {
+        let constraints = Constraints { align: self.granule(), ..*constraints };
+        let (mapped, _) =
+            self.place_kept(page, Access::WRITE.union(Access::DEVICE), &constraints)?;
+        // Without memory to remember it, it is not shared.
+        let _ = self.note((page, mapped), |known| &mut known.doorbells);
+        Ok(mapped)
+    }
+}
+
+/// Memory for descriptor rings and the like, mapped for reading and writing.
+///
+/// ```no_run
+/// # use core::sync::atomic::Ordering;
+/// # use portolan::dma::{Coherent, Device, MapError};
+/// # use portolan::platform::Platform;
+/// /// A ring of 256 descriptors, all of them the driver's.
+/// fn ring<P: Platform>(card: &Device<P>) -> Result<Coherent<P>, MapError> {
+///     let ring = card.coherent(256 * 16)?;
+///     ring.words()[0].store(1, Ordering::Release);
+///     // ... ring.iova() goes into the card's register ...
+///     Ok(ring)
+/// }
+/// ```
+///
+/// *Context.* Interrupt, but for [`Device::coherent`] and dropping it.
+///
+/// *Drop.* Task. It is unmapped, waited for under every policy, and freed; if the hardware does not
+/// complete, the memory is never freed and [`Device::quarantine`] counts it.
+pub struct Coherent<P: Platform> {
+    context: Arc<DeviceContext<P>>,
+    memory: OwnedMemory<P>,
+    /// There if it is mapped in the device's space.
+    range: Option<IovaRange>,
+}
+
+impl<P: Platform> Device<P> {
+    /// Zeroed memory of at least `bytes` bytes, whole pages, that the device and the CPU share.
+    /// It does not need to be synced: for a device that does not snoop it comes from
+    /// [`Platform::alloc_uncached`], and for one that reaches shared memory alone from
+    /// [`Platform::alloc_shared`].
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`MapError`]; [`MapError::NoMemory`] if the platform has none.
+    pub fn coherent(&self, bytes: u64) -> Result<Coherent<P>, MapError> {
+        let context = self.context.clone();
+        let constraints = context.constraints;
+        let (space, page) = match (self.translation, &context.space) {
+            (DeviceTranslation::Space(_), Some(space)) => (Some(space), space.granule()),
+            (DeviceTranslation::Identity(_), _) => (None, PageSize::SIZE_4K),
+            (DeviceTranslation::Blocked | DeviceTranslation::Space(_), _) => {
+                return Err(MapError::Blocked);
+            }
+        };
+        let wanted = match (constraints.reach, constraints.coherency) {
+            (HostVisibility::Shared, _) => Wanted::Shared,
+            (HostVisibility::Private, Coherency::Coherent) => Wanted::Any,
+            (HostVisibility::Private, Coherency::NotCoherent) => Wanted::Uncached,
+        };
+        let pages = bytes.div_ceil(page.bytes());
+        if pages == 0 {
+            return Err(MapError::Empty);
+        }
+        let memory = OwnedMemory::new(context.platform.clone(), pages, page, wanted);
+        let mut memory = memory.ok_or(MapError::NoMemory { bytes })?;
+        let piece = memory.range();
+        let Some(space) = space else {
+            let limit = constraints.dma_mask;
+            if piece.last().get() > limit.get() {
+                return Err(MapError::AboveLimit { piece, limit });
+            }
+            let range = None;
+            return Ok(Coherent::new(context, memory, range));
+        };
+        // The memory fills its pages.
+        let limits = Constraints {
+            align: constraints.align.max(constraints.min_align_mask),
+            min_align_mask: page,
+            ..constraints
+        };
+        match space.place_one(piece, Access::READ_WRITE, &limits) {
+            Ok((range, _)) => Ok(Coherent::new(context.clone(), memory, Some(range))),
+            Err(failed) => {
+                if let Some(wait) = failed.held {
+                    // A device may have reached it.
+                    space.keep(&wait);
+                    space.count_dropped(piece.len_minus_one().saturating_add(1));
+                    memory.keep();
+                }
+                Err(failed.error)
+            }
+        }
+    }
+}
+
+impl<P: Platform> Coherent<P> {
+    fn new(
+        context: Arc<DeviceContext<P>>,
+        memory: OwnedMemory<P>,
+        range: Option<IovaRange>,
+    ) -> Self {
+        let made = Self { context, memory, range };
+        made.trace(TraceKind::Alloc);
+        made
+    }
+
+    #[inline]
+    fn trace(&self, kind: TraceKind) {
+        let DeviceContext { platform, requester, .. } = &*self.context;
+        coherent(platform, kind, *requester, (self.iova(), self.memory()));
+    }
+
+    /// Address of the memory for the device.
+    pub fn iova(&self) -> Iova {
+        match self.range {
+            Some(range) => range.start(),
+            None => Iova::new(self.memory.range().start().get()),
+        }
+    }
+
+    /// The memory as the CPU sees it: words that the device may change at any time.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.memory.words()
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> PhysRange {
+        self.memory.range()
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.memory().len_minus_one().saturating_add(1)
+    }
+}
+
+impl<P: Platform> Drop for Coherent<P> {
+    fn drop(&mut self) {
+        self.trace(TraceKind::Free);
+        if let (Some(range), Some(space)) = (self.range.take(), &self.context.space) {
+            if let Err((_, left)) = space.take_down(range) {
+                if let UnmapOutcome::Waits(wait) = left {
+                    space.keep(&wait);
+                }
+                space.count_dropped(self.bytes());
+                self.memory.keep();
+            }
+        }
     }
 }

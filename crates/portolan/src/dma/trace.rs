@@ -4,12 +4,10 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use super::direction::Direction;
-use super::segments::DmaSegments;
-use super::space::DmaSpace;
-use super::streams::Requester;
-use crate::addr::{Iova, IovaRange, PhysRange};
-use crate::iommu::{FaultAccess, FaultEvent, FaultRecord, IommuError};
+use super::layout::DmaSegment;
+use super::policy::Direction;
+use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
+use crate::iommu::{FaultAccess, FaultRecord, Requester};
 use crate::platform::contract::Pieces;
 use crate::platform::{Cpus, TraceEvent, TraceKind, Tracer};
 
@@ -23,9 +21,9 @@ impl Display for Requester {
     }
 }
 
-struct Name(Direction);
+struct DirectionName(Direction);
 
-impl Display for Name {
+impl Display for DirectionName {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Direction::ToDevice => "TO_DEVICE",
@@ -53,14 +51,14 @@ fn emit(tracer: &dyn Tracer, kind: TraceKind, fields: fmt::Arguments<'_>) {
 }
 
 /// A buffer of a device, mapped.
-pub(super) struct Traced<'m> {
+pub(super) struct Traced<'m, S> {
     pub requester: Requester,
     pub direction: Direction,
     pub pieces: Pieces<'m>,
-    pub segments: DmaSegments<'m>,
+    pub segments: S,
 }
 
-impl Traced<'_> {
+impl<S: Iterator<Item = DmaSegment> + Clone> Traced<'_, S> {
     /// The only piece, and its first address.
     fn single(&self) -> Option<(PhysRange, u64)> {
         let mut segments = self.segments.clone();
@@ -78,7 +76,7 @@ impl Traced<'_> {
     /// Reports that it was mapped.
     #[cold]
     pub fn mapped(&self, tracer: &dyn Tracer) {
-        let (device, direction) = (self.requester, Name(self.direction));
+        let (device, direction) = (self.requester, DirectionName(self.direction));
         if let Some((piece, iova)) = self.single() {
             let (pa, bytes) = (piece.start().get(), piece.len_minus_one().saturating_add(1));
             return emit(
@@ -106,7 +104,7 @@ impl Traced<'_> {
     /// Reports that it was unmapped.
     #[cold]
     pub fn unmapped(&self, tracer: &dyn Tracer) {
-        let (device, direction) = (self.requester, Name(self.direction));
+        let (device, direction) = (self.requester, DirectionName(self.direction));
         if let Some((piece, iova)) = self.single() {
             let bytes = piece.len_minus_one().saturating_add(1);
             return emit(
@@ -134,7 +132,8 @@ pub(super) fn coherent(
 ) {
     if let Some(tracer) = cpus.tracer() {
         let (iova, pa) = (iova.get(), memory.start().get());
-        let (direction, bytes) = (Name(Direction::Bidirectional), memory.len_minus_one() + 1);
+        let (direction, bytes) =
+            (DirectionName(Direction::Bidirectional), memory.len_minus_one() + 1);
         emit(
             tracer,
             kind,
@@ -146,70 +145,44 @@ pub(super) fn coherent(
     }
 }
 
-impl<P: Cpus + Clone> DmaSpace<P> {
-    /// Reports pieces that were mapped one behind the other from `at`.
-    #[inline]
-    pub(super) fn trace_map(&self, at: Iova, pieces: &[PhysRange]) {
-        if let Some(tracer) = self.cpus.tracer() {
-            let (granule, mut iova) = (self.granule(), at.get());
-            for piece in pieces {
-                let pa = piece.start().align_down(granule).get();
-                let bytes = piece.pages(granule) << granule.lg2();
-                let after = iova.wrapping_add(bytes);
-                emit(
-                    tracer,
-                    TraceKind::TableMap,
-                    format_args!(
-                        "IOMMU: iova={iova:#018x} - {after:#018x} paddr={pa:#018x} size={bytes}"
-                    ),
-                );
-                iova = after;
-            }
-        }
-    }
-
-    /// Reports a range that was unmapped.
-    #[inline]
-    pub(super) fn trace_unmap(&self, range: IovaRange) {
-        if let Some(tracer) = self.cpus.tracer() {
-            let (iova, bytes) = (range.start().get(), range.len_minus_one().wrapping_add(1));
-            let after = iova.wrapping_add(bytes);
-            emit(
-                tracer,
-                TraceKind::TableUnmap,
-                format_args!(
-                    "IOMMU: iova={iova:#018x} - {after:#018x} size={bytes} unmapped_size={bytes}"
-                ),
-            );
-        }
-    }
-
-    /// Reports that `ranges` ranges became quiet.
-    #[inline]
-    pub(super) fn trace_flush(&self, ranges: usize) {
-        if let Some(tracer) = self.cpus.tracer() {
-            emit(tracer, TraceKind::Flush, format_args!("ranges={ranges}"));
-        }
-    }
-
-    /// The oldest thing that the space's unit has to say of refused accesses, which is reported to
-    /// the tracer. A unit's other spaces share its records.
-    ///
-    /// *Context.* Interrupt.
-    ///
-    /// # Errors
-    /// As [`Iommu::next_fault`](crate::iommu::Iommu::next_fault).
-    pub fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        let event = self.bound.unit().next_fault()?;
-        if let (Some(FaultEvent::Fault(fault)), Some(tracer)) = (event, self.cpus.tracer()) {
-            trace_fault(tracer, &fault);
-        }
-        Ok(event)
+/// Reports pieces that were mapped in pages of `granule`, one behind the other from `at`.
+#[cold]
+pub(super) fn table_mapped(tracer: &dyn Tracer, granule: PageSize, at: Iova, pieces: &[PhysRange]) {
+    let mut iova = at.get();
+    for piece in pieces {
+        let pa = piece.start().align_down(granule).get();
+        let bytes = piece.pages(granule) << granule.lg2();
+        let after = iova.wrapping_add(bytes);
+        emit(
+            tracer,
+            TraceKind::TableMap,
+            format_args!("IOMMU: iova={iova:#018x} - {after:#018x} paddr={pa:#018x} size={bytes}"),
+        );
+        iova = after;
     }
 }
 
+/// Reports a range that was unmapped.
 #[cold]
-fn trace_fault(tracer: &dyn Tracer, fault: &FaultRecord) {
+pub(super) fn table_unmapped(tracer: &dyn Tracer, range: IovaRange) {
+    let (iova, bytes) = (range.start().get(), range.len_minus_one().wrapping_add(1));
+    let after = iova.wrapping_add(bytes);
+    emit(
+        tracer,
+        TraceKind::TableUnmap,
+        format_args!("IOMMU: iova={iova:#018x} - {after:#018x} size={bytes} unmapped_size={bytes}"),
+    );
+}
+
+/// Reports that `ranges` ranges were flushed.
+#[cold]
+pub(super) fn flushed(tracer: &dyn Tracer, ranges: usize) {
+    emit(tracer, TraceKind::Flush, format_args!("ranges={ranges}"));
+}
+
+/// Reports an access that was refused.
+#[cold]
+pub(super) fn fault(tracer: &dyn Tracer, fault: &FaultRecord) {
     let (stream, pasid) = (fault.stream, fault.pasid);
     let device = Requester { stream, pasid };
     let iova = fault.iova.map_or(0, Iova::get);

@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering;
 use super::batch::{Debt, Merger, Merging, Parsed, Ranges, parse, sealed};
 use super::{InvalidationQueue, Step, TablesLeft};
 use crate::platform::{Cpus, Nanos, SharedWord, count_of};
-use group::{Group, Open, Place, Ticket};
+use group::{BatchPlace, BatchTicket, CombineGroup, OpenBatch};
 
 mod group;
 
@@ -73,7 +73,7 @@ impl Default for CombineOptions {
 /// handler may call it while the CPU's own submission is under way, if it may call that of the queue.
 /// [`Combiner::new`] is for tasks.
 pub struct Combiner<P: Cpus> {
-    groups: Box<[Group<P>]>,
+    groups: Box<[CombineGroup<P>]>,
     merger: Merger,
     options: CombineOptions,
 }
@@ -103,7 +103,7 @@ enum Waited {
     /// It was not, or not in time: no other caller will tell.
     Alone,
     /// It is the caller's to submit.
-    Submit(u64, Open),
+    Submit(u64, OpenBatch),
 }
 
 impl<P: Cpus> Combiner<P> {
@@ -113,7 +113,7 @@ impl<P: Cpus> Combiner<P> {
     pub fn new(cpus: &P, ranges: Ranges, options: CombineOptions) -> Self {
         let groups = count_of(cpus).div_ceil(options.cpus_per_group.max(1));
         let merger = Merger { ranges, limits: options.merging };
-        Self { groups: (0..groups).map(|_| Group::new()).collect(), merger, options }
+        Self { groups: (0..groups).map(|_| CombineGroup::new()).collect(), merger, options }
     }
 
     /// Has `queue` carry out `steps`, alone or with those of other callers on `cpus`, as
@@ -132,7 +132,7 @@ impl<P: Cpus> Combiner<P> {
         caller.pay(steps, tables)
     }
 
-    fn group(&self, cpus: &P) -> &Group<P> {
+    fn group(&self, cpus: &P) -> &CombineGroup<P> {
         let cpu = cpus.current().get() as usize;
         let group = cpu / self.options.cpus_per_group.max(1);
         // Never empty.
@@ -162,11 +162,11 @@ impl<P: Cpus, Q: InvalidationQueue + ?Sized> Caller<'_, P, Q> {
     }
 
     /// Hands `own` over, and sees it carried out.
-    fn hand_over(&self, group: &Group<P>, own: &Debt) -> Result<(), Q::Error> {
+    fn hand_over(&self, group: &CombineGroup<P>, own: &Debt) -> Result<(), Q::Error> {
         let (number, timeout) = match group.add(own, &self.combiner.merger) {
-            Ticket::First(number) => (number, Nanos::new(0)),
-            Ticket::Later(number) => (number, self.combiner.options.timeout),
-            Ticket::NoRoom => return self.alone(own),
+            BatchTicket::First(number) => (number, Nanos::new(0)),
+            BatchTicket::Later(number) => (number, self.combiner.options.timeout),
+            BatchTicket::NoRoom => return self.alone(own),
         };
         match self.wait(group, number, timeout) {
             Waited::Done => Ok(()),
@@ -184,7 +184,7 @@ impl<P: Cpus, Q: InvalidationQueue + ?Sized> Caller<'_, P, Q> {
 
     /// Waits for batch `number`, or for the turn to submit it: `timeout` after the one before
     /// has ended.
-    fn wait(&self, group: &Group<P>, number: u64, timeout: Nanos) -> Waited {
+    fn wait(&self, group: &CombineGroup<P>, number: u64, timeout: Nanos) -> Waited {
         let begin = self.cpus.now();
         let mut next_since = None;
         let mut taken = false;
@@ -220,7 +220,7 @@ impl<P: Cpus, Q: InvalidationQueue + ?Sized> Caller<'_, P, Q> {
         tables: TablesLeft,
     ) -> Result<(), Q::Error> {
         let group = self.combiner.group(self.cpus);
-        if let Place::Submit(number) = group.enter() {
+        if let BatchPlace::Submit(number) = group.enter() {
             let outcome = self.queue.pay(steps, tables);
             group.finish(number, &outcome);
             return outcome;

@@ -58,6 +58,18 @@ pub trait InvalidationQueue {
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
     ) -> Result<(), Self::Error>;
+
+    /// As [`InvalidationQueue::pay`] of a debt that `command` and a sync after it pay. A queue need not
+    /// implement it: it is for one that builds a command in fewer instructions than it takes to ask
+    /// for the next step.
+    ///
+    /// # Errors
+    /// As [`InvalidationQueue::pay`].
+    #[inline]
+    fn pay_by(&self, command: Command, tables: TablesLeft) -> Result<(), Self::Error> {
+        let steps = [Step::Invalidate(command), Step::Sync];
+        self.pay(&mut steps.into_iter(), tables)
+    }
 }
 
 impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
@@ -69,6 +81,11 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
         tables: TablesLeft,
     ) -> Result<(), Q::Error> {
         (**self).pay(steps, tables)
+    }
+
+    #[inline]
+    fn pay_by(&self, command: Command, tables: TablesLeft) -> Result<(), Q::Error> {
+        (**self).pay_by(command, tables)
     }
 }
 
@@ -99,10 +116,7 @@ pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
     owed: &'g mut Gather,
 ) -> Result<Settled<'g>, Q::Error> {
     match lone {
-        Some(command) => {
-            let steps = [Step::Invalidate(command), Step::Sync];
-            queue.pay(&mut steps.into_iter(), TablesLeft::of(owed))?;
-        }
+        Some(command) => queue.pay_by(command, TablesLeft::of(owed))?,
         None => carry_out(queue, inputs, owed)?,
     }
     Ok(Settled::new(owed))
@@ -125,6 +139,30 @@ fn carry_out<Q: InvalidationQueue + ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fails, with the kind of the call as its error.
+    struct Fails;
+
+    impl InvalidationQueue for Fails {
+        type Error = &'static str;
+
+        fn pay(&self, _: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), Self::Error> {
+            Err("steps")
+        }
+
+        fn pay_by(&self, _: Command, _: TablesLeft) -> Result<(), Self::Error> {
+            Err("a command")
+        }
+    }
+
+    #[test]
+    fn a_pointer_to_a_queue_passes_steps_and_commands_on() {
+        let queue = alloc::sync::Arc::new(Fails);
+        assert_eq!(queue.pay(&mut core::iter::empty(), TablesLeft::No), Err("steps"));
+        let context = crate::addr::InvalTag::new(1);
+        let by = queue.pay_by(Command::Context { context }, TablesLeft::Yes);
+        assert_eq!(by, Err("a command"));
+    }
 
     #[test]
     fn debts_that_are_paid_together_hold_tables_if_one_of_them_does() {

@@ -11,8 +11,8 @@ impl<'g> Plan<'g> {
     #[inline]
     pub fn steps(&self) -> Steps<'g> {
         let stage = match self.flushes() {
-            true => Stage::Flush,
-            false => Stage::Round,
+            true => StepStage::Flush,
+            false => StepStage::Round,
         };
         Steps {
             plan: *self,
@@ -27,7 +27,7 @@ impl<'g> Plan<'g> {
 
 /// Position in the steps.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum StepStage {
     /// The write buffer is flushed.
     Flush,
     /// A round of invalidations begins, or none is left.
@@ -42,7 +42,7 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub struct Steps<'g> {
     plan: Plan<'g>,
-    stage: Stage,
+    stage: StepStage,
     /// Rounds that have not begun.
     rounds: u8,
     /// Index of the next span.
@@ -60,10 +60,10 @@ impl Steps<'_> {
         self.rounds -= 1;
         self.next = 0;
         if let Form::One(command) = self.plan.form {
-            self.stage = Stage::Sync;
+            self.stage = StepStage::Sync;
             return Some(Step::Invalidate(command));
         }
-        self.stage = Stage::Spans;
+        self.stage = StepStage::Spans;
         self.invalidate()
     }
 
@@ -74,7 +74,7 @@ impl Steps<'_> {
                 return Some(Step::Invalidate(command));
             }
             let Some(span) = self.plan.span(self.next) else {
-                self.stage = Stage::Round;
+                self.stage = StepStage::Round;
                 return Some(Step::Sync);
             };
             self.enter(span);
@@ -111,15 +111,15 @@ impl Iterator for Steps<'_> {
     #[inline]
     fn next(&mut self) -> Option<Step> {
         match self.stage {
-            Stage::Sync => {
-                self.stage = Stage::Round;
+            StepStage::Sync => {
+                self.stage = StepStage::Round;
                 Some(Step::Sync)
             }
-            Stage::Round if self.rounds == 0 => None,
-            Stage::Round => self.round(),
-            Stage::Spans => self.invalidate(),
-            Stage::Flush => {
-                self.stage = Stage::Round;
+            StepStage::Round if self.rounds == 0 => None,
+            StepStage::Round => self.round(),
+            StepStage::Spans => self.invalidate(),
+            StepStage::Flush => {
+                self.stage = StepStage::Round;
                 Some(Step::FlushWriteBuffer)
             }
         }

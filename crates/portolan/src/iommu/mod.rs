@@ -245,6 +245,17 @@ pub trait Attach<D: Domain>: Iommu {
     }
 }
 
+/// A stream, or its requests with one PASID.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Requester {
+    /// The device.
+    pub stream: StreamId,
+    /// Its address space, if it says.
+    pub pasid: Option<Pasid>,
+}
+
 /// A device with a TLB of its own (PCI Express's address translation services, ATS).
 ///
 /// *Context.* Interrupt: a value.

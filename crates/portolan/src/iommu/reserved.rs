@@ -105,7 +105,7 @@ pub enum NotDisjoint {
 
 /// Demands on an address, counted over the regions that have it.
 #[derive(Default)]
-struct Held {
+struct HeldRegion {
     /// Those where nothing can be mapped.
     closed: u32,
     /// Those that are mapped one to one.
@@ -118,7 +118,7 @@ struct Held {
 
 type Change = fn(u32, u32) -> u32;
 
-impl Held {
+impl HeldRegion {
     fn change(&mut self, kind: ReservedKind, by: Change) {
         let Some(access) = kind.direct() else {
             self.closed = by(self.closed, 1);
@@ -183,7 +183,7 @@ pub fn disjoint(
         }
     }
     edges.sort_unstable_by_key(|(at, ..)| *at);
-    let mut held = Held::default();
+    let mut held = HeldRegion::default();
     let mut rest = edges.iter().peekable();
     while let Some(&(at, kind, change)) = rest.next() {
         held.change(kind, change);

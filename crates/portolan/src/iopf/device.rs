@@ -48,7 +48,7 @@ pub(super) enum Space {
 }
 
 /// A device.
-pub(super) struct Device {
+pub(super) struct FaultingDevice {
     pub spaces: FlatMap<Option<Pasid>, Space>,
     pub reply_pasid: ReplyPasid,
     pub bucket: Bucket,
@@ -68,7 +68,7 @@ pub(super) enum Stay {
     Leaving,
 }
 
-impl Device {
+impl FaultingDevice {
     /// A device of which nothing is known yet.
     ///
     /// *Context.* Task: takes heap memory.

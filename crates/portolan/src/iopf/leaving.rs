@@ -2,7 +2,7 @@
 
 use super::bounds::Bounds;
 use super::counts::Cause;
-use super::device::{Device, Refused, Stay};
+use super::device::{FaultingDevice, Refused, Stay};
 use super::group::{Key, Open, Owed, Phase};
 use super::state::State;
 use super::{GroupId, ReplyName};
@@ -128,7 +128,7 @@ impl State {
     ///
     /// # Errors
     /// If it has some.
-    pub fn remove_idle(&mut self, stream: StreamId) -> Result<Option<Device>, Busy> {
+    pub fn remove_idle(&mut self, stream: StreamId) -> Result<Option<FaultingDevice>, Busy> {
         let refused = self.devices.get(&stream).map_or(0, |device| device.refused.len());
         if refused != 0 || self.of_stream(stream).next().is_some() {
             return Err(Busy);

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Handler;
-use super::device::{Device, ReplyPasid, Space, Stay};
+use super::device::{FaultingDevice, ReplyPasid, Space, Stay};
 use super::flat::room;
 use super::outcome::RegisterError;
 use super::state::State;
@@ -18,8 +18,8 @@ const FEWEST: usize = 4;
 /// Memory for records that may be missing. The rest of it is freed when the lock is free.
 #[derive(Default)]
 pub(super) struct Offer {
-    devices: Vec<(StreamId, Device)>,
-    device: Option<Device>,
+    devices: Vec<(StreamId, FaultingDevice)>,
+    device: Option<FaultingDevice>,
     spaces: Vec<(Option<Pasid>, Space)>,
 }
 
@@ -39,7 +39,7 @@ impl Offer {
     pub(super) fn make(&mut self, missing: Missing) -> Result<(), TryReserveError> {
         match missing {
             Missing::Devices(count) => self.devices = room(count)?,
-            Missing::Device => self.device = Some(Device::new()?),
+            Missing::Device => self.device = Some(FaultingDevice::new()?),
             Missing::Spaces(count) => self.spaces = room(count)?,
         }
         Ok(())
@@ -48,7 +48,11 @@ impl Offer {
 
 impl State {
     /// The record of `stream`, a new one if there is none.
-    fn device(&mut self, stream: StreamId, offer: &mut Offer) -> Result<&mut Device, Missing> {
+    fn device(
+        &mut self,
+        stream: StreamId,
+        offer: &mut Offer,
+    ) -> Result<&mut FaultingDevice, Missing> {
         if !self.devices.contains(&stream) {
             if !self.devices.has_room() {
                 self.devices.move_to(&mut offer.devices);

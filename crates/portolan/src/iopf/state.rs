@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use super::bounds::{Admitted, Bounds};
 use super::counts::{Cause, FaultCounts};
-use super::device::{Device, Refused, Stay};
+use super::device::{FaultingDevice, Refused, Stay};
 use super::flat::{FlatMap, room};
 use super::group::{Claim, Gone, Key, Open, Outcome, Owed, Phase, QueueIsFull, Ticket, Work};
 use super::{GroupId, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind};
@@ -18,7 +18,7 @@ use crate::platform::Nanos;
 
 /// Everything under the lock.
 pub(super) struct State {
-    pub devices: FlatMap<StreamId, Device>,
+    pub devices: FlatMap<StreamId, FaultingDevice>,
     /// Room for as many as there may be.
     pub(super) open: FlatMap<Key, Open>,
     ready: VecDeque<Key>,

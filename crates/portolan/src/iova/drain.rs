@@ -2,7 +2,7 @@
 
 use super::FreeError;
 use super::class::Kind;
-use super::ranges::Refused;
+use super::ranges::RangeRefused;
 use super::shortage::Heap;
 use super::space::{Home, IovaSpace};
 use crate::addr::{Iova, IovaRange};
@@ -51,7 +51,7 @@ impl<P: Cpus> IovaSpace<P> {
         self.trim_all();
         self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| match ranges.is_free(range) {
             true => ranges.try_reserve(range),
-            false => Err(Refused::Error(FreeError::InUse { range })),
+            false => Err(RangeRefused::Error(FreeError::InUse { range })),
         })
     }
 

@@ -6,7 +6,7 @@
 
 use super::class::{Block, Kind};
 use super::magazine::{Empty, Magazine, Put};
-use super::ranges::{RangeAllocator, Refused};
+use super::ranges::{RangeAllocator, RangeRefused};
 use super::shortage::Heap;
 use super::space::{Home, IovaSpace};
 use super::{FreeError, IovaError, Request};
@@ -23,7 +23,7 @@ impl<P: Cpus> IovaSpace<P> {
         &self,
         heap: Heap,
         memory: E,
-        f: impl Fn(&mut RangeAllocator) -> Result<T, Refused<E>>,
+        f: impl Fn(&mut RangeAllocator) -> Result<T, RangeRefused<E>>,
     ) -> Result<T, E> {
         loop {
             let done = self.ranges(|ranges| {
@@ -33,8 +33,8 @@ impl<P: Cpus> IovaSpace<P> {
             });
             let lack = match done {
                 Ok(done) => return Ok(done),
-                Err(Refused::Error(error)) => return Err(error),
-                Err(Refused::Lacks(lack)) => lack,
+                Err(RangeRefused::Error(error)) => return Err(error),
+                Err(RangeRefused::Lacks(lack)) => lack,
             };
             let room = match heap {
                 Heap::Use => lack.allocate().ok(),
@@ -287,7 +287,7 @@ impl<P: Cpus> IovaSpace<P> {
         &self,
         ranges: &mut RangeAllocator,
         request: &Request,
-    ) -> Result<IovaRange, Refused<IovaError>> {
+    ) -> Result<IovaRange, RangeRefused<IovaError>> {
         let range = ranges.try_alloc(*request, 1)?;
         let Ok(Some(kind)) = self.classes.of_range(range) else {
             return Ok(range);

@@ -1,7 +1,7 @@
 //! Contiguous ranges of one address space.
 //!
 //! Records of free ranges are made where no lock is held: a function that runs under one returns
-//! its lack of memory ([`Refused::Lacks`]) and changes nothing; the caller allocates that, brings
+//! its lack of memory ([`RangeRefused::Lacks`]) and changes nothing; the caller allocates that, brings
 //! it, and tries again.
 
 use super::tree::{Fit, Gap, GapTree, Lack, Room};
@@ -48,14 +48,14 @@ pub struct RangeAllocator {
 
 /// Error of a call that changed nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Refused<E> {
+pub(super) enum RangeRefused<E> {
     /// There is no room for a record.
     Lacks(Lack),
     /// It cannot be done.
     Error(E),
 }
 
-impl<E> From<E> for Refused<E> {
+impl<E> From<E> for RangeRefused<E> {
     fn from(error: E) -> Self {
         Self::Error(error)
     }
@@ -117,13 +117,13 @@ impl RangeAllocator {
     fn with_room<T, E>(
         &mut self,
         memory: E,
-        f: impl Fn(&mut Self) -> Result<T, Refused<E>>,
+        f: impl Fn(&mut Self) -> Result<T, RangeRefused<E>>,
     ) -> Result<T, E> {
         loop {
             match f(self) {
                 Ok(done) => return Ok(done),
-                Err(Refused::Error(error)) => return Err(error),
-                Err(Refused::Lacks(lack)) => match lack.allocate() {
+                Err(RangeRefused::Error(error)) => return Err(error),
+                Err(RangeRefused::Lacks(lack)) => match lack.allocate() {
                     Ok(room) => drop(self.adopt(room)),
                     Err(_) => return Err(memory),
                 },
@@ -151,7 +151,7 @@ impl RangeAllocator {
         &mut self,
         request: Request,
         pieces: usize,
-    ) -> Result<IovaRange, Refused<IovaError>> {
+    ) -> Result<IovaRange, RangeRefused<IovaError>> {
         if request.bytes == 0 {
             return Err(IovaError::Empty.into());
         }
@@ -167,7 +167,7 @@ impl RangeAllocator {
         let found = self.find(pages_less_one, align_lg2, below).ok_or(full)?;
         // As many as there can be once this range is out as well.
         let gaps = self.pieces.max(self.gaps.len()) + pieces;
-        self.room(gaps).map_err(Refused::Lacks)?;
+        self.room(gaps).map_err(RangeRefused::Lacks)?;
         self.pieces += pieces;
         let (gap, first) = found;
         let last = first + pages_less_one;
@@ -223,11 +223,11 @@ impl RangeAllocator {
     }
 
     /// The same without allocating.
-    pub(super) fn try_reserve(&mut self, range: IovaRange) -> Result<(), Refused<FreeError>> {
+    pub(super) fn try_reserve(&mut self, range: IovaRange) -> Result<(), RangeRefused<FreeError>> {
         let lg2 = self.granule.lg2();
         let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);
         let gaps = self.pieces.max(self.gaps.len()) + 1;
-        self.room(gaps).map_err(Refused::Lacks)?;
+        self.room(gaps).map_err(RangeRefused::Lacks)?;
         self.pieces += 1;
         let mut from = last;
         // From the top down, one gap at a time.
@@ -259,7 +259,7 @@ impl RangeAllocator {
     }
 
     /// The same without allocating.
-    pub(super) fn try_free(&mut self, range: IovaRange) -> Result<(), Refused<FreeError>> {
+    pub(super) fn try_free(&mut self, range: IovaRange) -> Result<(), RangeRefused<FreeError>> {
         let lg2 = self.granule.lg2();
         let mask = self.granule.bytes() - 1;
         let (mut first, mut last) = (range.start().get() >> lg2, range.last().get() >> lg2);
@@ -273,7 +273,7 @@ impl RangeAllocator {
         }
         // No more than was promised when it was given out, unless ranges come back in parts.
         let gaps = self.gaps.len() + 1;
-        self.room(gaps).map_err(Refused::Lacks)?;
+        self.room(gaps).map_err(RangeRefused::Lacks)?;
         self.pieces = self.pieces.saturating_sub(1);
         self.free_pages = self.free_pages.saturating_add(last - first + 1);
         if let Some(gap) = before.filter(|gap| gap.last.checked_add(1) == Some(first)) {

@@ -3,7 +3,7 @@
 use super::chain::Reserve;
 use super::enter::Enter;
 use super::format::{Entry, Format, span_lg2};
-use super::pieces::{Merged, Piece, Pieces, Shape};
+use super::pieces::{Merged, Piece, PieceCursor, Shape};
 use super::{Access, PageTable, Segment, TableMapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
@@ -13,7 +13,7 @@ use crate::platform::{TableMem, Word};
 const MAX_LEVELS: usize = 6;
 
 /// One mapping under way.
-struct Request {
+struct MapRequest {
     range: IovaRange,
     /// Leaf entries without address, by level; 0 where the format has no leaf.
     templates: [u64; MAX_LEVELS],
@@ -141,11 +141,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         let request = self.request(range, access, shape.longest)?;
         if request.top_leaf == 0 {
-            self.map_pieces(&request, Pieces::new(pieces, F::GRANULE), gather)?;
+            self.map_pieces(&request, PieceCursor::new(pieces, F::GRANULE), gather)?;
         } else {
             self.map_pieces(
                 &request,
-                Pieces::new(Merged::new(pieces, F::GRANULE), F::GRANULE),
+                PieceCursor::new(Merged::new(pieces, F::GRANULE), F::GRANULE),
                 gather,
             )?;
         }
@@ -157,7 +157,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         range: IovaRange,
         access: Access,
         longest: u64,
-    ) -> Result<Request, TableMapError> {
+    ) -> Result<MapRequest, TableMapError> {
         let mut templates = [0; MAX_LEVELS];
         let mut top_leaf = 0;
         let sizes = self.sizes;
@@ -170,7 +170,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 }
             }
         }
-        Ok(Request { range, templates, top_leaf })
+        Ok(MapRequest { range, templates, top_leaf })
     }
 
     /// The first address whose entry among `words` is not empty.
@@ -182,8 +182,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     fn map_pieces<I>(
         &self,
-        request: &Request,
-        pieces: Pieces<I>,
+        request: &MapRequest,
+        pieces: PieceCursor<I>,
         gather: &mut Gather,
     ) -> Result<(), TableMapError>
     where
@@ -207,7 +207,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Tells if a leaf of `level` fits at `iova`.
-    fn fits(request: &Request, level: u32, iova: Iova, pa: PhysAddr, left: u64) -> bool {
+    fn fits(request: &MapRequest, level: u32, iova: Iova, pa: PhysAddr, left: u64) -> bool {
         let size = Self::span(level);
         request.templates[level as usize] != 0
             && left >= size.bytes()
@@ -217,7 +217,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The highest level of leaf that fits at `iova`, and the level of the first entry on the way
     /// that is in its place.
-    fn leaf_level(&self, request: &Request, iova: Iova, pa: PhysAddr, left: u64) -> u32 {
+    fn leaf_level(&self, request: &MapRequest, iova: Iova, pa: PhysAddr, left: u64) -> u32 {
         let mut level = request.top_leaf;
         while level > 0 {
             if Self::fits(request, level, iova, pa, left) {
@@ -235,7 +235,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// The part of the request from `iova` on within one leaf table.
-    fn slot(request: &Request, iova: Iova) -> IovaRange {
+    fn slot(request: &MapRequest, iova: Iova) -> IovaRange {
         let last = IovaRange::page(iova, Self::span(1)).last().min(request.range.last());
         IovaRange::new(iova, last).unwrap_or(request.range)
     }
@@ -243,7 +243,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Takes the empty tables out that are in the place of the largest leaf which fits at `iova`.
     fn make_room(
         &self,
-        request: &Request,
+        request: &MapRequest,
         iova: Iova,
         (pa, left): (PhysAddr, u64),
         gather: &mut Gather,
@@ -258,13 +258,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// tables that are missing. `reached` is where the pass stopped.
     fn reserve<I: Iterator<Item: Piece>>(
         &self,
-        request: &Request,
-        mut pieces: Pieces<I>,
+        request: &MapRequest,
+        mut pieces: PieceCursor<I>,
         entered: &mut Entered,
         reached: &mut Iova,
         gather: &mut Gather,
     ) -> Result<u64, TableMapError> {
-        let mut missing = Missing::default();
+        let mut missing = MissingTables::default();
         let mut at = Some(request.range.start());
         while let Some(iova) = at.filter(|&iova| iova <= request.range.last()) {
             *reached = iova;
@@ -296,7 +296,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         &self,
         iova: Iova,
         level: u32,
-        missing: &mut Missing,
+        missing: &mut MissingTables,
     ) -> Result<(), TableMapError> {
         match self.walk(iova, level) {
             Walk::At(..) => Ok(()),
@@ -312,10 +312,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     fn reserve_slot(
         &self,
-        request: &Request,
+        request: &MapRequest,
         slot: IovaRange,
         entered: &mut Entered,
-        missing: &mut Missing,
+        missing: &mut MissingTables,
     ) -> Result<(), TableMapError> {
         let iova = slot.start();
         let entry = match self.walk(iova, 1) {
@@ -356,7 +356,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Leaves the leaf tables that a first pass entered before it stopped at `reached`.
-    fn unwind(&self, request: &Request, reached: Iova, entered: Entered) {
+    fn unwind(&self, request: &MapRequest, reached: Iova, entered: Entered) {
         let mut at = Some(request.range.start());
         while let Some(iova) = at.filter(|&iova| iova <= reached && iova <= request.range.last()) {
             let slot = Self::slot(request, iova);
@@ -372,7 +372,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Tells if the first pass entered the leaf table of `slot`, which has one now.
     fn was_entered(
         &self,
-        request: &Request,
+        request: &MapRequest,
         slot: IovaRange,
         entered: Entered,
         reached: Iova,
@@ -386,8 +386,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// reserved and every table that exists counts the entries to come.
     fn commit<I: Iterator<Item: Piece>>(
         &self,
-        request: &Request,
-        mut pieces: Pieces<I>,
+        request: &MapRequest,
+        mut pieces: PieceCursor<I>,
         entered: Entered,
         reserve: &mut Reserve<'_, F, M>,
         gather: &mut Gather,
@@ -424,10 +424,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     fn commit_slot<I: Iterator<Item: Piece>>(
         &self,
-        request: &Request,
+        request: &MapRequest,
         slot: IovaRange,
         counted: bool,
-        pieces: &mut Pieces<I>,
+        pieces: &mut PieceCursor<I>,
         reserve: &mut Reserve<'_, F, M>,
         gather: &mut Gather,
     ) {
@@ -526,13 +526,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
 /// Counts missing tables, each once.
 #[derive(Default)]
-struct Missing {
+struct MissingTables {
     pages: u64,
     /// By level of table: the last address that a counted table spans.
     spanned: [Option<Iova>; MAX_LEVELS],
 }
 
-impl Missing {
+impl MissingTables {
     /// Notes that at `iova` tables of the levels from `lowest` to below `stopped` are missing.
     fn add<F: Format>(&mut self, iova: Iova, lowest: u32, stopped: u32) {
         for level in lowest..stopped {

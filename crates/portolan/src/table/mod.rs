@@ -131,7 +131,7 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     mem: M,
     root: PhysAddr,
     pages: AtomicUsize,
-    when_dropped: WhenDropped,
+    when_dropped: TablesWhenDropped,
     /// Numbers the events of a leaf table being emptied.
     vacancies: AtomicU64,
     /// With so many table pages or fewer, leaf tables that small unmaps empty stay in the tree. Not
@@ -142,7 +142,7 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
 
 /// Treatment of the table pages when the table is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WhenDropped {
+enum TablesWhenDropped {
     Free,
     /// The hardware may still walk them.
     Keep,
@@ -176,7 +176,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             mem,
             root,
             pages: AtomicUsize::new(1),
-            when_dropped: WhenDropped::Free,
+            when_dropped: TablesWhenDropped::Free,
             vacancies: AtomicU64::new(0),
             keep_empty: AtomicUsize::new(0),
             walks: Walks::default(),
@@ -230,7 +230,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Leaves all table pages allocated for good when the table is dropped: for hardware that did
     /// not say that it has stopped using them.
     pub fn keep(&mut self) {
-        self.when_dropped = WhenDropped::Keep;
+        self.when_dropped = TablesWhenDropped::Keep;
     }
 
     /// Takes out all that is mapped, of a table that no walker has yet.
@@ -368,7 +368,7 @@ impl<F: Format> PageTable<F, ForeignTables> {
 impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
     /// Frees all tables, unless [`PageTable::keep`] was called; the hardware must no longer use them.
     fn drop(&mut self) {
-        if self.when_dropped == WhenDropped::Free {
+        if self.when_dropped == TablesWhenDropped::Free {
             self.give_back_parked();
             self.free_below(self.root, self.levels - 1);
             self.mem.free(self.root, F::ROOT);

@@ -143,14 +143,14 @@ impl Shape {
 
 /// Pieces of a list in order, with the place inside the current one.
 #[derive(Clone, Debug)]
-pub(super) struct Pieces<I> {
+pub(super) struct PieceCursor<I> {
     rest: I,
     granule: PageSize,
     pa: u64,
     left: u64,
 }
 
-impl<I: Iterator<Item: Piece>> Pieces<I> {
+impl<I: Iterator<Item: Piece>> PieceCursor<I> {
     pub(super) fn new(rest: I, granule: PageSize) -> Self {
         Self { rest, granule, pa: 0, left: 0 }
     }

@@ -3,7 +3,7 @@
 
 use super::enter::Enter;
 use super::format::Format;
-use super::pieces::{Piece, Pieces};
+use super::pieces::{Piece, PieceCursor};
 use super::{PageTable, TableMapError, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::Gather;
@@ -84,7 +84,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 return Err(TableMapError::AlreadyMapped { iova });
             }
         }
-        Pieces::new(pieces, F::GRANULE)
+        PieceCursor::new(pieces, F::GRANULE)
             .fill(words, F::GRANULE, |word, pa| word.store(F::leaf(template, pa)));
         self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);

@@ -22,7 +22,7 @@ enum Release {
 type Found<'t, W> = (&'t W, PhysAddr);
 
 /// A part of a leaf table.
-struct Slot<'t, W> {
+struct FoundSlot<'t, W> {
     found: Found<'t, W>,
     /// Value of the entry when it was found.
     raw: u64,
@@ -207,19 +207,19 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         found: Found<'t, F::Word>,
         raw: u64,
         range: IovaRange,
-    ) -> Option<Slot<'t, F::Word>> {
+    ) -> Option<FoundSlot<'t, F::Word>> {
         let Entry::Table(table) = F::classify(raw, 1) else {
             return None;
         };
         let index = self.index(range.start(), 0);
         let count = (range.len_minus_one() >> F::GRANULE.lg2()) as usize + 1;
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
-        Some(Slot { found, raw, table, words, range })
+        Some(FoundSlot { found, raw, table, words, range })
     }
 
     /// Checks that all entries of `slot` are in use.
     #[inline]
-    fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), TableUnmapError> {
+    fn check_slot(&self, slot: &FoundSlot<'_, F::Word>) -> Result<(), TableUnmapError> {
         let all = 1 << F::INDEX_LG2;
         if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
             return Ok(());
@@ -236,7 +236,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Takes the entries of `slot` out.
     #[inline]
-    fn clear_slot(&self, slot: &Slot<'_, F::Word>, gather: &mut Gather) -> Depth {
+    fn clear_slot(&self, slot: &FoundSlot<'_, F::Word>, gather: &mut Gather) -> Depth {
         let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
             // The caller owns all that the table spans: no other is in it.

@@ -47,7 +47,7 @@ impl Default for Adaptive {
 
 /// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum StreamDirection {
     /// One fault says nothing.
     Unknown,
     /// Two faults so far apart.
@@ -59,7 +59,7 @@ enum Direction {
 struct Stream {
     /// The last granule that faulted.
     last: u64,
-    direction: Direction,
+    direction: StreamDirection,
     /// Granules mapped for the last fault.
     window: u32,
     touched: u64,
@@ -149,7 +149,7 @@ impl History {
         stream.follow(options, granule, headroom);
         stream.touched = time;
         match stream.direction {
-            Direction::Known(step) => Ahead { count: stream.window, step },
+            StreamDirection::Known(step) => Ahead { count: stream.window, step },
             _ => Ahead::ONE,
         }
     }
@@ -170,7 +170,7 @@ impl History {
         }
         self.streams.push(Stream {
             last: granule,
-            direction: Direction::Unknown,
+            direction: StreamDirection::Unknown,
             window: 1,
             touched: time,
         });
@@ -181,9 +181,9 @@ impl Stream {
     /// Tells if a fault on `granule` continues the stream.
     fn expects(&self, granule: u64) -> bool {
         match self.direction {
-            Direction::Unknown => granule.abs_diff(self.last) <= LONGEST_STEP,
-            Direction::Guessed(step) => self.last.checked_add_signed(step) == Some(granule),
-            Direction::Known(step) => {
+            StreamDirection::Unknown => granule.abs_diff(self.last) <= LONGEST_STEP,
+            StreamDirection::Guessed(step) => self.last.checked_add_signed(step) == Some(granule),
+            StreamDirection::Known(step) => {
                 let ahead = step.saturating_mul(self.window.into());
                 self.last.checked_add_signed(ahead) == Some(granule)
             }
@@ -194,15 +194,15 @@ impl Stream {
         let step = granule.wrapping_sub(self.last) as i64;
         self.last = granule;
         let step = match self.direction {
-            Direction::Unknown if step == 0 => return,
-            Direction::Unknown if step.unsigned_abs() != 1 => {
-                self.direction = Direction::Guessed(step);
+            StreamDirection::Unknown if step == 0 => return,
+            StreamDirection::Unknown if step.unsigned_abs() != 1 => {
+                self.direction = StreamDirection::Guessed(step);
                 return;
             }
-            Direction::Unknown | Direction::Guessed(_) => step,
-            Direction::Known(step) => step,
+            StreamDirection::Unknown | StreamDirection::Guessed(_) => step,
+            StreamDirection::Known(step) => step,
         };
-        self.direction = Direction::Known(step);
+        self.direction = StreamDirection::Known(step);
         let most = match step.unsigned_abs() {
             1 => options.most,
             _ => options.most.min(MOST_APART),

@@ -9,7 +9,7 @@ use core::num::NonZeroU32;
 
 pub use adaptive::{Adaptive, Streams};
 
-use crate::addr::{Pasid, StreamId};
+pub use crate::iommu::Requester;
 
 /// Granules that a fault maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,15 +24,6 @@ pub enum Window {
     Fixed(NonZeroU32),
     /// As many as the device's own pattern makes likely.
     Adaptive(Adaptive),
-}
-
-/// Requester of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Requester {
-    /// The device.
-    pub stream: StreamId,
-    /// Its address space, if it says.
-    pub pasid: Option<Pasid>,
 }
 
 /// The granules to map: `count` of them from the one that faulted, each `step` from the one before.

@@ -5,7 +5,7 @@ use core::num::NonZeroU32;
 use super::rig::{BASE, PAGE, Rig, pages_at, request};
 use crate::addr::{Iova, PageSize};
 use crate::demand::{
-    Already, FaultError, IoasOptions, Limits, PIECES, PopulateError, RegionOptions, Request,
+    Already, FaultError, FaultRequest, IoasOptions, Limits, PIECES, PopulateError, RegionOptions,
     Residency, Window,
 };
 use crate::inval::Caching;
@@ -86,7 +86,7 @@ fn a_region_has_the_least_access_that_can_be_granted() {
         RegionOptions { range: pages_at(0, 8), access: Access::empty(), hold: Residency::OnDemand };
     let memory = rig.memory.clone();
     rig.container.add_region(&options, memory).unwrap();
-    let read = Request { access: Access::READ, ..request(1) };
+    let read = FaultRequest { access: Access::READ, ..request(1) };
     assert_eq!(rig.container.fault(&read).unwrap().granules, 1);
     let refused = rig.fault(2);
     assert!(matches!(refused, Err(FaultError::Denied { .. })));
@@ -128,7 +128,7 @@ fn refusals_say_why() {
     rig.region(4);
     let iova = Iova::new(BASE + 4 * PAGE);
     assert_eq!(rig.fault(4), Err(FaultError::NoRegion { iova }));
-    let execute = Request { access: Access::EXECUTE, ..request(1) };
+    let execute = FaultRequest { access: Access::EXECUTE, ..request(1) };
     let refused = rig.container.fault(&execute);
     assert!(matches!(refused, Err(FaultError::Denied { .. })), "{refused:?}");
     assert_eq!(rig.container.usage().failed, 2);

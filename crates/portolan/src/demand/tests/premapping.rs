@@ -6,7 +6,7 @@ use core::num::NonZeroU32;
 use super::rig::{BASE, PAGE, Rig, request};
 use crate::addr::{Iova, PageSize, StreamId};
 use crate::demand::premap::{Adaptive, Requester, Streams, Window};
-use crate::demand::{IoasOptions, Request};
+use crate::demand::{FaultRequest, IoasOptions};
 use crate::iommu::Domain as _;
 
 /// Numbers that look random: a linear congruence of full period.
@@ -113,7 +113,7 @@ fn requesters_do_not_disturb_each_other() {
             assert_eq!(ahead.count, if page == 0 { 1 } else { 8 });
         }
     }
-    let asked: Request = request(1);
+    let asked: FaultRequest = request(1);
     assert_eq!(asked.iova.get(), BASE + PAGE + 8);
 }
 

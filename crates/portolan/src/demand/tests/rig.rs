@@ -10,8 +10,8 @@ use spin::Mutex;
 use crate::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use crate::demand::premap::Requester;
 use crate::demand::{
-    Frames, Ioas, IoasOptions, Mapped, Pager, PopulateError, RegionOptions, Request, Residency,
-    Unreached,
+    FaultRequest, Frames, Ioas, IoasOptions, Mapped, Pager, PopulateError, RegionOptions,
+    Residency, Unreached,
 };
 use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
 use crate::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
@@ -264,8 +264,8 @@ pub(super) fn pages_at(first: u64, pages: u64) -> IovaRange {
     IovaRange::from_len(Iova::new(BASE + first * PAGE), pages * PAGE).unwrap()
 }
 
-pub(super) fn request(page: u64) -> Request {
-    Request {
+pub(super) fn request(page: u64) -> FaultRequest {
+    FaultRequest {
         who: Requester { stream: StreamId::new(3), pasid: None },
         iova: Iova::new(BASE + page * PAGE + 8),
         access: Access::WRITE,

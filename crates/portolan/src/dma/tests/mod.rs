@@ -6,6 +6,7 @@ mod bytes;
 mod claimed;
 mod confidential;
 mod copies;
+mod defaults;
 mod doorbells;
 mod failures;
 mod handlers;

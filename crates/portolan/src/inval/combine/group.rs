@@ -9,8 +9,8 @@ use crate::platform::{Cpus, Lock, SharedWord};
 
 /// CPUs that share a batch. Only the caller that took the batch that follows `done` writes `failed`
 /// and `done`.
-pub(super) struct Group<P: Cpus> {
-    pub(super) open: P::Lock<Open>,
+pub(super) struct CombineGroup<P: Cpus> {
+    pub(super) open: P::Lock<OpenBatch>,
     /// Number of the last batch that has been submitted and has ended, well or not.
     pub(super) done: P::Word,
     /// Number of the last one that failed; stored before `done`, in a turn of the lock of `open`.
@@ -21,14 +21,14 @@ pub(super) struct Group<P: Cpus> {
 
 /// The batch that commands are added to.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenBatch {
     pub(super) number: u64,
     pub(super) callers: usize,
     pub(super) batch: Batch,
 }
 
 /// Next step of a caller.
-pub(super) enum Place {
+pub(super) enum BatchPlace {
     /// Nothing is under way: submit as this batch.
     Submit(u64),
     /// Something is.
@@ -36,7 +36,7 @@ pub(super) enum Place {
 }
 
 /// Place of a caller's commands.
-pub(super) enum Ticket {
+pub(super) enum BatchTicket {
     /// In this batch, as its first.
     First(u64),
     /// In this batch.
@@ -45,10 +45,10 @@ pub(super) enum Ticket {
     NoRoom,
 }
 
-impl<P: Cpus> Group<P> {
+impl<P: Cpus> CombineGroup<P> {
     pub(super) fn new() -> Self {
         Self {
-            open: Lock::new(Open::of(1)),
+            open: Lock::new(OpenBatch::of(1)),
             done: SharedWord::new(0),
             failed: SharedWord::new(0),
             beside: SharedWord::new(0),
@@ -56,7 +56,7 @@ impl<P: Cpus> Group<P> {
     }
 
     /// Lets the caller submit beside the batches, if fewer than `most` do, and tells if it may; it
-    /// has to call [`Group::step_back`] when it is done.
+    /// has to call [`CombineGroup::step_back`] when it is done.
     pub(super) fn step_beside(&self, most: usize) -> bool {
         let most = most as u64;
         if most == 0 || self.beside.load(Ordering::Relaxed) >= most {
@@ -76,37 +76,37 @@ impl<P: Cpus> Group<P> {
     }
 
     /// Takes the next batch, if nothing is in it or under way.
-    pub(super) fn enter(&self) -> Place {
+    pub(super) fn enter(&self) -> BatchPlace {
         self.open.with(|open| {
             // The caller that stored it has had its turn of this lock, if the batch failed.
             let idle = self.done.load(Ordering::Relaxed) + 1 == open.number;
             if !idle || open.callers != 0 {
-                return Place::Busy;
+                return BatchPlace::Busy;
             }
             let number = open.number;
-            *open = Open::of(number + 1);
-            Place::Submit(number)
+            *open = OpenBatch::of(number + 1);
+            BatchPlace::Submit(number)
         })
     }
 
-    pub(super) fn add(&self, own: &Debt, merger: &Merger) -> Ticket {
+    pub(super) fn add(&self, own: &Debt, merger: &Merger) -> BatchTicket {
         self.open.with(|open| match open.batch.add(own, merger) {
-            Added::NoRoom => Ticket::NoRoom,
+            Added::NoRoom => BatchTicket::NoRoom,
             Added::All => {
                 open.callers += 1;
                 match open.callers {
-                    1 => Ticket::First(open.number),
-                    _ => Ticket::Later(open.number),
+                    1 => BatchTicket::First(open.number),
+                    _ => BatchTicket::Later(open.number),
                 }
             }
         })
     }
 
     /// Takes batch `number` unless another caller has; everything before it has ended.
-    pub(super) fn take(&self, number: u64) -> Option<Open> {
+    pub(super) fn take(&self, number: u64) -> Option<OpenBatch> {
         self.open.with(|open| {
             let mine = open.number == number;
-            mine.then(|| core::mem::replace(open, Open::of(number + 1)))
+            mine.then(|| core::mem::replace(open, OpenBatch::of(number + 1)))
         })
     }
 
@@ -137,7 +137,7 @@ impl<P: Cpus> Group<P> {
     }
 }
 
-impl Open {
+impl OpenBatch {
     pub(super) fn of(number: u64) -> Self {
         Self { number, callers: 0, batch: Batch::default() }
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 
-use super::{CombineOptions, Combined, Group, Place};
+use super::{BatchPlace, CombineGroup, CombineOptions, Combined};
 use crate::addr::{CpuId, InvalTag};
 use crate::inval::{Command, InvalidationQueue, Ranges, Step, TablesLeft};
 use crate::iommu::IommuError;
@@ -145,7 +145,7 @@ fn who_may_submit_beside_a_batch_does_not_wait_for_it() {
 
 #[test]
 fn no_more_callers_are_beside_the_batches_than_may_be() {
-    let group = Group::<TestCpus>::new();
+    let group = CombineGroup::<TestCpus>::new();
     assert!(!group.step_beside(0));
     assert!(group.step_beside(1) && !group.step_beside(1));
     assert!(group.step_beside(2) && !group.step_beside(2));
@@ -171,7 +171,7 @@ fn cpus_of_different_groups_do_not_wait_for_each_other() {
 fn a_batch_of_one_caller_that_fails_is_not_submitted_again() {
     let machine = Machine::new(CombineOptions::default());
     let group = machine.combined.combiner.group(&machine.combined.cpus);
-    assert!(matches!(group.enter(), Place::Submit(1)));
+    assert!(matches!(group.enter(), BatchPlace::Submit(1)));
     // Another CPU's submission ends while this one's commands wait.
     let inner = machine.combined.clone();
     *machine.clock.meanwhile.lock() = Some(Box::new(move || {
@@ -204,7 +204,7 @@ fn the_queue_hears_of_tables_that_a_debt_holds() {
             let machine = Machine::new(options);
             machine.combined.pay(&mut steps(1), said).unwrap();
             let group = machine.combined.combiner.group(&machine.combined.cpus);
-            assert!(matches!(group.enter(), Place::Submit(2)));
+            assert!(matches!(group.enter(), BatchPlace::Submit(2)));
             let inner = machine.combined.clone();
             *machine.clock.meanwhile.lock() = Some(Box::new(move || {
                 let group = inner.combiner.group(&inner.cpus);
@@ -228,8 +228,8 @@ fn a_combined_queue_prints_its_groups() {
 /// it.
 #[test]
 fn a_batch_that_was_taken_is_taken_by_nobody_else() {
-    let group = Group::<TestCpus>::new();
-    assert!(matches!(group.enter(), Place::Submit(1)));
+    let group = CombineGroup::<TestCpus>::new();
+    assert!(matches!(group.enter(), BatchPlace::Submit(1)));
     assert!(group.take(2).is_some());
     assert!(group.take(2).is_none(), "it would be submitted again, and the next one lost");
     assert!(group.take(3).is_some());

@@ -1,14 +1,12 @@
 //! The way back: unmapping, paying, and giving up ranges that cannot be paid for.
 
-use super::Policy;
-use super::error::UnmapError;
-use super::flush_queue::{Fill, Joined, Ticket};
-use super::policy::MayBlock;
-use super::range::DmaRange;
-use super::space::DmaSpace;
-use super::streams::Streams;
-use super::waiting::{Chosen, Held, Outcome, Wait};
+use super::members::SpaceStreams;
+use super::{DmaRange, DmaSpace};
 use crate::addr::IovaRange;
+use crate::dma::error::UnmapError;
+use crate::dma::flush_queue::{Chosen, Fill, FlushTicket, HeldRange, Joined, UnmapOutcome, Wait};
+use crate::dma::policy::{MayBlock, Policy};
+use crate::dma::trace;
 use crate::inval::{Flushed, Gather};
 use crate::iommu::IommuError;
 use crate::platform::{Cpus, Lock, SharedWord};
@@ -31,7 +29,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
         match self.unmap(range.addresses(), false) {
             Ok(_) => Ok(()),
-            Err((error, Outcome::Waits(wait))) => {
+            Err((error, UnmapOutcome::Waits(wait))) => {
                 self.keep(&wait);
                 Err((error, None))
             }
@@ -92,7 +90,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 self.pay_for(ticket)?;
             }
         }
-        self.streams.with(Streams::end_blocking);
+        self.streams.with(SpaceStreams::end_blocking);
         self.broken.store(0, Ordering::Relaxed);
         self.release_held();
         Ok(())
@@ -112,13 +110,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps, and flushes the range, unless the policy is lazy and `must_flush` does not say so.
     ///
     /// # Errors
-    /// With [`Outcome::Waits`] or [`Outcome::Mapped`].
+    /// With [`UnmapOutcome::Waits`] or [`UnmapOutcome::Mapped`].
     #[inline]
-    pub(super) fn unmap(
+    pub(in crate::dma) fn unmap(
         &self,
         range: IovaRange,
         must_flush: bool,
-    ) -> Result<Outcome, (UnmapError, Outcome)> {
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         if self.policy == Policy::Strict {
             return self.take_down(range);
         }
@@ -134,58 +132,67 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             self.trace_unmap(range);
         }
         match joined {
-            Ok(Joined::Queued(ticket, Fill::Room)) if lazy => Ok(Outcome::Waits(Wait::on(ticket))),
+            Ok(Joined::Queued(ticket, Fill::Room)) if lazy => {
+                Ok(UnmapOutcome::Waits(Wait::on(ticket)))
+            }
             // While another flush is under way there is room for as much again.
             Ok(Joined::Queued(ticket, Fill::Due)) if lazy => {
-                let waits = || Outcome::Waits(Wait::on(ticket));
+                let waits = || UnmapOutcome::Waits(Wait::on(ticket));
                 let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()))?;
-                Ok(tried.map_or_else(waits, Outcome::Flushed))
+                Ok(tried.map_or_else(waits, UnmapOutcome::Flushed))
             }
             Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => {
-                let settled = self.settle_ticket(ticket).map(Outcome::Flushed);
-                settled.map_err(|error| (error, Outcome::Waits(Wait::on(ticket))))
+                let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
+                settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
             }
             Ok(Joined::NoRoom) => self.take_down(range),
             Ok(Joined::Unpaid) => self.pay(range, &mut unpaid.unwrap_or_default()),
-            Err(error) => Err((error.into(), Outcome::Mapped)),
+            Err(error) => Err((error.into(), UnmapOutcome::Mapped)),
         }
     }
 
     /// Unmaps and pays at once.
     #[inline]
-    pub(super) fn take_down(&self, range: IovaRange) -> Result<Outcome, (UnmapError, Outcome)> {
+    pub(in crate::dma) fn take_down(
+        &self,
+        range: IovaRange,
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         let mut owed = Gather::new();
         match self.domain.unmap(range, &mut owed) {
             Ok(()) => {
                 self.trace_unmap(range);
                 self.pay(range, &mut owed)
             }
-            Err(error) => Err((error.into(), Outcome::Mapped)),
+            Err(error) => Err((error.into(), UnmapOutcome::Mapped)),
         }
     }
 
     /// Pays for `range`, which is unmapped.
     #[inline(always)]
-    fn pay(&self, range: IovaRange, owed: &mut Gather) -> Result<Outcome, (UnmapError, Outcome)> {
+    fn pay(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         match self.pay_now(owed) {
             Ok(flushed) => {
                 self.give_back(range, &flushed);
-                Ok(Outcome::Flushed(flushed))
+                Ok(UnmapOutcome::Flushed(flushed))
             }
             Err(error) => Err((error, self.hold_after(error, range, owed))),
         }
     }
 
     #[cold]
-    fn hold_after(&self, error: UnmapError, range: IovaRange, owed: &mut Gather) -> Outcome {
-        let waits = Outcome::Waits(self.hold(range, core::mem::take(owed)));
+    fn hold_after(&self, error: UnmapError, range: IovaRange, owed: &mut Gather) -> UnmapOutcome {
+        let waits = UnmapOutcome::Waits(self.hold(range, core::mem::take(owed)));
         self.fail_by(error);
         waits
     }
 
     /// Pays `owed`, unless the space is broken.
     #[inline]
-    pub(super) fn pay_now(&self, owed: &mut Gather) -> Result<Flushed, UnmapError> {
+    pub(in crate::dma) fn pay_now(&self, owed: &mut Gather) -> Result<Flushed, UnmapError> {
         let synced = match self.failure() {
             Some(error) => Err(error),
             None => self.domain.sync(owed).map_err(IommuError::from),
@@ -196,33 +203,33 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Keeps `range`, which is unmapped, until `owed` is paid.
-    pub(super) fn hold(&self, range: IovaRange, owed: Gather) -> Wait {
+    pub(in crate::dma) fn hold(&self, range: IovaRange, owed: Gather) -> Wait {
         let (ticket, range) = self.pending.hold(&self.cpus, &*self.domain, range, owed);
         let ticket = Some(ticket);
         Wait { ticket, range }
     }
 
     /// Keeps addresses for good that could not be unmapped, and their debt.
-    pub(super) fn hold_mapped(&self, owed: Gather) -> Wait {
+    pub(in crate::dma) fn hold_mapped(&self, owed: Gather) -> Wait {
         self.owe(owed);
         self.lost.count_addresses(1);
         Wait { ticket: None, range: None }
     }
 
     /// Adds `owed` to the debt that the next flush of the calling CPU's queue pays.
-    pub(super) fn owe(&self, owed: Gather) -> Ticket {
+    pub(in crate::dma) fn owe(&self, owed: Gather) -> FlushTicket {
         self.pending.owe(&self.cpus, &*self.domain, owed)
     }
 
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
     #[inline]
-    pub(super) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
+    pub(in crate::dma) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
         self.defer_part(range, range)
     }
 
     /// Unmaps `mapped`, and adds `range`, of which that is all that was mapped, to the queue.
     #[inline]
-    pub(super) fn defer_part(
+    pub(in crate::dma) fn defer_part(
         &self,
         mapped: IovaRange,
         range: IovaRange,
@@ -251,7 +258,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Finishes the unmap of a blocking caller whose range has been deferred, as the policy wants
     /// it.
-    pub(super) fn finish(&self, wait: &Wait) -> Result<(), UnmapError> {
+    pub(in crate::dma) fn finish(&self, wait: &Wait) -> Result<(), UnmapError> {
         if self.policy == Policy::Lazy && wait.range.is_none() {
             return Ok(());
         }
@@ -268,23 +275,23 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Flushes `wait`.
-    pub(super) fn settle(&self, wait: &Wait) -> Result<Flushed, UnmapError> {
+    pub(in crate::dma) fn settle(&self, wait: &Wait) -> Result<Flushed, UnmapError> {
         self.settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
     /// Flushes `wait`, unless another caller is at it: then there is no proof.
-    pub(super) fn try_settle(&self, wait: &Wait) -> Result<Option<Flushed>, UnmapError> {
+    pub(in crate::dma) fn try_settle(&self, wait: &Wait) -> Result<Option<Flushed>, UnmapError> {
         self.try_settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
     /// The proof that `wait` was flushed, if it was.
     #[inline]
-    pub(super) fn proof(&self, wait: &Wait) -> Option<Flushed> {
+    pub(in crate::dma) fn proof(&self, wait: &Wait) -> Option<Flushed> {
         self.pending.proof(wait.ticket?)
     }
 
     /// Gives addresses back that `wait`, which is flushed, kept.
-    pub(super) fn release(&self, wait: &Wait, flushed: &Flushed) {
+    pub(in crate::dma) fn release(&self, wait: &Wait, flushed: &Flushed) {
         if let Some(range) = wait.range {
             self.give_back(range, flushed);
         }
@@ -293,22 +300,22 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Keeps the addresses that `wait` kept until they are quiet: no other caller gives them back.
     ///
     /// *Context.* Atomic: takes memory for a record. Without, they are given up.
-    pub(super) fn keep(&self, wait: &Wait) {
+    pub(in crate::dma) fn keep(&self, wait: &Wait) {
         if let (Some(ticket), Some(range)) = (wait.ticket, wait.range) {
             let chosen = Chosen::Allocator;
-            self.hold_until_quiet(Held { ticket, range, chosen });
+            self.hold_until_quiet(HeldRange { ticket, range, chosen });
         }
     }
 
     /// The same of addresses that a caller chose, with their debt.
-    pub(super) fn keep_chosen(&self, range: IovaRange, owed: Gather) {
+    pub(in crate::dma) fn keep_chosen(&self, range: IovaRange, owed: Gather) {
         let ticket = self.owe(owed);
         let chosen = Chosen::Caller;
-        self.hold_until_quiet(Held { ticket, range, chosen });
+        self.hold_until_quiet(HeldRange { ticket, range, chosen });
     }
 
     #[cold]
-    fn hold_until_quiet(&self, held: Held) {
+    fn hold_until_quiet(&self, held: HeldRange) {
         if self.note(held, |known| &mut known.held).is_err() {
             self.lost.count_addresses(1);
         }
@@ -319,10 +326,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let next = || {
             self.regions.with(|known| {
                 let held = known.held.iter();
-                let proofs = held.enumerate().filter_map(|(at, held)| {
+                let mut proofs = held.enumerate().filter_map(|(at, held)| {
                     self.pending.proof(held.ticket).map(|flushed| (at, flushed))
                 });
-                let (at, flushed) = { proofs }.next()?;
+                let (at, flushed) = proofs.next()?;
                 Some((known.held.swap_remove(at), flushed))
             })
         };
@@ -337,26 +344,26 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Gives up the addresses that `wait` kept: no caller asks for them again.
     ///
     /// *Context.* Interrupt.
-    pub(super) fn abandon(&self, wait: &Wait) {
+    pub(in crate::dma) fn abandon(&self, wait: &Wait) {
         self.lost.count_addresses(u64::from(wait.range.is_some()));
     }
 
     /// Takes addresses back that were flushed.
     #[inline]
-    pub(super) fn give_back(&self, range: IovaRange, _: &Flushed) {
+    pub(in crate::dma) fn give_back(&self, range: IovaRange, _: &Flushed) {
         self.give_back_unused(range);
     }
 
     /// Takes addresses back at which nothing was mapped.
     #[inline]
-    pub(super) fn give_back_unused(&self, range: IovaRange) {
+    pub(in crate::dma) fn give_back_unused(&self, range: IovaRange) {
         if self.iova.free(range).is_err() {
             self.lost.count_addresses(1);
         }
     }
 
     /// Takes back the addresses of a queue that was flushed.
-    pub(super) fn give_back_all(&self, ranges: &[IovaRange], flushed: &Flushed) {
+    pub(in crate::dma) fn give_back_all(&self, ranges: &[IovaRange], flushed: &Flushed) {
         self.trace_flush(ranges.len());
         match ranges {
             [range] => self.give_back(*range, flushed),
@@ -368,18 +375,25 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Takes addresses back that a caller chose, and that were flushed.
-    pub(super) fn give_back_chosen(&self, range: IovaRange, _: &Flushed) {
+    pub(in crate::dma) fn give_back_chosen(&self, range: IovaRange, _: &Flushed) {
         self.give_back_chosen_unused(range);
     }
 
     /// Takes addresses back that a caller chose, and at which nothing was mapped.
-    pub(super) fn give_back_chosen_unused(&self, range: IovaRange) {
+    pub(in crate::dma) fn give_back_chosen_unused(&self, range: IovaRange) {
         if self.iova.release(range).is_err() {
             self.lost.count_addresses(1);
         }
     }
 
-    fn settle_ticket(&self, ticket: Ticket) -> Result<Flushed, UnmapError> {
+    #[inline]
+    fn trace_flush(&self, ranges: usize) {
+        if let Some(tracer) = self.cpus.tracer() {
+            trace::flushed(tracer, ranges);
+        }
+    }
+
+    fn settle_ticket(&self, ticket: FlushTicket) -> Result<Flushed, UnmapError> {
         if let Some(flushed) = self.pending.proof(ticket) {
             return Ok(flushed);
         }
@@ -389,13 +403,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    fn pay_for(&self, ticket: Ticket) -> Result<Flushed, UnmapError> {
+    fn pay_for(&self, ticket: FlushTicket) -> Result<Flushed, UnmapError> {
         let give_back = |ranges: &[IovaRange], by: &Flushed| self.give_back_all(ranges, by);
         let settled = self.pending.settle(&self.cpus, &*self.domain, ticket, give_back);
         settled.inspect_err(|&error| self.fail_by(error))
     }
 
-    fn try_settle_ticket(&self, ticket: Ticket) -> Result<Option<Flushed>, UnmapError> {
+    fn try_settle_ticket(&self, ticket: FlushTicket) -> Result<Option<Flushed>, UnmapError> {
         if let Some(error) = self.failure() {
             return Err(UnmapError::Iommu(error));
         }
@@ -405,14 +419,14 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Marks the space as broken if it is the hardware that failed.
-    pub(super) fn fail_by(&self, error: UnmapError) {
+    pub(in crate::dma) fn fail_by(&self, error: UnmapError) {
         if let UnmapError::Iommu(error) = error {
             self.fail(error);
         }
     }
 
     /// Counts a buffer that will never come back.
-    pub(super) fn count_dropped(&self, bytes: u64) {
+    pub(in crate::dma) fn count_dropped(&self, bytes: u64) {
         self.lost.count(bytes);
     }
 }

@@ -1,20 +1,49 @@
-//! Streams that join and leave a space, their end when it breaks, and addresses that they must not
-//! be given: interrupt windows, and the memory of firmware's devices.
+//! Addresses that streams of a space must not be given: interrupt windows, and the memory of
+//! firmware's devices.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
-use super::constraints::Trust;
-use super::error::{DeviceError, MapError};
-use super::space::DmaSpace;
-use super::streams::{Member, NotJoined, Regions, Requester, Streams};
+use super::DmaSpace;
 use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
+use crate::dma::error::{DeviceError, MapError};
+use crate::dma::flush_queue::HeldRange;
+use crate::dma::policy::Trust;
 use crate::inval::Gather;
-use crate::iommu::{AttachError, IommuError, ReservedKind, ReservedRegion, disjoint};
+use crate::iommu::{ReservedKind, ReservedRegion, disjoint};
 use crate::iova::FreeError;
 use crate::platform::contract::DmaMemory;
-use crate::platform::{Cpus, Lock, SharedWord};
+use crate::platform::{Cpus, Lock};
 use crate::table::Access;
+
+/// Addresses that were set aside in a space, those of them that are mapped one to one, those of
+/// doorbells, and those that are held until they are quiet.
+///
+/// *Context.* Interrupt: made with no heap memory.
+pub(in crate::dma) struct Regions {
+    pub aside: Vec<IovaRange>,
+    pub direct: Vec<(IovaRange, Access)>,
+    /// Pages of registers, and where they are mapped.
+    pub doorbells: Vec<(PhysRange, IovaRange)>,
+    /// Unmapped, and given back once they are quiet.
+    pub held: Vec<HeldRange>,
+}
+
+impl Regions {
+    pub const fn new() -> Self {
+        Self { aside: Vec::new(), direct: Vec::new(), doorbells: Vec::new(), held: Vec::new() }
+    }
+
+    /// The range with `iova` that is held.
+    pub fn held_with(&self, iova: Iova) -> Option<IovaRange> {
+        let mut ranges = self.held.iter().map(|held| held.range);
+        ranges.find(|range| range.contains(iova))
+    }
+
+    /// Range that was set aside with `iova`.
+    pub fn set_aside(&self, iova: Iova) -> Option<IovaRange> {
+        self.aside.iter().find(|range| range.contains(iova)).copied()
+    }
+}
 
 /// The lowest part of `range` that none of `there` has.
 fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> Option<IovaRange> {
@@ -28,54 +57,6 @@ fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> 
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// Remembers that `one` of the unit reaches memory through this space.
-    pub(super) fn join(&self, one: Requester) -> Result<Member, DeviceError> {
-        // Memory is taken and given back outside of the lock.
-        let mut spare = Vec::new();
-        loop {
-            let joined = self.streams.with(|streams| streams.join(one, &mut spare));
-            let members = match joined {
-                Ok(member) => return Ok(member),
-                Err(NotJoined::InUse) => return Err(DeviceError::InUse),
-                Err(NotJoined::NoRoom { members }) => members,
-            };
-            let reserved = spare.try_reserve_exact((members + 1).next_power_of_two());
-            reserved.map_err(|_| DeviceError::Memory)?;
-        }
-    }
-
-    /// Forgets a stream.
-    pub(super) fn leave(&self, member: Member) {
-        self.streams.with(|streams| streams.members.retain(|(its, _)| *its != member));
-    }
-
-    /// Marks the space as broken. Its streams are blocked by a caller that may wait for that
-    /// ([`DmaSpace::tick`]): the call that fails here may be a handler's.
-    #[cold]
-    pub(super) fn fail(&self, error: IommuError) {
-        self.why.with(|why| *why = Some(error));
-        if self.broken.swap(1, Ordering::Relaxed) != 0 {
-            return;
-        }
-        self.streams.with(Streams::begin_blocking);
-        self.cpus.flush_wanted();
-    }
-
-    /// Blocks the streams of a space that is broken, one after the other: all of them, or until the
-    /// unit does not answer in time for one. Then the next call goes on with the next.
-    pub(super) fn block_streams(&self) {
-        // Blocking waits for hardware: not under the lock, and without taking memory. Streams may
-        // leave meanwhile; one that joins looks for itself.
-        while let Some(one) = self.streams.with(Streams::next_to_block) {
-            // A unit that cannot block for another reason says so at once, and of itself.
-            if let Err(AttachError::Iommu(IommuError::TimedOut { .. })) =
-                one.block(&**self.bound.unit())
-            {
-                return;
-            }
-        }
-    }
-
     /// Sets `range` aside, so that no mapping gets it: for addresses with a meaning of their own.
     /// Addresses that a unit reserves for a stream are set aside when the stream is attached.
     ///
@@ -102,7 +83,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Adds `one` to a list, whose memory is taken and given back outside of the lock.
-    pub(super) fn note<T: Copy + Send>(
+    pub(in crate::dma) fn note<T: Copy + Send>(
         &self,
         one: T,
         list: impl Fn(&mut Regions) -> &mut Vec<T>,
@@ -129,7 +110,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// The whole granules around `range`.
-    pub(super) fn granules(&self, range: IovaRange) -> IovaRange {
+    pub(in crate::dma) fn granules(&self, range: IovaRange) -> IovaRange {
         let inside = self.granule().bytes() - 1;
         let (start, last) = (range.start().get() & !inside, range.last().get() | inside);
         IovaRange::new(Iova::new(start), Iova::new(last)).unwrap_or(range)
@@ -137,7 +118,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Sets aside the addresses that the unit reserves for `stream`, and maps the memory of
     /// firmware's devices one to one.
-    pub(super) fn keep_off_reserved(&self, stream: StreamId) -> Result<(), DeviceError> {
+    pub(in crate::dma) fn keep_off_reserved(&self, stream: StreamId) -> Result<(), DeviceError> {
         let (mut regions, mut memory) = (Vec::new(), Ok(()));
         self.bound.unit().reserved(stream, &mut |region| {
             memory = memory.and_then(|()| regions.try_reserve(1).map_err(drop));

@@ -6,12 +6,10 @@ use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::copies::Record;
-use super::error::UnmapError;
-use super::failed::Failed;
-use super::settings::Settings;
-use super::space::DmaSpace;
-use super::waiting::{Clearance, Wait};
+use crate::dma::error::{Failed, UnmapError};
+use crate::dma::flush_queue::{Clearance, Wait};
+use crate::dma::reach::{CopyRecord, DeviceContext};
+use crate::dma::space::DmaSpace;
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, bytes_of};
 
@@ -31,11 +29,11 @@ use crate::platform::contract::{Buffer, bytes_of};
 /// ```
 ///
 /// *Drop.* Interrupt. One that no device reaches any more gives its buffer and its addresses back; of
-/// any other the buffer is never freed, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine)
+/// any other the buffer is never freed, and [`DmaSpace::quarantine`](crate::dma::DmaSpace::quarantine)
 /// counts it.
 #[must_use = "a deferred buffer that is dropped is never freed"]
 pub struct Deferred<P: Cpus + Clone, B: Buffer> {
-    waiting: Option<Waiting<P, B>>,
+    waiting: Option<WaitingBuffer<P, B>>,
 }
 
 impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for Deferred<P, B> {
@@ -45,19 +43,19 @@ impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for Deferred<P, B> {
 }
 
 /// A buffer and its wait. The buffer is dropped only by code that says so.
-struct Waiting<P: Cpus + Clone, B> {
-    settings: Arc<Settings<P>>,
-    copies: Option<Record>,
+struct WaitingBuffer<P: Cpus + Clone, B> {
+    context: Arc<DeviceContext<P>>,
+    copies: Option<CopyRecord>,
     buffer: ManuallyDrop<B>,
     /// Nothing, if no device has reached it through a space.
     held: Option<Wait>,
 }
 
-impl<P: Cpus + Clone, B> Waiting<P, B> {
+impl<P: Cpus + Clone, B> WaitingBuffer<P, B> {
     /// The space, and the wait there.
     #[inline]
     fn held(&self) -> Option<(&DmaSpace<P>, &Wait)> {
-        self.settings.space.as_deref().zip(self.held.as_ref())
+        self.context.space.as_deref().zip(self.held.as_ref())
     }
 
     /// The buffer; its copies and its addresses go back.
@@ -66,8 +64,8 @@ impl<P: Cpus + Clone, B> Waiting<P, B> {
         if let (Some((space, wait)), Clearance::Flushed(flushed)) = (self.held(), &clearance) {
             space.release(wait, flushed);
         }
-        self.settings.give_back(self.copies, clearance);
-        Settings::let_go(self.settings);
+        self.context.give_back(self.copies, clearance);
+        DeviceContext::let_go(self.context);
         ManuallyDrop::into_inner(self.buffer)
     }
 
@@ -85,19 +83,19 @@ impl<P: Cpus + Clone, B> Waiting<P, B> {
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
-    pub(super) const fn new(
-        settings: Arc<Settings<P>>,
-        copies: Option<Record>,
+    pub(in crate::dma) const fn new(
+        context: Arc<DeviceContext<P>>,
+        copies: Option<CopyRecord>,
         buffer: ManuallyDrop<B>,
         held: Option<Wait>,
     ) -> Self {
-        let waiting = Some(Waiting { settings, copies, buffer, held });
+        let waiting = Some(WaitingBuffer { context, copies, buffer, held });
         Self { waiting }
     }
 
     /// Takes its contents out, without the effects of a drop.
     #[inline]
-    fn into_waiting(mut self) -> Waiting<P, B> {
+    fn into_waiting(mut self) -> WaitingBuffer<P, B> {
         let waiting = self.waiting.take().expect(PRESENT);
         // Nothing is left in it.
         core::mem::forget(self);
@@ -115,7 +113,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// flush did not in time.
     #[inline]
     pub fn reclaim(self) -> Result<B, Failed<Self, UnmapError>> {
-        let clearance = match self.waiting.as_ref().and_then(Waiting::held) {
+        let clearance = match self.waiting.as_ref().and_then(WaitingBuffer::held) {
             Some((space, wait)) => match space.settle(wait) {
                 Ok(flushed) => Clearance::Flushed(flushed),
                 Err(error) => return Err(Failed { error, value: self }),
@@ -134,7 +132,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// With the buffer, which stays deferred.
     #[inline]
     pub fn try_reclaim(self) -> Result<B, Self> {
-        match self.waiting.as_ref().and_then(Waiting::clearance) {
+        match self.waiting.as_ref().and_then(WaitingBuffer::clearance) {
             Some(clearance) => Ok(self.into_waiting().into_buffer(clearance)),
             None => Err(self),
         }
@@ -153,7 +151,7 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     ///
     /// *Context.* Interrupt; its `poll` is atomic, and never waits for another CPU.
     pub fn quiet(&mut self) -> Quiet<'_, P, B> {
-        Quiet { deferred: self, turn: Turn::First }
+        Quiet { deferred: self, turn: QuietTurn::First }
     }
 }
 
@@ -172,12 +170,12 @@ impl<P: Cpus + Clone, B: Buffer> Drop for Deferred<P, B> {
         }
         // Its slots stay the device's.
         core::mem::forget(waiting.copies);
-        Settings::let_go(waiting.settings);
+        DeviceContext::let_go(waiting.context);
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum QuietTurn {
     First,
     Second,
 }
@@ -186,7 +184,7 @@ enum Turn {
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Quiet<'r, P: Cpus + Clone, B: Buffer> {
     deferred: &'r mut Deferred<P, B>,
-    turn: Turn,
+    turn: QuietTurn,
 }
 
 impl<P: Cpus + Clone, B: Buffer> Future for Quiet<'_, P, B> {
@@ -194,20 +192,20 @@ impl<P: Cpus + Clone, B: Buffer> Future for Quiet<'_, P, B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let waiting = self.deferred.waiting.as_ref();
-        let Some((space, wait)) = waiting.and_then(Waiting::held) else {
+        let Some((space, wait)) = waiting.and_then(WaitingBuffer::held) else {
             return Poll::Ready(Ok(()));
         };
         if space.proof(wait).is_some() {
             return Poll::Ready(Ok(()));
         }
-        if self.turn == Turn::Second {
+        if self.turn == QuietTurn::Second {
             match space.try_settle(wait) {
                 Ok(Some(_)) => return Poll::Ready(Ok(())),
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        self.turn = Turn::Second;
+        self.turn = QuietTurn::Second;
         context.waker().wake_by_ref();
         Poll::Pending
     }

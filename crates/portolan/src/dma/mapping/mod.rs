@@ -1,56 +1,47 @@
 //! Mappings that own their buffers.
 
+mod deferred;
+
 use alloc::sync::Arc;
 use core::mem::ManuallyDrop;
 
-use super::copies::{Copies, Reached, Record};
-use super::deferred::Deferred;
-use super::direction::{DataDirection, Direction};
-use super::error::{AccessError, UnmapError};
-use super::failed::Failed;
+use super::error::{AccessError, Failed, UnmapError};
+use super::flush_queue::{Clearance, UnmapOutcome, Wait};
 use super::layout::Layout;
-use super::segments::{DmaSegments, Placing};
-use super::settings::Settings;
+use super::policy::{DataDirection, Direction};
+use super::reach::{Copies, CopyRecord, DeviceContext, DmaSegments, Placing, Reached};
 use super::space::DmaSpace;
 use super::trace::Traced;
-use super::waiting::{Clearance, Outcome};
-use crate::addr::{Iova, IovaRange, PageSize};
+use crate::addr::{Iova, IovaRange};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, Sharing, bytes_of, read, write};
+pub use deferred::{Deferred, Quiet, reclaim_all};
 
 /// Place of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In the device's space, at these addresses.
-    Space(IovaRange),
+pub(in crate::dma) enum MappingPlace {
+    /// In the device's space.
+    Space,
     /// In the device's pool that stays mapped.
     Premapped,
     /// At the memory's own address.
     Identity,
 }
 
-/// [`Place`] without the addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Space,
-    Premapped,
-    Identity,
-}
-
 /// The parts of a mapping. The buffer is dropped by explicit code alone: after a panic in between,
 /// its memory stays.
-struct Parts<P: Cpus + Clone, B, D> {
-    settings: Arc<Settings<P>>,
-    /// The addresses, if it is in a space. Beside `kind` and not in it: a mapping stays small.
+struct MappingParts<P: Cpus + Clone, B, D> {
+    context: Arc<DeviceContext<P>>,
+    place: MappingPlace,
+    /// The addresses, if it is in a space. Not in `place`: a mapping stays small.
     range: IovaRange,
-    kind: Kind,
-    copies: Option<Record>,
+    copies: Option<CopyRecord>,
     buffer: ManuallyDrop<B>,
     direction: D,
 }
 
 /// A buffer that a device can reach, and that no other code has meanwhile, unless it is
-/// [shared](super::Sharing).
+/// [shared](crate::dma::Sharing).
 ///
 /// The CPU looks at its bytes by copies ([`Mapping::read`], [`Mapping::write`]), between
 /// [`Mapping::sync_for_cpu`] and [`Mapping::sync_for_device`]. End a mapping with
@@ -81,7 +72,7 @@ struct Parts<P: Cpus + Clone, B, D> {
 /// addresses are never reused. [`Device::quarantine`](super::Device::quarantine) counts it.
 #[must_use = "a mapping that is dropped is never taken back"]
 pub struct Mapping<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
-    parts: Option<Parts<P, B, D>>,
+    parts: Option<MappingParts<P, B, D>>,
 }
 
 /// Rest of a mapping that [`Mapping::unmap`] did not end.
@@ -114,37 +105,31 @@ pub type UnmapFailed<P, B, D = Direction> = Failed<NotUnmapped<P, B, D>, UnmapEr
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
+    /// A mapping of `buffer` at `place`; `range` are its addresses, if it is in a space.
     #[inline]
-    pub(super) fn new(
-        settings: Arc<Settings<P>>,
-        place: Place,
-        copies: Option<Record>,
+    pub(in crate::dma) fn new(
+        context: Arc<DeviceContext<P>>,
+        (place, range): (MappingPlace, IovaRange),
+        copies: Option<CopyRecord>,
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Self {
-        settings.clean(&*buffer, copies.as_deref(), 0, u64::MAX);
-        let nowhere = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
-        let (kind, range) = match place {
-            Place::Space(range) => (Kind::Space, range),
-            Place::Premapped => (Kind::Premapped, nowhere),
-            Place::Identity => (Kind::Identity, nowhere),
-        };
-        Self::of(Parts { settings, range, kind, copies, buffer, direction })
+        context.clean(&*buffer, copies.as_deref(), 0, u64::MAX);
+        Self::of(MappingParts { context, place, range, copies, buffer, direction })
     }
 
-    const fn of(parts: Parts<P, B, D>) -> Self {
-        let parts = Some(parts);
-        Self { parts }
+    const fn of(parts: MappingParts<P, B, D>) -> Self {
+        Self { parts: Some(parts) }
     }
 
     #[inline]
-    fn parts(&self) -> &Parts<P, B, D> {
+    fn parts(&self) -> &MappingParts<P, B, D> {
         self.parts.as_ref().expect(PRESENT)
     }
 
     /// Its parts, without the effects of dropping it.
     #[inline]
-    fn into_parts(mut self) -> Parts<P, B, D> {
+    fn into_parts(mut self) -> MappingParts<P, B, D> {
         let parts = self.parts.take().expect(PRESENT);
         // Nothing is left in it.
         core::mem::forget(self);
@@ -153,9 +138,9 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
 
     /// Reports that it was mapped.
     #[inline]
-    pub(super) fn trace_map(&self) {
+    pub(in crate::dma) fn trace_map(&self) {
         let parts = self.parts();
-        if let Some(tracer) = parts.settings.platform.tracer() {
+        if let Some(tracer) = parts.context.platform.tracer() {
             parts.traced().mapped(tracer);
         }
     }
@@ -260,7 +245,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// stay, also if the CPU has not taken them in.
     ///
     /// Where a buffer is written in another way than by [`Mapping::write`], being
-    /// [shared](super::Sharing::Shared) or without a view, its driver takes the bytes in first if the device
+    /// [shared](crate::dma::Sharing::Shared) or without a view, its driver takes the bytes in first if the device
     /// writes as well: all of the range then has the CPU's bytes.
     ///
     /// *Context.* Interrupt.
@@ -302,33 +287,27 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// reach it. The cheap way is to defer many and then to reclaim them.
     ///
     /// *Context.* Interrupt. Nothing is invalidated here: once
-    /// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due) says so, a worker or a timer has to
-    /// call [`DmaSpace::tick`](super::DmaSpace::tick).
+    /// [`DmaSpace::is_flush_due`](crate::dma::DmaSpace::is_flush_due) says so, a worker or a timer has to
+    /// call [`DmaSpace::tick`](crate::dma::DmaSpace::tick).
     ///
     /// # Errors
     /// With the mapping, which is as it was.
     #[inline]
     pub fn defer(self) -> Result<Deferred<P, B>, Failed<Self, UnmapError>> {
         let parts = self.into_parts();
-        let held = match (parts.place(), &parts.settings.space) {
-            (Place::Space(range), Some(space)) => match space.defer(range) {
+        let held = match (parts.place, &parts.context.space) {
+            (MappingPlace::Space, Some(space)) => match space.defer(parts.range) {
                 Ok(wait) => Some(wait),
-                Err(error) => {
-                    let value = Self::of(parts);
-                    return Err(Failed { error, value });
-                }
+                Err(error) => return Err(Failed { error, value: Self::of(parts) }),
             },
             // Nothing of it is unmapped: the device is trusted to be done with the slots.
             _ => None,
         };
-        // The device is done; its later writes change its copy at most.
-        parts.end();
-        let Parts { settings, copies, buffer, .. } = parts;
-        Ok(Deferred::new(settings, copies, buffer, held))
+        Ok(parts.into_deferred(held))
     }
 
     /// Ends the mapping and gives the buffer back, when no device can reach it any more; under
-    /// [`Policy::Lazy`](super::Policy::Lazy) before that, within the bounds of the space; a buffer
+    /// [`Policy::Lazy`](crate::dma::Policy::Lazy) before that, within the bounds of the space; a buffer
     /// that is copied is waited for under each policy, since its slots are others' next.
     ///
     /// *Context.* Atomic. Where the calling CPU's queue is being flushed, by the code that a handler
@@ -339,48 +318,48 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     #[inline]
     pub fn unmap(self) -> Result<B, UnmapFailed<P, B, D>> {
         let parts = self.into_parts();
-        let clearance = match (parts.place(), &parts.settings.space) {
-            (Place::Space(range), Some(space)) => {
-                match space.unmap(range, parts.copies.is_some()) {
-                    Ok(Outcome::Flushed(flushed)) => Clearance::Flushed(flushed),
+        let clearance = match (parts.place, &parts.context.space) {
+            (MappingPlace::Space, Some(space)) => {
+                match space.unmap(parts.range, parts.copies.is_some()) {
+                    Ok(UnmapOutcome::Flushed(flushed)) => Clearance::Flushed(flushed),
                     Ok(_) => Clearance::Lazy,
-                    Err((error, Outcome::Waits(wait))) => {
-                        parts.end();
-                        let Parts { settings, copies, buffer, .. } = parts;
-                        let deferred = Deferred::new(settings, copies, buffer, Some(wait));
-                        return Err(Failed { error, value: NotUnmapped::Deferred(deferred) });
-                    }
-                    Err((error, _)) => {
-                        return Err(Failed { error, value: NotUnmapped::Mapped(Self::of(parts)) });
+                    Err((error, outcome)) => {
+                        let value = match outcome {
+                            UnmapOutcome::Waits(wait) => {
+                                NotUnmapped::Deferred(parts.into_deferred(Some(wait)))
+                            }
+                            _ => NotUnmapped::Mapped(Self::of(parts)),
+                        };
+                        return Err(Failed { error, value });
                     }
                 }
             }
             _ => Clearance::Untranslated,
         };
         parts.end();
-        parts.settings.give_back(parts.copies, clearance);
-        Settings::let_go(parts.settings);
+        parts.context.give_back(parts.copies, clearance);
+        DeviceContext::let_go(parts.context);
         Ok(ManuallyDrop::into_inner(parts.buffer))
     }
 }
 
-impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
+impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
     fn segments(&self) -> DmaSegments<'_> {
         let reached = Reached::new(self.buffer.pieces(), self.copies.as_deref());
-        DmaSegments::new(reached, self.placing(), &self.settings.constraints)
+        DmaSegments::new(reached, self.placing(), &self.context.constraints)
     }
 
     #[inline]
-    fn layout(&self, range: IovaRange, space: &DmaSpace<P>) -> Layout {
-        Layout::new(range.start(), space.granule(), &self.settings.constraints)
+    fn layout(&self, space: &DmaSpace<P>) -> Layout {
+        Layout::new(self.range.start(), space.granule(), &self.context.constraints)
     }
 
     #[inline]
     fn placing(&self) -> Placing {
-        let settings = &self.settings;
-        match (self.place(), &settings.space, &settings.premapped) {
-            (Place::Space(range), Some(space), _) => Placing::From(self.layout(range, space)),
-            (Place::Premapped, _, Some(pool)) => pool.placing(),
+        let context = &self.context;
+        match (self.place, &context.space, &context.premapped) {
+            (MappingPlace::Space, Some(space), _) => Placing::From(self.layout(space)),
+            (MappingPlace::Premapped, _, Some(pool)) => pool.placing(),
             // A mapping keeps the settings that have its space and its pool.
             _ => Placing::Identity,
         }
@@ -398,39 +377,34 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
         let Some(piece) = first else {
             return Iova::new(0);
         };
-        match (self.place(), &self.settings.space) {
-            (Place::Space(range), Some(space)) => {
-                let mut layout = self.layout(range, space);
-                Iova::new(layout.place(piece).first)
-            }
+        match (self.place, &self.context.space) {
+            (MappingPlace::Space, Some(space)) => Iova::new(self.layout(space).place(piece).first),
             _ => Iova::new(self.placing().place(piece).0),
         }
     }
 
-    fn traced(&self) -> Traced<'_> {
+    fn traced(&self) -> Traced<'_, DmaSegments<'_>> {
         Traced {
-            requester: self.settings.requester,
+            requester: self.context.requester,
             direction: self.direction.direction(),
             pieces: self.buffer.pieces(),
             segments: self.segments(),
         }
     }
 
+    /// The buffer, which is unmapped. The device is done; its later writes change its copy at most.
+    #[inline]
+    fn into_deferred(self, held: Option<Wait>) -> Deferred<P, B> {
+        self.end();
+        Deferred::new(self.context, self.copies, self.buffer, held)
+    }
+
     /// Brings the bytes that the device wrote to the buffer, which is unmapped.
     #[inline]
     fn end(&self) {
         self.take_in(0, u64::MAX);
-        if let Some(tracer) = self.settings.platform.tracer() {
+        if let Some(tracer) = self.context.platform.tracer() {
             self.traced().unmapped(tracer);
-        }
-    }
-
-    #[inline]
-    const fn place(&self) -> Place {
-        match self.kind {
-            Kind::Space => Place::Space(self.range),
-            Kind::Premapped => Place::Premapped,
-            Kind::Identity => Place::Identity,
         }
     }
 
@@ -443,7 +417,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     #[inline]
     fn take_in(&self, at: u64, last: u64) {
         if self.direction.direction().device_writes() {
-            self.settings.take_in(&*self.buffer, self.copies(), at, last);
+            self.context.take_in(&*self.buffer, self.copies(), at, last);
         }
     }
 
@@ -459,15 +433,15 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
             }
         };
         if ours {
-            self.settings.copy_in(&*self.buffer, self.copies(), at, last);
+            self.context.copy_in(&*self.buffer, self.copies(), at, last);
         }
-        self.settings.clean(&*self.buffer, self.copies(), at, last);
+        self.context.clean(&*self.buffer, self.copies(), at, last);
     }
 
     /// Brings bytes that the CPU has just written to the copy that the device writes as well.
     fn write_through(&self, at: u64, last: u64) {
         if self.direction.direction().device_writes() {
-            self.settings.copy_in(&*self.buffer, self.copies(), at, last);
+            self.context.copy_in(&*self.buffer, self.copies(), at, last);
         }
     }
 }
@@ -478,17 +452,17 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Drop for Mapping<P, B, D> {
             return;
         };
         let bytes = bytes_of(&*parts.buffer);
-        let settings = &parts.settings;
-        match &settings.space {
+        let context = &parts.context;
+        match &context.space {
             Some(space) => space.count_dropped(bytes),
-            None => settings.lost.count(bytes),
+            None => context.lost.count(bytes),
         }
-        if let (Place::Premapped, Some(pool)) = (parts.place(), &settings.premapped) {
+        if let (MappingPlace::Premapped, Some(pool)) = (parts.place, &context.premapped) {
             // The device may be using the slots: the pool stays mapped.
             core::mem::forget(pool.clone());
         }
         // Its slots stay the device's as well.
         core::mem::forget(parts.copies);
-        Settings::let_go(parts.settings);
+        DeviceContext::let_go(parts.context);
     }
 }

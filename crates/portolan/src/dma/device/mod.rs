@@ -1,26 +1,27 @@
 //! A device, attached.
+//!
+//! Devices behind a bridge that puts its own identifier in the place of theirs share a stream, or have
+//! several. Each such stream is attached once, by a [`Device`] of its own that all have in common
+//! ([`Device::beside`], [`Device::with_streams`]); it is blocked when the last of them is dropped.
+
+mod map;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::constraints::{Coherency, Constraints, Trust};
-use super::copies::Copying;
-use super::error::{DeviceError, PremapError};
-use super::failed::Failed;
-
-use super::premapped::Premapped;
-use super::quarantine::Quarantine;
-use super::settings::Settings;
-use super::space::DmaSpace;
-use super::streams::{Member, Requester};
+use super::error::{DeviceError, Failed, PremapError, Quarantine};
+use super::policy::{Coherency, Constraints, Trust};
+use super::reach::{Copying, DeviceContext, Premapped};
+use super::space::{DmaSpace, Member};
 use crate::addr::{Pasid, StreamId};
-use crate::iommu::Iommu;
+use crate::iommu::{Iommu, Requester};
 use crate::platform::contract::{AllMemory, TrustedBase};
 use crate::platform::{Cpus, DataCache};
+pub use map::{MapFailed, NotMapped};
 
 /// Translation of a device's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Translation {
+pub(in crate::dma) enum DeviceTranslation {
     /// By a space. A device whose stream another one has attached is no member of it.
     Space(Option<Member>),
     Identity(AllMemory),
@@ -61,13 +62,13 @@ pub enum OldMappings {
 /// domain to which the stream was attached.
 pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
-    pub(super) unit: Option<Arc<dyn Iommu>>,
-    pub(super) translation: Translation,
+    unit: Option<Arc<dyn Iommu>>,
+    pub(in crate::dma) translation: DeviceTranslation,
     /// Its own; its space's is among its limits.
-    pub(super) trust: Trust,
-    pub(super) settings: Arc<Settings<P>>,
+    trust: Trust,
+    pub(in crate::dma) context: Arc<DeviceContext<P>>,
     /// Devices whose streams accesses of this one carry as well. They stay attached as long as it.
-    pub(super) beside: Vec<Arc<Device<P>>>,
+    beside: Vec<Arc<Device<P>>>,
 }
 
 impl<P: Cpus + Clone> Device<P> {
@@ -136,10 +137,10 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(error);
         }
         let unit = Some(space.bound.unit().clone());
-        let translation = Translation::Space(Some(member));
-        let settings = Settings::new(space.cpus.clone(), Some(space), requester, constraints);
+        let translation = DeviceTranslation::Space(Some(member));
+        let context = DeviceContext::new(space.cpus.clone(), Some(space), requester, constraints);
         let device =
-            Self { unit, translation, trust, settings: Arc::new(settings), beside: Vec::new() };
+            Self { unit, translation, trust, context: Arc::new(context), beside: Vec::new() };
         match device.space().and_then(|space| space.failure()) {
             None => Ok(device),
             // It broke meanwhile, and may have blocked the stream before it was attached: dropping
@@ -157,23 +158,23 @@ impl<P: Cpus + Clone> Device<P> {
     /// As [`Device::translated`]. The stream is where it was, or blocked.
     pub fn attach_again(&self) -> Result<(), DeviceError> {
         self.beside.iter().try_for_each(|device| device.attach_again())?;
-        let (Some(unit), stream) = (&self.unit, self.settings.requester.stream) else {
+        let (Some(unit), stream) = (&self.unit, self.context.requester.stream) else {
             return Ok(());
         };
         let space = match (self.translation, self.space()) {
-            (Translation::Space(_), Some(space)) => space,
-            (Translation::Identity(all), _) => return Ok(unit.pass_through(stream, all)?),
-            _ => return Ok(self.settings.requester.block(&**unit)?),
+            (DeviceTranslation::Space(_), Some(space)) => space,
+            (DeviceTranslation::Identity(all), _) => return Ok(unit.pass_through(stream, all)?),
+            _ => return Ok(self.context.requester.block(&**unit)?),
         };
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
-        self.settings.requester.attach(&space.bound)?;
+        self.context.requester.attach(&space.bound)?;
         match space.failure() {
             None => Ok(()),
             // It broke meanwhile, and may have blocked the stream before.
             Some(error) => {
-                let _ = self.settings.requester.block(&**unit);
+                let _ = self.context.requester.block(&**unit);
                 Err(DeviceError::Broken(error))
             }
         }
@@ -212,15 +213,15 @@ impl<P: Cpus + Clone> Device<P> {
             Some(DeviceError::Shared)
         } else if !self.unit.as_ref().is_some_and(|its| same(its, unit)) {
             Some(DeviceError::InUse)
-        } else if mappings == OldMappings::Refuse && Arc::get_mut(&mut self.settings).is_none() {
+        } else if mappings == OldMappings::Refuse && Arc::get_mut(&mut self.context).is_none() {
             Some(DeviceError::Mapped)
         } else {
             None
         };
         let moved = match error {
             None => {
-                let constraints = Constraints { trust: self.trust, ..self.settings.constraints };
-                Self::open(space, self.settings.requester, constraints)
+                let constraints = Constraints { trust: self.trust, ..self.context.constraints };
+                Self::open(space, self.context.requester, constraints)
             }
             Some(error) => Err(error),
         };
@@ -228,10 +229,10 @@ impl<P: Cpus + Clone> Device<P> {
             Ok(moved) => moved,
             Err(error) => return Err(Failed { error, value: self }),
         };
-        let settings = moved.settings_mut();
-        settings.cache = self.settings.cache.clone();
-        settings.copying = self.settings.copying.clone();
-        settings.spares.fill();
+        let context = moved.context_mut();
+        context.cache = self.context.cache.clone();
+        context.copying = self.context.copying.clone();
+        context.spares.fill();
         self.unit = None;
         Ok(moved)
     }
@@ -254,7 +255,7 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(DeviceError::Untrusted);
         }
         unit.pass_through(stream, all)?;
-        let translation = Translation::Identity(all);
+        let translation = DeviceTranslation::Identity(all);
         Ok(Self::without_space(platform, unit, stream, translation, constraints))
     }
 
@@ -271,7 +272,7 @@ impl<P: Cpus + Clone> Device<P> {
         constraints: Constraints,
     ) -> Result<Self, DeviceError> {
         unit.block(stream)?;
-        let translation = Translation::Blocked;
+        let translation = DeviceTranslation::Blocked;
         Ok(Self::without_space(platform, unit, stream, translation, constraints))
     }
 
@@ -279,30 +280,92 @@ impl<P: Cpus + Clone> Device<P> {
         platform: P,
         unit: Arc<dyn Iommu>,
         stream: StreamId,
-        translation: Translation,
+        translation: DeviceTranslation,
         constraints: Constraints,
     ) -> Self {
         let pasid = None;
         let requester = Requester { stream, pasid };
         let trust = constraints.trust;
-        let settings = Settings::new(platform, None, requester, constraints);
+        let context = DeviceContext::new(platform, None, requester, constraints);
         Self {
             unit: Some(unit),
             translation,
             trust,
-            settings: Arc::new(settings),
+            context: Arc::new(context),
             beside: Vec::new(),
         }
     }
 
-    /// The settings, of which mappings that are there already keep a copy as it was.
-    fn settings_mut(&mut self) -> &mut Settings<P> {
-        if Arc::get_mut(&mut self.settings).is_none() {
-            Settings::orphan(&self.settings);
-            self.settings = Arc::new(Settings::clone(&self.settings));
+    /// A device whose accesses carry the stream of `owner`, which stays attached as long as either is
+    /// there. The two are in one space and cannot be told apart by the unit; each has limits of its
+    /// own.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::StreamId;
+    /// # use portolan::dma::{Constraints, Device, DeviceError, DmaSpace};
+    /// # use portolan::platform::Platform;
+    /// # use std::sync::Arc;
+    /// /// Two cards behind a bridge, which sends what they send as its own.
+    /// fn cards<P: Platform>(space: Arc<DmaSpace<P>>) -> Result<[Device<P>; 2], DeviceError> {
+    ///     let limits = Constraints::trusted();
+    ///     let bridge = Arc::new(Device::translated(space, StreamId::new(0x200), limits)?);
+    ///     Ok([Device::beside(bridge.clone(), limits)?, Device::beside(bridge, limits)?])
+    /// }
+    /// ```
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] if `owner` is in no space; the others as of [`Device::translated`].
+    pub fn beside(owner: Arc<Self>, constraints: Constraints) -> Result<Self, DeviceError> {
+        let space = owner.space().ok_or(DeviceError::InUse)?.clone();
+        let trust = constraints.trust;
+        let constraints = space.admit(constraints)?;
+        if let Some(error) = space.failure() {
+            return Err(DeviceError::Broken(error));
+        }
+        let requester = owner.context.requester;
+        let context = DeviceContext::new(space.cpus.clone(), Some(space), requester, constraints);
+        Ok(Self {
+            unit: None,
+            translation: DeviceTranslation::Space(None),
+            trust,
+            context: Arc::new(context),
+            beside: alloc::vec![owner],
+        })
+    }
+
+    /// The same, whose accesses carry the streams of `others` as well: those stay attached as long as
+    /// it. They have to be in the same space.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] if one is in another space.
+    pub fn with_streams(
+        mut self,
+        others: impl IntoIterator<Item = Arc<Self>>,
+    ) -> Result<Self, DeviceError> {
+        let mut beside: Vec<Arc<Self>> = others.into_iter().collect();
+        let same = |other: &Arc<Self>| match (self.space(), other.space()) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        if !beside.iter().all(same) {
+            return Err(DeviceError::InUse);
+        }
+        self.beside.append(&mut beside);
+        Ok(self)
+    }
+
+    /// The context, of which mappings that are there already keep a copy as it was.
+    fn context_mut(&mut self) -> &mut DeviceContext<P> {
+        if Arc::get_mut(&mut self.context).is_none() {
+            DeviceContext::orphan(&self.context);
+            self.context = Arc::new(DeviceContext::clone(&self.context));
         }
         // No other device has it.
-        Arc::make_mut(&mut self.settings)
+        Arc::make_mut(&mut self.context)
     }
 
     /// The same, for a machine where devices that do not snoop need `cache` to be maintained. One
@@ -312,11 +375,11 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     #[must_use]
     pub fn with_cache(mut self, cache: Arc<dyn DataCache>, _base: TrustedBase) -> Self {
-        let cache = match self.settings.constraints.coherency {
+        let cache = match self.context.constraints.coherency {
             Coherency::Coherent => None,
             Coherency::NotCoherent => Some(cache),
         };
-        self.settings_mut().cache = cache;
+        self.context_mut().cache = cache;
         self
     }
 
@@ -326,17 +389,17 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     #[must_use]
     pub fn with_copies(mut self, copying: Copying) -> Self {
-        let settings = self.settings_mut();
-        settings.copying = Some(copying);
+        let context = self.context_mut();
+        context.copying = Some(copying);
         // That of another pool is not this one's.
-        settings.premapped = None;
-        settings.spares.fill();
+        context.premapped = None;
+        context.spares.fill();
         self
     }
 
     /// The same, with the memory of its pool mapped as long as the device, or a mapping of it, is
-    /// there: buffers that are copied whole ([`CopyWhen::UpTo`](super::CopyWhen::UpTo),
-    /// [`CopyWhen::Always`](super::CopyWhen::Always)) then owe no invalidation. For a pool of its own
+    /// there: buffers that are copied whole ([`CopyWhen::UpTo`](crate::dma::CopyWhen::UpTo),
+    /// [`CopyWhen::Always`](crate::dma::CopyWhen::Always)) then owe no invalidation. For a pool of its own
     /// and a device that is trusted; it reaches all of the pool's memory. Buffers for which there is no room
     /// are mapped in place, where that is enough.
     ///
@@ -345,15 +408,15 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// See [`PremapError`].
     pub fn with_premapped_pool(mut self) -> Result<Self, PremapError> {
-        let Some(space) = self.settings.space.clone() else {
+        let Some(space) = self.context.space.clone() else {
             return Err(PremapError::NotTranslated);
         };
-        let copying = self.settings.copying.as_ref();
+        let copying = self.context.copying.as_ref();
         let memory = copying.ok_or(PremapError::NoPool)?.pool.memory();
-        let premapped = Premapped::new(space, memory, &self.settings.constraints)?;
-        let settings = self.settings_mut();
-        settings.premapped = Some(premapped);
-        settings.spares.fill();
+        let premapped = Premapped::new(space, memory, &self.context.constraints)?;
+        let context = self.context_mut();
+        context.premapped = Some(premapped);
+        context.spares.fill();
         Ok(self)
     }
 
@@ -361,21 +424,21 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// *Context.* Interrupt.
     pub fn stream(&self) -> StreamId {
-        self.settings.requester.stream
+        self.context.requester.stream
     }
 
     /// The PASID, if it is not all of the stream.
     ///
     /// *Context.* Interrupt.
     pub fn pasid(&self) -> Option<Pasid> {
-        self.settings.requester.pasid
+        self.context.requester.pasid
     }
 
     /// The limits; the trust is that of the space.
     ///
     /// *Context.* Interrupt.
     pub fn constraints(&self) -> &Constraints {
-        &self.settings.constraints
+        &self.context.constraints
     }
 
     /// Buffers and addresses that the device's mappings gave up; in a space, those of all its
@@ -385,7 +448,7 @@ impl<P: Cpus + Clone> Device<P> {
     pub fn quarantine(&self) -> Quarantine {
         match self.space() {
             Some(space) => space.quarantine(),
-            None => self.settings.lost.get(),
+            None => self.context.lost.get(),
         }
     }
 
@@ -393,7 +456,7 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// *Context.* Interrupt.
     pub fn space(&self) -> Option<&Arc<DmaSpace<P>>> {
-        self.settings.space.as_ref()
+        self.context.space.as_ref()
     }
 
     /// Blocks the stream: when it returns `Ok`, no access of the device arrives any more.
@@ -405,7 +468,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// carry a stream that another device has as well, which is not blocked then.
     pub fn detach(mut self) -> Result<(), DeviceError> {
         let mut detached = match &self.unit {
-            Some(unit) => self.settings.requester.block(&**unit).map_err(Into::into),
+            Some(unit) => self.context.requester.block(&**unit).map_err(Into::into),
             None => Ok(()),
         };
         for beside in core::mem::take(&mut self.beside) {
@@ -424,11 +487,13 @@ impl<P: Cpus + Clone> Drop for Device<P> {
     fn drop(&mut self) {
         if let Some(unit) = &self.unit {
             // After `detach` this is a second time, which is cheap.
-            let _ = self.settings.requester.block(&**unit);
+            let _ = self.context.requester.block(&**unit);
         }
-        if let (Translation::Space(Some(member)), Some(space)) = (self.translation, self.space()) {
+        if let (DeviceTranslation::Space(Some(member)), Some(space)) =
+            (self.translation, self.space())
+        {
             space.leave(member);
         }
-        Settings::orphan(&self.settings);
+        DeviceContext::orphan(&self.context);
     }
 }

@@ -10,11 +10,10 @@ use core::ops::{Deref, DerefMut};
 
 use arrayvec::ArrayVec;
 
-use super::error::MapError;
-use super::policy::MayBlock;
-use super::{Constraints, Trust};
-use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
 use crate::bounce::{BouncePool, Copied, Need, Original, Padding};
+use crate::dma::error::MapError;
+use crate::dma::policy::{Constraints, MayBlock, Trust};
 use crate::platform::contract::{Pieces, PiecesIter, Sharing};
 use crate::platform::{Cpus, Guarded, Nanos};
 
@@ -46,7 +45,7 @@ impl CopyWhen {
     /// both ways; never, where it does not pay for a single byte.
     ///
     /// This is the price of a pool that the device reaches at all times
-    /// ([`Device::with_premapped_pool`](super::Device::with_premapped_pool)). Copies that are mapped
+    /// ([`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool)). Copies that are mapped
     /// and unmapped one by one save no invalidation.
     pub const fn cheapest(prices: &CopyPrices) -> Self {
         let left = prices.in_place.since(prices.slots).get();
@@ -81,7 +80,7 @@ pub struct Copying {
 
 /// Way in which a device reaches copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Through {
+pub(in crate::dma) enum Through {
     /// At their physical addresses.
     Nothing,
     /// Through tables that lead to them alone: they have whole pages of this size.
@@ -92,7 +91,7 @@ pub(super) enum Through {
 
 /// Way in which pieces are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(in crate::dma) enum Cut {
     /// Not at all.
     InPlace,
     /// From where a piece does not begin, or end, with a unit that it must not share, the part of
@@ -106,40 +105,40 @@ pub(super) enum Cut {
 
 /// A part of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct BufferPart {
     range: PhysRange,
-    how: How,
+    way: PartWay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum PartWay {
     InPlace,
     Copied,
 }
 
 /// Tells if `piece` shares a unit of this size with memory beside it.
-pub(super) fn shares(piece: PhysRange, unit: PageSize) -> bool {
+pub(in crate::dma) fn shares(piece: PhysRange, unit: PageSize) -> bool {
     let inside = unit.bytes() - 1;
     (piece.start().get() | piece.last().get().wrapping_add(1)) & inside != 0
 }
 
 impl Cut {
     /// The parts of `piece`, in order.
-    fn parts(self, piece: PhysRange) -> ArrayVec<Part, 3> {
+    fn parts(self, piece: PhysRange) -> ArrayVec<BufferPart, 3> {
         let mut parts = ArrayVec::new();
-        let mut push = |start: u64, last: u64, how| {
+        let mut push = |start: u64, last: u64, way| {
             if let Some(range) = PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)) {
-                parts.push(Part { range, how });
+                parts.push(BufferPart { range, way });
             }
         };
         let (start, last) = (piece.start().get(), piece.last().get());
         match self {
-            Self::InPlace => push(start, last, How::InPlace),
-            Self::Whole => push(start, last, How::Copied),
+            Self::InPlace => push(start, last, PartWay::InPlace),
+            Self::Whole => push(start, last, PartWay::Copied),
             Self::Above { limit, unit } if last > limit || shares(piece, unit) => {
-                push(start, last, How::Copied);
+                push(start, last, PartWay::Copied);
             }
-            Self::Above { .. } => push(start, last, How::InPlace),
+            Self::Above { .. } => push(start, last, PartWay::InPlace),
             Self::Edges { unit, page } => {
                 let (mask, unit) = (page.bytes() - 1, unit.bytes() - 1);
                 let head_last = start | mask;
@@ -147,22 +146,22 @@ impl Cut {
                 let head = start & unit != 0;
                 let tail = last & unit != unit;
                 if last <= head_last {
-                    let how = if head || tail { How::Copied } else { How::InPlace };
-                    push(start, last, how);
+                    let way = if head || tail { PartWay::Copied } else { PartWay::InPlace };
+                    push(start, last, way);
                     return parts;
                 }
                 let middle_start = if head { head_last + 1 } else { start };
                 let middle_after = if tail { Some(tail_start) } else { None };
                 if head {
-                    push(start, head_last, How::Copied);
+                    push(start, head_last, PartWay::Copied);
                 }
                 match middle_after {
-                    None => push(middle_start, last, How::InPlace),
+                    None => push(middle_start, last, PartWay::InPlace),
                     // None, where it begins behind the middle's first byte or there.
-                    Some(after) => push(middle_start, after - 1, How::InPlace),
+                    Some(after) => push(middle_start, after - 1, PartWay::InPlace),
                 }
                 if tail {
-                    push(tail_start, last, How::Copied);
+                    push(tail_start, last, PartWay::Copied);
                 }
             }
         }
@@ -172,20 +171,20 @@ impl Cut {
 
 /// The copies of one buffer, in the order of its parts.
 #[derive(Debug)]
-pub(super) struct Copies {
+pub(in crate::dma) struct Copies {
     few: ArrayVec<Copied, 2>,
     more: Vec<Copied>,
     cut: Cut,
     /// The next record in a list of spare ones.
-    next: Option<Record>,
+    next: Option<CopyRecord>,
 }
 
 /// The copies of one buffer, on the heap: a box of one, since only a vector's memory can be asked for
 /// without a panic.
 #[derive(Debug)]
-pub(super) struct Record(Box<[Copies; 1]>);
+pub(in crate::dma) struct CopyRecord(Box<[Copies; 1]>);
 
-impl Deref for Record {
+impl Deref for CopyRecord {
     type Target = Copies;
 
     fn deref(&self) -> &Copies {
@@ -194,7 +193,7 @@ impl Deref for Record {
     }
 }
 
-impl DerefMut for Record {
+impl DerefMut for CopyRecord {
     fn deref_mut(&mut self) -> &mut Copies {
         let [copies] = &mut *self.0;
         copies
@@ -203,14 +202,14 @@ impl DerefMut for Record {
 
 /// Records of copies that are not in use. They go back here instead of to the heap, so that mapping
 /// and reclaiming in an interrupt handler touches no heap.
-pub(super) struct Spares<P: Cpus> {
-    list: Guarded<P, Option<Record>>,
+pub(in crate::dma) struct SpareRecords<P: Cpus> {
+    list: Guarded<P, Option<CopyRecord>>,
 }
 
 /// So many copied buffers can be mapped by handlers before a task has mapped any.
 const SPARES: usize = 32;
 
-impl<P: Cpus> Spares<P> {
+impl<P: Cpus> SpareRecords<P> {
     /// No spare yet.
     pub fn new() -> Self {
         let list = Guarded::new(None);
@@ -227,7 +226,7 @@ impl<P: Cpus> Spares<P> {
     }
 
     /// A record without copies.
-    fn take(&self, may_block: MayBlock) -> Result<Record, MapError> {
+    fn take(&self, may_block: MayBlock) -> Result<CopyRecord, MapError> {
         let spare = self.list.with(|list| {
             let mut first = list.take()?;
             *list = first.next.take();
@@ -240,7 +239,7 @@ impl<P: Cpus> Spares<P> {
         }
     }
 
-    fn give(&self, mut record: Record) {
+    fn give(&self, mut record: CopyRecord) {
         self.list.with(|list| {
             record.next = list.take();
             *list = Some(record);
@@ -248,13 +247,13 @@ impl<P: Cpus> Spares<P> {
     }
 
     /// Gives back the slots of copies that no device reaches any more, and their record.
-    pub fn give_back(&self, mut copies: Record, pool: &dyn BouncePool) {
+    pub fn give_back(&self, mut copies: CopyRecord, pool: &dyn BouncePool) {
         copies.give_back(pool);
         self.give(copies);
     }
 }
 
-impl<P: Cpus> Drop for Spares<P> {
+impl<P: Cpus> Drop for SpareRecords<P> {
     fn drop(&mut self) {
         // One after the other: a list of boxes would be dropped by recursion.
         let mut left = self.list.with(Option::take);
@@ -266,7 +265,7 @@ impl<P: Cpus> Drop for Spares<P> {
 
 impl Copies {
     /// A record of no copies.
-    fn record() -> Result<Record, MapError> {
+    fn record() -> Result<CopyRecord, MapError> {
         let mut one = Vec::new();
         one.try_reserve_exact(1).map_err(|_| MapError::Records)?;
         one.push(Self {
@@ -276,21 +275,21 @@ impl Copies {
             next: None,
         });
         let one = one.into_boxed_slice().try_into();
-        one.map(Record).map_err(|_| MapError::Records)
+        one.map(CopyRecord).map_err(|_| MapError::Records)
     }
 
     /// Makes the copies that `cut` asks for; none if it asks for none.
-    pub(super) fn make<P: Cpus>(
-        spares: &Spares<P>,
+    pub(in crate::dma) fn make<P: Cpus>(
+        spares: &SpareRecords<P>,
         copying: &Copying,
         pieces: Pieces<'_>,
         cut: Cut,
-        wanted: &Wanted<'_>,
+        wanted: &WantedCopies<'_>,
         may_block: MayBlock,
-    ) -> Result<Option<Record>, MapError> {
-        let mut made: Option<Record> = None;
+    ) -> Result<Option<CopyRecord>, MapError> {
+        let mut made: Option<CopyRecord> = None;
         let parts = pieces.into_iter().flat_map(|piece| cut.parts(piece));
-        for part in parts.filter(|part| part.how == How::Copied) {
+        for part in parts.filter(|part| part.way == PartWay::Copied) {
             let mut copies = match made.take() {
                 Some(copies) => copies,
                 None => spares.take(may_block)?,
@@ -310,7 +309,7 @@ impl Copies {
         &mut self,
         copying: &Copying,
         part: PhysRange,
-        wanted: &Wanted<'_>,
+        wanted: &WantedCopies<'_>,
         may_block: MayBlock,
     ) -> Result<(), MapError> {
         self.room(may_block)?;
@@ -380,7 +379,7 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
 }
 
 /// Requirements for copies.
-pub(super) struct Wanted<'c> {
+pub(in crate::dma) struct WantedCopies<'c> {
     pub constraints: &'c Constraints,
     pub through: Through,
     pub sharing: Sharing,
@@ -388,17 +387,17 @@ pub(super) struct Wanted<'c> {
 
 /// Pieces as the device reaches them: in place, or their copies.
 #[derive(Clone, Debug)]
-pub(super) struct Reached<'c> {
+pub(in crate::dma) struct Reached<'c> {
     copies: Option<&'c Copies>,
     next: usize,
     pieces: PiecesIter<'c>,
     /// Of the piece at hand, the last first.
-    parts: ArrayVec<Part, 3>,
+    parts: ArrayVec<BufferPart, 3>,
 }
 
 /// Bytes of a buffer, and where the device reaches them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(in crate::dma) struct Stretch {
     pub buffer: PhysRange,
     pub reached: PhysRange,
 }
@@ -459,9 +458,9 @@ impl<'c> Reached<'c> {
             self.parts.reverse();
         }
         let part = self.parts.pop()?;
-        match part.how {
-            How::InPlace => Some(in_place(part.range)),
-            How::Copied => {
+        match part.way {
+            PartWay::InPlace => Some(in_place(part.range)),
+            PartWay::Copied => {
                 self.next += 1;
                 let copied = copies.at(self.next - 1)?;
                 Some(Stretch { buffer: part.range, reached: copied.copy_range() })
@@ -479,27 +478,59 @@ impl Iterator for Reached<'_> {
     }
 }
 
-/// Chooses the cut of a buffer of `bytes` for a device, which shares no unit of the size `line`
-/// with CPUs.
-pub(super) fn cut(
-    when: CopyWhen,
-    constraints: &Constraints,
-    bytes: u64,
-    translated: Option<PageSize>,
-    line: PageSize,
-) -> Cut {
-    match (when, translated, constraints.trust) {
-        (CopyWhen::Always, _, _) => Cut::Whole,
-        (CopyWhen::UpTo(most), _, _) if bytes <= most => Cut::Whole,
-        (_, Some(page), Trust::Untrusted) => Cut::Edges { unit: page, page },
-        (_, Some(_), Trust::Trusted) if line == ONE_BYTE => Cut::InPlace,
-        (_, Some(page), Trust::Trusted) => Cut::Edges { unit: line, page },
-        (_, None, _) => Cut::Above { limit: constraints.dma_mask.get(), unit: line },
+/// Facts of a map that decide which bytes of its buffer are copied.
+pub(in crate::dma) struct CopyFacts {
+    pub when: CopyWhen,
+    /// The device must not reach the buffer's memory itself.
+    pub hidden: bool,
+    /// Length of the buffer, if it decides: with a pool that stays mapped, or [`CopyWhen::UpTo`].
+    pub bytes: u64,
+    /// A pool stays mapped for the device.
+    pub premapped: bool,
+    pub trust: Trust,
+    /// The page, if the device's addresses are translated.
+    pub page: Option<PageSize>,
+    /// The highest address of the device.
+    pub limit: Iova,
+    /// Unit that the device must not share with CPUs.
+    pub line: PageSize,
+}
+
+/// Choice of copies for a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dma) struct CopyChoice {
+    /// All of it goes to the pool that stays mapped, where there is room.
+    pub premapped: bool,
+    /// Cut of the buffer without that.
+    pub cut: Cut,
+}
+
+impl CopyFacts {
+    /// The choice.
+    #[inline]
+    pub fn choose(&self) -> CopyChoice {
+        let wanted = match self.when {
+            CopyWhen::Needed => false,
+            CopyWhen::UpTo(most) => self.bytes <= most,
+            CopyWhen::Always => true,
+        };
+        let premapped = self.premapped && (wanted || self.hidden) && self.bytes != 0;
+        // With a pool that stays mapped, a short buffer is not worth a copy anywhere else.
+        let short = matches!(self.when, CopyWhen::UpTo(_));
+        let whole = self.hidden || (wanted && !(short && self.premapped));
+        let cut = match (whole, self.page, self.trust) {
+            (true, _, _) => Cut::Whole,
+            (false, Some(page), Trust::Untrusted) => Cut::Edges { unit: page, page },
+            (false, Some(_), Trust::Trusted) if self.line == ONE_BYTE => Cut::InPlace,
+            (false, Some(page), Trust::Trusted) => Cut::Edges { unit: self.line, page },
+            (false, None, _) => Cut::Above { limit: self.limit.get(), unit: self.line },
+        };
+        CopyChoice { premapped, cut }
     }
 }
 
 /// A unit of one byte, which no two buffers share.
-pub(super) const ONE_BYTE: PageSize = PageSize::of_lg2(0);
+pub(in crate::dma) const ONE_BYTE: PageSize = PageSize::of_lg2(0);
 
 #[cfg(test)]
 mod tests {
@@ -513,7 +544,7 @@ mod tests {
             .into_iter()
             .map(|part| {
                 let range = part.range;
-                let copied = part.how == How::Copied;
+                let copied = part.way == PartWay::Copied;
                 (range.start().get(), range.last().get(), copied)
             })
             .collect()

@@ -1,0 +1,361 @@
+//! Mapping a device's buffers.
+
+use core::mem::ManuallyDrop;
+
+use super::{Device, DeviceTranslation};
+use crate::addr::{Iova, IovaRange, PageSize};
+use crate::dma::error::{Failed, MapError};
+use crate::dma::flush_queue::Clearance;
+use crate::dma::layout::PieceList;
+use crate::dma::mapping::{Deferred, Mapping, MappingPlace};
+use crate::dma::policy::{Constraints, DataDirection, Direction, MayBlock, Trust};
+use crate::dma::reach::{
+    Copies, CopyChoice, CopyFacts, CopyRecord, CopyWhen, Copying, Cut, ONE_BYTE, Reached, Through,
+    WantedCopies, shares,
+};
+use crate::dma::space::{NotPlaced, Placement};
+use crate::platform::Cpus;
+use crate::platform::contract::{Buffer, MemoryKind, bytes_of, hidden_from};
+use crate::table::Access;
+
+/// A buffer that was not mapped.
+pub enum NotMapped<P: Cpus + Clone, B: Buffer> {
+    /// No device has reached it.
+    Buffer(B),
+    /// The hardware failed while it was mapped, so that a device may have reached it: it comes back
+    /// once the space has recovered.
+    Deferred(Deferred<P, B>),
+}
+
+impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for NotMapped<P, B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Buffer(_) => "Buffer(..)",
+            Self::Deferred(_) => "Deferred(..)",
+        })
+    }
+}
+
+/// The error of [`Device::map`], with the buffer.
+pub type MapFailed<P, B> = Failed<NotMapped<P, B>, MapError>;
+
+impl<P: Cpus + Clone, B: Buffer> NotMapped<P, B> {
+    /// The buffer, if no device has reached it.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// With the deferred buffer, if a device may have.
+    pub fn into_buffer(self) -> Result<B, Deferred<P, B>> {
+        match self {
+            Self::Buffer(buffer) => Ok(buffer),
+            Self::Deferred(deferred) => Err(deferred),
+        }
+    }
+}
+
+/// A map's own terms.
+#[derive(Clone, Copy)]
+struct MapTerms {
+    may_block: MayBlock,
+    /// Nothing of the buffer is copied: a buffer that would have to be is refused.
+    in_place: bool,
+    /// Address of the page in which the buffer begins, if the caller chose it.
+    at: Option<Iova>,
+}
+
+impl MapTerms {
+    const fn of(may_block: MayBlock) -> Self {
+        Self { may_block, in_place: false, at: None }
+    }
+}
+
+/// Addresses of a mapping that is in no space.
+const NOWHERE: IovaRange = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
+
+/// The copies of a buffer, and its place if they decide it.
+type CopiedBuffer = (Option<CopyRecord>, Option<MappingPlace>);
+
+impl<P: Cpus + Clone> Device<P> {
+    /// Lets the device reach `buffer` in `direction`, pieces at contiguous addresses as far as they
+    /// fill their pages. [`Mapping::segments`] says where.
+    ///
+    /// *Context.* Atomic; memory is taken for table pages and for the records of addresses.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`].
+    #[inline]
+    pub fn map<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        self.map_by(buffer, direction, MapTerms::of(MayBlock::Yes))
+    }
+
+    /// As [`Device::map`], and copies nothing: for memory that the CPU or another device reads while it
+    /// stays mapped and that is never synced, as a frame that two devices share (Linux's
+    /// `DMA_ATTR_REQUIRE_COHERENT`).
+    ///
+    /// ```no_run
+    /// # use portolan::dma::{Buffer, Device, Direction, MapFailed, Mapping};
+    /// # use portolan::platform::Platform;
+    /// /// A frame that the display reads while the camera fills it.
+    /// fn shown<P: Platform, B: Buffer>(display: &Device<P>, frame: B) -> Result<Mapping<P, B>, MapFailed<P, B>> {
+    ///     display.map_in_place(frame, Direction::ToDevice)
+    /// }
+    /// ```
+    ///
+    /// *Context.* Atomic, as [`Device::map`].
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]. Where [`Device::map`] would copy, it is the error of a device
+    /// without a pool: [`MapError::SubPage`], [`MapError::AboveLimit`], [`MapError::SharedLine`],
+    /// [`MapError::Private`]. [`MapError::AlwaysCopied`] of a device with
+    /// [`CopyWhen::Always`].
+    pub fn map_in_place<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        let terms = MapTerms { in_place: true, ..MapTerms::of(MayBlock::Yes) };
+        self.map_by(buffer, direction, terms)
+    }
+
+    /// As [`Device::map`], with the page in which `buffer` begins at the address `page`: where a guest,
+    /// a device's firmware or a process that shares its addresses expects it. Pieces follow it as
+    /// everywhere. It is never put in the pool that stays mapped.
+    ///
+    /// Up to 512 pages take as many as the next power of two where `page` is aligned to that number, as
+    /// they do elsewhere: nothing else can be mapped right behind them.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::Iova;
+    /// # use portolan::dma::{Buffer, Device, Direction, MapFailed, Mapping};
+    /// # use portolan::platform::Platform;
+    /// /// The boot image, where the card's firmware looks for it.
+    /// fn boot<P: Platform, B: Buffer>(card: &Device<P>, image: B) -> Result<Mapping<P, B>, MapFailed<P, B>> {
+    ///     card.map_at(image, Direction::ToDevice, Iova::new(0x100_0000))
+    /// }
+    /// ```
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]: [`MapError::Outside`], also for an address where no page, or
+    /// none that is aligned as the device's limits want it, begins; [`MapError::Taken`].
+    pub fn map_at<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+        page: Iova,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        let terms = MapTerms { at: Some(page), ..MapTerms::of(MayBlock::Yes) };
+        self.map_by(buffer, direction, terms)
+    }
+
+    /// As [`Device::map`], and never waits or touches the heap: for handlers that refill their
+    /// rings. Records of addresses come from a reserve
+    /// ([`IovaOptions::reserve`](crate::iova::IovaOptions::reserve)).
+    ///
+    /// *Context.* Interrupt, as far as the memory for table pages can be taken there.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]. [`MapError::WouldWait`] where the hardware has to be told
+    /// of a new mapping, where addresses have to become quiet first, and for copies of more than two
+    /// pieces; [`MapError::NoReserve`] if the reserve is used up.
+    #[inline]
+    pub fn try_map<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        self.map_by(buffer, direction, MapTerms::of(MayBlock::No))
+    }
+
+    #[inline]
+    fn map_by<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+        terms: MapTerms,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        // A panic from here on does not drop a buffer that is mapped.
+        let buffer = ManuallyDrop::new(buffer);
+        let context = || self.context.clone();
+        let (copies, placed) = match self.copies(&*buffer, direction.direction(), &terms) {
+            Ok((copies, Some(place))) => (copies, Ok((place, NOWHERE))),
+            Ok((copies, None)) => {
+                let access = direction.direction().access_to(buffer.memory_kind());
+                let placed = self.place(&*buffer, copies.as_deref(), access, &terms);
+                (copies, placed)
+            }
+            Err(error) => (None, Err(error.into())),
+        };
+        let NotPlaced { error, held } = match placed {
+            Ok(place) => {
+                let mapping = Mapping::new(context(), place, copies, buffer, direction);
+                mapping.trace_map();
+                return Ok(mapping);
+            }
+            Err(failed) => failed,
+        };
+        let value = match held {
+            Some(_) => NotMapped::Deferred(Deferred::new(context(), copies, buffer, held)),
+            None => {
+                self.context.give_back(copies, Clearance::Untranslated);
+                NotMapped::Buffer(ManuallyDrop::into_inner(buffer))
+            }
+        };
+        Err(Failed { error, value })
+    }
+
+    /// Copies those bytes of `buffer` that the device must not, or cannot, reach in place.
+    #[inline]
+    fn copies<B: Buffer>(
+        &self,
+        buffer: &B,
+        direction: Direction,
+        terms: &MapTerms,
+    ) -> Result<CopiedBuffer, MapError> {
+        if direction.device_writes() && !buffer.device_may_write() {
+            return Err(MapError::ReadOnly);
+        }
+        let context = &*self.context;
+        match (self.translation, &context.space) {
+            (DeviceTranslation::Space(_), Some(space)) => match space.failure() {
+                Some(error) => return Err(MapError::Broken(error)),
+                None => {}
+            },
+            (DeviceTranslation::Identity(_), _) => match terms.at {
+                Some(page) => {
+                    let range = IovaRange::page(page, PageSize::of_lg2(0));
+                    return Err(MapError::Outside { range });
+                }
+                None => {}
+            },
+            _ => return Err(MapError::Blocked),
+        }
+        // The device does not snoop, and writes there.
+        let line = match &context.cache {
+            Some(cache) if direction.device_writes() && is_cached(buffer) => cache.line(),
+            _ => ONE_BYTE,
+        };
+        match &context.copying {
+            Some(copying) if terms.in_place && copying.when == CopyWhen::Always => {
+                Err(MapError::AlwaysCopied)
+            }
+            Some(copying) if !terms.in_place && buffer.memory_kind() != MemoryKind::Registers => {
+                self.copied(copying, buffer, line, terms)
+            }
+            _ => {
+                if let Some(piece) = hidden_from(context.constraints.reach, buffer) {
+                    return Err(MapError::Private { piece });
+                }
+                match line == ONE_BYTE {
+                    true => Ok((None, None)),
+                    false => refuse_shared(buffer, line),
+                }
+            }
+        }
+    }
+
+    /// The same of a device with a pool, for a buffer that may be copied.
+    fn copied<B: Buffer>(
+        &self,
+        copying: &Copying,
+        buffer: &B,
+        line: PageSize,
+        terms: &MapTerms,
+    ) -> Result<CopiedBuffer, MapError> {
+        let (context, pieces, may_block) = (&*self.context, buffer.pieces(), terms.may_block);
+        let constraints = &context.constraints;
+        let premapped = context.premapped.is_some();
+        let length_decides = premapped || matches!(copying.when, CopyWhen::UpTo(_));
+        let facts = CopyFacts {
+            when: copying.when,
+            hidden: hidden_from(constraints.reach, buffer).is_some(),
+            bytes: if length_decides { bytes_of(buffer) } else { 0 },
+            premapped,
+            trust: constraints.trust,
+            page: context.space.as_ref().map(|space| space.granule()),
+            limit: constraints.dma_mask,
+            line,
+        };
+        let CopyChoice { premapped, cut } = facts.choose();
+        let make = |cut, through| {
+            let wanted = WantedCopies { constraints, through, sharing: buffer.sharing() };
+            Copies::make(&context.spares, copying, pieces, cut, &wanted, may_block)
+        };
+        if premapped && terms.at.is_none() {
+            if let Ok(Some(copies)) = make(Cut::Whole, Through::Premapped) {
+                return Ok((Some(copies), Some(MappingPlace::Premapped)));
+            }
+        }
+        let copies = match cut {
+            Cut::InPlace => None,
+            _ => make(cut, facts.page.map_or(Through::Nothing, Through::Pages))?,
+        };
+        Ok((copies, None))
+    }
+
+    /// Places `buffer`, and the copies of it, for `access`.
+    #[inline]
+    fn place<B: Buffer>(
+        &self,
+        buffer: &B,
+        copies: Option<&Copies>,
+        access: Access,
+        terms: &MapTerms,
+    ) -> Result<(MappingPlace, IovaRange), NotPlaced> {
+        let (pieces, &MapTerms { may_block, at, .. }) = (buffer.pieces(), terms);
+        let Some(space) = &self.context.space else {
+            return self.check_reach(Reached::new(pieces, copies));
+        };
+        // Copies have pages of their own, and a buffer in place fills its pages.
+        let judged;
+        let constraints = match copies {
+            None => &self.context.constraints,
+            Some(_) => {
+                judged = Constraints { trust: Trust::Trusted, ..self.context.constraints };
+                &judged
+            }
+        };
+        let list = match copies {
+            None => PieceList::There(pieces.as_slice()),
+            copies => {
+                let reached = Reached::new(pieces, copies);
+                PieceList::gather(reached.clone(), reached.count(), may_block)?
+            }
+        };
+        let wanted = Placement { access, constraints, at, may_block };
+        Ok((MappingPlace::Space, space.place(list.as_slice(), &wanted)?))
+    }
+
+    /// Checks that the device reaches `pieces` at their own addresses.
+    fn check_reach(&self, mut pieces: Reached<'_>) -> Result<(MappingPlace, IovaRange), NotPlaced> {
+        let limit = self.context.constraints.dma_mask;
+        if pieces.clone().next().is_none() {
+            return Err(MapError::Empty.into());
+        }
+        match pieces.find(|piece| piece.last().get() > limit.get()) {
+            Some(piece) => Err(MapError::AboveLimit { piece, limit }.into()),
+            None => Ok((MappingPlace::Identity, NOWHERE)),
+        }
+    }
+}
+
+/// Tells if CPUs keep lines of `buffer` in their caches.
+fn is_cached(buffer: &impl Buffer) -> bool {
+    buffer.memory_kind() == MemoryKind::Cached
+}
+
+/// Refuses a buffer that would have to be copied.
+#[cold]
+fn refuse_shared<B: Buffer>(buffer: &B, line: PageSize) -> Result<CopiedBuffer, MapError> {
+    let mut pieces = buffer.pieces().into_iter();
+    match pieces.find(|piece| shares(*piece, line)) {
+        Some(piece) => Err(MapError::SharedLine { piece, line }),
+        None => Ok((None, None)),
+    }
+}
