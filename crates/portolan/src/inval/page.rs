@@ -23,6 +23,7 @@ impl OneCommand {
     /// For pages of `granule`, in a table whose debts have the plans of `inputs`.
     pub(crate) fn new(inputs: PlanInputs<'_>, granule: PageSize) -> Self {
         let PlanInputs { context, caps, quirks } = inputs;
+        let context = *context;
         let mut owed = Gather::new();
         let first = IovaRange::page(Iova::new(0), granule);
         owed.add_unmapped(first, granule, Depth::LeafOnly);

@@ -192,7 +192,7 @@ fn owed_for_maps<'g>(caps: &Capabilities, gather: &'g Gather) -> &'g [Span] {
 /// Inputs of a plan, but for the debt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlanInputs<'t> {
-    pub context: InvalTag,
+    pub context: &'t InvalTag,
     pub caps: &'t Capabilities,
     pub quirks: &'t Quirks,
 }
@@ -201,7 +201,7 @@ impl<'t> PlanInputs<'t> {
     /// The plan of `gather`.
     #[inline]
     pub(super) fn plan(self, gather: &'t Gather) -> Plan<'t> {
-        plan(self.context, self.caps, self.quirks, gather)
+        plan(*self.context, self.caps, self.quirks, gather)
     }
 }
 

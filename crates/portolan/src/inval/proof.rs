@@ -35,13 +35,13 @@ pub(crate) struct Settled<'g>(&'g mut Gather);
 
 impl<'g> Settled<'g> {
     /// For `owed`, whose steps a queue has just carried out.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn new(owed: &'g mut Gather) -> Self {
         Self(owed)
     }
 
     /// Hands its table pages to `reclaim`, if there are some.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reclaim(self, reclaim: impl FnOnce(TableChain, &[Vacancy])) -> Flushed {
         if self.0.holds_tables() {
             reclaim(self.0.tables, &self.0.unlinked);

@@ -2,7 +2,10 @@
 
 use thiserror::Error;
 
-use super::{Command, Gather, PlanInputs, Settled, Step, WrongTable};
+use super::{
+    Capabilities, Command, Gather, OneCommand, PlanInputs, Quirks, Settled, Step, WrongTable, plan,
+};
+use crate::addr::InvalTag;
 
 /// Table pages of a debt that have left the tree: entries of walk caches for them go before they
 /// are used again.
@@ -101,35 +104,38 @@ pub enum SyncError<E> {
     Queue(E),
 }
 
-/// Has `queue` settle `owed`, whose lines were written back: by the command `lone`, if that alone
-/// does it, and by the plan of `owed` otherwise.
+/// Has `queue` settle `owed`, whose lines were written back: by one command, if `lone` knows the one
+/// that does it alone, and by the plan of `owed` otherwise.
 ///
 /// *Context.* Atomic: waits for the hardware.
 ///
 /// # Errors
 /// If the queue failed; `owed` is as it was.
-#[inline]
+#[inline(always)]
 pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
     queue: &Q,
     inputs: PlanInputs<'_>,
-    lone: Option<Command>,
+    lone: Option<&OneCommand>,
     owed: &'g mut Gather,
 ) -> Result<Settled<'g>, Q::Error> {
-    match lone {
+    match lone.and_then(|one| one.of(owed)) {
         Some(command) => queue.pay_by(command, TablesLeft::of(owed))?,
-        None => carry_out(queue, inputs, owed)?,
+        None => carry_out(queue, *inputs.context, inputs.caps, inputs.quirks, owed)?,
     }
     Ok(Settled::new(owed))
 }
 
-/// Carries out the plan of `owed`: seldom, beside the command of one page or of tables.
+/// Carries out the plan of `owed`: seldom, beside the command of one page or of tables. Its inputs
+/// come one by one, in registers: the frequent way stores none of them.
 #[inline(never)]
 fn carry_out<Q: InvalidationQueue + ?Sized>(
     queue: &Q,
-    inputs: PlanInputs<'_>,
+    context: InvalTag,
+    caps: &Capabilities,
+    quirks: &Quirks,
     owed: &Gather,
 ) -> Result<(), Q::Error> {
-    let plan = inputs.plan(owed);
+    let plan = plan(context, caps, quirks, owed);
     match plan.is_empty() {
         true => Ok(()),
         false => queue.pay(&mut plan.steps(), TablesLeft::of(owed)),

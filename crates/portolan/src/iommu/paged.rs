@@ -89,7 +89,10 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         queue: Q,
     ) -> Self {
         Self {
-            one: OneCommand::new(PlanInputs { context, caps: &caps, quirks: &quirks }, F::GRANULE),
+            one: OneCommand::new(
+                PlanInputs { context: &context, caps: &caps, quirks: &quirks },
+                F::GRANULE,
+            ),
             table,
             context,
             caps,
@@ -138,7 +141,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
     }
 
     const fn inputs(&self) -> PlanInputs<'_> {
-        PlanInputs { context: self.context, caps: &self.caps, quirks: &self.quirks }
+        PlanInputs { context: &self.context, caps: &self.caps, quirks: &self.quirks }
     }
 
     fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<IommuError>> {
@@ -210,8 +213,8 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
         // The walker is compiled for slices: nothing is erased for each page.
-        let pieces = DmaMemory::ranges(pieces);
-        Ok(self.table.map_around(iova, pieces, access, owed)?)
+        let pieces = DmaMemory::ranges(pieces).iter().copied();
+        Ok(self.table.map_list(iova, pieces, access, owed)?)
     }
 
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
@@ -256,8 +259,9 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
     #[inline]
     fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
-        let lone = self.one.of(owed);
-        self.table.sync_and_reclaim(&self.queue, self.inputs(), lone, owed)
+        let lone = Some(&self.one);
+        let settled = self.table.settle(&self.queue, self.inputs(), lone, owed)?;
+        Ok(self.table.reclaim_settled(settled))
     }
 
     #[inline]

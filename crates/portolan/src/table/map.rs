@@ -99,8 +99,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.map_list(iova, pieces.iter().copied(), access, gather)
     }
 
+    /// As [`PageTable::map_sg`], of pieces of any kind.
+    ///
+    /// *Context.* Interrupt, on the terms of [`PageTable::map_sg`].
     #[inline]
-    fn map_list<I>(
+    pub(crate) fn map_list<I>(
         &self,
         iova: Iova,
         pieces: I,

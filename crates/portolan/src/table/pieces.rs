@@ -4,7 +4,7 @@ use super::{Segment, TableMapError};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 
 /// Memory as a list has it: exact segments, or ranges that stand for the whole granules around them.
-pub(super) trait Piece: Copy {
+pub(crate) trait Piece: Copy {
     /// The granules.
     fn segment(self, granule: PageSize) -> Segment;
 

@@ -6,8 +6,8 @@ use super::PageTable;
 use super::format::Format;
 use crate::addr::InvalTag;
 use crate::inval::{
-    Capabilities, Command, Flushed, Gather, InvalidationQueue, PlanInputs, Quiesced, Quirks,
-    Settled, SyncError, Walker, settle,
+    Capabilities, Gather, InvalidationQueue, OneCommand, PlanInputs, Quiesced, Quirks, Settled,
+    SyncError, Walker, settle,
 };
 use crate::platform::TableMem;
 
@@ -30,46 +30,28 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         (caps, quirks): (&Capabilities, &Quirks),
         owed: &mut Gather,
     ) -> Result<Quiesced, SyncError<Q::Error>> {
-        let settled = self.settle(queue, PlanInputs { context, caps, quirks }, None, owed)?;
+        let settled =
+            self.settle(queue, PlanInputs { context: &context, caps, quirks }, None, owed)?;
         Ok(settled.into_quiesced(self.id))
     }
 
-    /// As [`PageTable::sync`], and takes the table pages of the debt back at once. `lone` is the command
-    /// that alone pays it, if the caller knows it.
+    /// Writes the lines of `owed` back and has `queue` settle it: by one command, if `lone` knows the
+    /// one that does it alone, and by its plan otherwise.
     ///
     /// *Context.* Atomic: waits for the hardware.
-    #[inline]
-    pub(crate) fn sync_and_reclaim<Q: InvalidationQueue + ?Sized>(
+    #[inline(always)]
+    pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
         &self,
         queue: &Q,
         inputs: PlanInputs<'_>,
-        lone: Option<Command>,
-        owed: &mut Gather,
-    ) -> Result<Flushed, SyncError<Q::Error>> {
-        let settled = self.settle(queue, inputs, lone, owed)?;
-        Ok(settled.reclaim(|tables, unlinked| self.take_in(tables, unlinked)))
-    }
-
-    #[inline]
-    fn settle<'g, Q: InvalidationQueue + ?Sized>(
-        &self,
-        queue: &Q,
-        inputs: PlanInputs<'_>,
-        lone: Option<Command>,
+        lone: Option<&OneCommand>,
         owed: &'g mut Gather,
     ) -> Result<Settled<'g>, SyncError<Q::Error>> {
         owed.check(self.id)?;
-        self.write_back(inputs.caps.walker, owed);
-        settle(queue, inputs, lone, owed).map_err(SyncError::Queue)
-    }
-
-    /// Writes back the lines that `owed` names, and waits until they are in memory, where `walker` reads
-    /// memory.
-    #[inline]
-    fn write_back(&self, walker: Walker, owed: &Gather) {
-        if walker != Walker::Coherent && owed.holds_lines() {
+        if inputs.caps.walker != Walker::Coherent && owed.holds_lines() {
             owed.lines().iter().for_each(|&bytes| self.mem.clean(bytes));
             self.mem.clean_barrier();
         }
+        settle(queue, inputs, lone, owed).map_err(SyncError::Queue)
     }
 }

@@ -16,7 +16,6 @@ use crate::dma::reach::{
 use crate::dma::space::{NotPlaced, Placement};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, MemoryKind, bytes_of, hidden_from};
-use crate::table::Access;
 
 /// A buffer that was not mapped.
 pub enum NotMapped<P: Cpus + Clone, B: Buffer> {
@@ -186,8 +185,7 @@ impl<P: Cpus + Clone> Device<P> {
         let (copies, placed) = match self.copies(&*buffer, direction.direction(), &terms) {
             Ok((copies, Some(place))) => (copies, Ok((place, NOWHERE))),
             Ok((copies, None)) => {
-                let access = direction.direction().access_to(buffer.memory_kind());
-                let placed = self.place(&*buffer, copies.as_deref(), access, &terms);
+                let placed = self.place(&*buffer, copies.as_deref(), direction.direction(), &terms);
                 (copies, placed)
             }
             Err(error) => (None, Err(error.into())),
@@ -299,13 +297,13 @@ impl<P: Cpus + Clone> Device<P> {
         Ok((copies, None))
     }
 
-    /// Places `buffer`, and the copies of it, for `access`.
+    /// Places `buffer`, and the copies of it.
     #[inline]
     fn place<B: Buffer>(
         &self,
         buffer: &B,
         copies: Option<&Copies>,
-        access: Access,
+        direction: Direction,
         terms: &MapTerms,
     ) -> Result<(MappingPlace, IovaRange), NotPlaced> {
         let (pieces, &MapTerms { may_block, at, .. }) = (buffer.pieces(), terms);
@@ -328,6 +326,7 @@ impl<P: Cpus + Clone> Device<P> {
                 PieceList::gather(reached.clone(), reached.count(), may_block)?
             }
         };
+        let access = direction.access_to(buffer.memory_kind());
         let wanted = Placement { access, constraints, at, may_block };
         Ok((MappingPlace::Space, space.place(list.as_slice(), &wanted)?))
     }

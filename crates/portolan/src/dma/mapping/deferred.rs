@@ -113,13 +113,16 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// flush did not in time.
     #[inline]
     pub fn reclaim(self) -> Result<B, Failed<Self, UnmapError>> {
-        let clearance = match self.waiting.as_ref().and_then(WaitingBuffer::held) {
-            Some((space, wait)) => match space.settle(wait) {
-                Ok(flushed) => Clearance::Flushed(flushed),
-                Err(error) => return Err(Failed { error, value: self }),
-            },
-            None => Clearance::Untranslated,
-        };
+        let mut clearance = Clearance::Untranslated;
+        if let Some((space, wait)) = self.waiting.as_ref().and_then(WaitingBuffer::held) {
+            match space.settle(wait) {
+                Ok(flushed) => clearance = Clearance::Flushed(flushed),
+                Err(error) => {
+                    let value = self;
+                    return Err(Failed { error, value });
+                }
+            }
+        }
         Ok(self.into_waiting().into_buffer(clearance))
     }
 

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::mem::ManuallyDrop;
 
 use super::error::{AccessError, Failed, UnmapError};
-use super::flush_queue::{Clearance, UnmapOutcome, Wait};
+use super::flush_queue::{Clearance, UnmapOutcome};
 use super::layout::Layout;
 use super::policy::{DataDirection, Direction};
 use super::reach::{Copies, CopyRecord, DeviceContext, DmaSegments, Placing, Reached};
@@ -303,7 +303,9 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
             // Nothing of it is unmapped: the device is trusted to be done with the slots.
             _ => None,
         };
-        Ok(parts.into_deferred(held))
+        parts.end();
+        let MappingParts { context, copies, buffer, .. } = parts;
+        Ok(Deferred::new(context, copies, buffer, held))
     }
 
     /// Ends the mapping and gives the buffer back, when no device can reach it any more; under
@@ -324,13 +326,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
                     Ok(UnmapOutcome::Flushed(flushed)) => Clearance::Flushed(flushed),
                     Ok(_) => Clearance::Lazy,
                     Err((error, outcome)) => {
-                        let value = match outcome {
-                            UnmapOutcome::Waits(wait) => {
-                                NotUnmapped::Deferred(parts.into_deferred(Some(wait)))
-                            }
-                            _ => NotUnmapped::Mapped(Self::of(parts)),
-                        };
-                        return Err(Failed { error, value });
+                        return Err(Failed { error, value: parts.not_unmapped(outcome) });
                     }
                 }
             }
@@ -392,14 +388,21 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
         }
     }
 
-    /// The buffer, which is unmapped. The device is done; its later writes change its copy at most.
-    #[inline]
-    fn into_deferred(self, held: Option<Wait>) -> Deferred<P, B> {
-        self.end();
-        Deferred::new(self.context, self.copies, self.buffer, held)
+    /// The rest of an unmap that failed.
+    #[cold]
+    fn not_unmapped(self, outcome: UnmapOutcome) -> NotUnmapped<P, B, D> {
+        match outcome {
+            UnmapOutcome::Waits(wait) => {
+                self.end();
+                let Self { context, copies, buffer, .. } = self;
+                NotUnmapped::Deferred(Deferred::new(context, copies, buffer, Some(wait)))
+            }
+            _ => NotUnmapped::Mapped(Mapping::of(self)),
+        }
     }
 
-    /// Brings the bytes that the device wrote to the buffer, which is unmapped.
+    /// Brings the bytes that the device wrote to the buffer, which is unmapped. The device is done: its
+    /// later writes change its copy at most.
     #[inline]
     fn end(&self) {
         self.take_in(0, u64::MAX);

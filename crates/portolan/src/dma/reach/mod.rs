@@ -194,7 +194,6 @@ impl<P: Cpus + Clone> DeviceContext<P> {
     }
 
     /// Gives copies back.
-    #[inline]
     pub fn give_back(&self, copies: Option<CopyRecord>, _: Clearance) {
         if let (Some(copying), Some(copies)) = (&self.copying, copies) {
             self.spares.give_back(copies, &*copying.pool);

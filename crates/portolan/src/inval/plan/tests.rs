@@ -8,7 +8,7 @@ use crate::inval::{OneCommand, Step};
 const CONTEXT: InvalTag = InvalTag::new(7);
 
 fn inputs<'t>(caps: &'t Capabilities, quirks: &'t Quirks) -> PlanInputs<'t> {
-    PlanInputs { context: CONTEXT, caps, quirks }
+    PlanInputs { context: &CONTEXT, caps, quirks }
 }
 
 /// Calls `look` for abilities and quirks of each kind; returns their number.
