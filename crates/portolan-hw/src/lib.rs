@@ -1,8 +1,11 @@
 //! Drivers of IOMMUs by their register interfaces.
 //!
-//! Each driver reaches the machine through the traits of `portolan::platform` alone: registers
-//! through `Mmio`, tables and queues through `TableMem`, time through `Clock`. All of them stand
-//! behind the traits of `portolan::iommu`.
+//! Each driver has one type parameter, the machine (`UnitPlatform`), and reaches it through the traits
+//! of `portolan::platform` alone: registers through `Mmio`, tables and queues through `TableMem`, time
+//! through `Clock`. All of them stand behind the traits of `portolan::iommu`.
+//!
+//! A driver's files have the same names where they have the same part: `features`, `quirks`,
+//! `command`, `queue`, `tables`, `attach`, `domain`, `faults`, `interrupts`, `takeover`.
 //!
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
