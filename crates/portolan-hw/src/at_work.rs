@@ -179,32 +179,4 @@ fn map_same(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reservations::{Reserved, Streams};
-    use portolan::iommu::ReservedKind;
-
-    #[test]
-    fn a_device_whose_addresses_are_only_kept_free_is_not_at_work() {
-        let both = Access::READ_WRITE;
-        let kinds = [
-            ReservedKind::Unusable,
-            ReservedKind::Direct(both),
-            ReservedKind::DirectUntilDriven(both),
-        ];
-        let mut reserved = Reservations::default();
-        for (number, kind) in (0x21..).zip(kinds) {
-            let start = Iova::new(u64::from(number) << 20);
-            let range = IovaRange::new(start, Iova::new(start.get() + 0xfff)).unwrap();
-            let region = ReservedRegion { range, kind };
-            let one = Reserved::one(StreamId::new(number), region);
-            reserved.add(one).unwrap();
-        }
-        // A claim to more streams than a device has.
-        let [first, last] = [0x100, 0x110].map(StreamId::new);
-        let region = reserved.iter().nth(1).unwrap().region;
-        let streams = Streams::new(first, last).unwrap();
-        reserved.add(Reserved { streams, region }).unwrap();
-        assert_eq!(reserved.at_work().unwrap(), [0x22, 0x23].map(StreamId::new));
-    }
-}
+mod tests;

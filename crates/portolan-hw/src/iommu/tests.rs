@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::iommu::{
-    BoundDomain, Conditions, IommuDomains, IommuError, RecoverableFaults, Shadowing, Stage,
-    TrapCost,
+    AttachError, BoundDomain, Conditions, Iommu as _, IommuDomains, IommuError, RecoverableFaults,
+    Shadowing, Stage, TrapCost,
 };
 use portolan_chips::amd::{AmdIdentification, AmdMachine, AmdSetup};
 use portolan_chips::chips::SKYLAKE_SP;
@@ -191,6 +191,32 @@ fn a_device_with_a_tlb_is_refused_by_a_unit_that_cannot_tell_it_anything() {
     let without = riscv(RiscvIdentification::able(), riscv::Config::default());
     let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
     assert_eq!(refused, unsupported);
+    let without = smmu(SmmuIdentification::able());
+    let refused = IommuDomains::use_device_tlb(&*without, stream, tlb, all_memory());
+    assert_eq!(refused, unsupported);
+}
+
+#[test]
+fn an_smmu_lets_a_blocked_device_have_a_tlb_and_says_why_not() {
+    let tlb = portolan::iommu::DeviceTlb { depth: 4, physical: 8, twice: false };
+    let identification = SmmuIdentification::able().page_requests();
+    let machine: SmmuMachine = machine(SmmuSetup { identification, ..SmmuSetup::default() });
+    let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
+    let unit = Smmu::enable(regs, mem, clock, smmuv3::Config::default()).unwrap();
+    let use_of =
+        |stream| IommuDomains::use_device_tlb(&unit, StreamId::new(stream), tlb, all_memory());
+    assert_eq!(use_of(8), Ok(()));
+    // Its requests would be refused then.
+    let passes = unit.pass_through(StreamId::new(8), all_memory());
+    assert_eq!(passes, Err(AttachError::Mismatch));
+    unit.pass_through(StreamId::new(9), all_memory()).unwrap();
+    for stream in [9, u32::MAX] {
+        assert_eq!(use_of(stream), Err(IommuError::Unsupported));
+    }
+    // In a part of the table that is not there yet.
+    machine.fail_in(1);
+    assert!(matches!(use_of(0x900), Err(IommuError::Memory(_))));
+    assert_eq!(use_of(0x900), Ok(()));
 }
 
 /// Each command's name once, and those that the unit was given since it was taken over.

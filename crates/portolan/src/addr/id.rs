@@ -103,6 +103,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_table_has_a_number_of_its_own() {
+        let numbers = [TableId::fresh(), TableId::fresh()].map(TableId::get);
+        assert!(numbers[0] != 0 && numbers[0] < numbers[1], "{numbers:?}");
+    }
+
+    #[test]
     fn a_tag_is_the_number_of_what_it_is_made_of() {
         assert_eq!(InvalTag::from(Asid::new(3)), InvalTag::new(3));
         assert_eq!(InvalTag::from(Vmid::new(0xfffe)), InvalTag::new(0xfffe));

@@ -132,10 +132,10 @@ impl HeldRegion {
         }
     }
 
-    /// Tells if the demands contradict each other.
+    /// Tells if the demands contradict each other, of which at least one is to map the address.
     fn is_torn(&self) -> bool {
         let registers = self.bits[Access::DEVICE.bits().trailing_zeros() as usize];
-        self.direct > 0 && (self.closed > 0 || (registers > 0 && registers < self.direct))
+        self.closed > 0 || (registers > 0 && registers < self.direct)
     }
 
     /// Common demand of all regions that are mapped one to one.

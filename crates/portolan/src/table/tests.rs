@@ -3,6 +3,7 @@
 mod clusters;
 pub(super) mod kept;
 mod late;
+mod meanwhile;
 mod memory;
 mod roots;
 mod starved;

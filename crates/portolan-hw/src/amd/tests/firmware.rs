@@ -13,6 +13,7 @@ use portolan::table::Access;
 
 use super::machine::{Amd, new_machine};
 use super::{STREAM, config};
+use crate::amd::device_table::DeviceTable;
 use crate::amd::{Config, StreamSettings};
 use crate::chassis::tests::suite::Driven;
 use crate::reservations::{Ignored, Reserved};
@@ -41,6 +42,23 @@ fn with(maps: &[Reserved]) -> Config {
         config.reserved.add(*map).unwrap();
     }
     config
+}
+
+#[test]
+fn firmware_s_streams_without_an_entry_are_left_out() {
+    let machine = new_machine();
+    for lg2 in [7, 8] {
+        let table = DeviceTable::new(machine.memory(), lg2, &[]).unwrap();
+        let end = 1 << lg2;
+        assert!(table.within(Devices::ALL).eq(0..end));
+        assert!(table.within(devices(end - 1, end)).eq([end - 1]));
+        assert!(table.within(devices(end, end + 1)).eq([]));
+        table.free(machine.memory());
+    }
+    let table = DeviceTable::new(machine.memory(), 16, &[]);
+    let table = table.expect("memory for a table of all streams");
+    assert!(table.within(Devices::ALL).eq(0..=u16::MAX));
+    table.free(machine.memory());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -34,7 +35,6 @@ pub enum Answer {
     Lost,
 }
 
-#[derive(Debug)]
 pub struct State {
     pub features: u64,
     /// The configuration by offsets.
@@ -49,10 +49,14 @@ pub struct State {
     pub faults: VecDeque<([u8; FAULT_BYTES], usize)>,
     /// Bytes of an endpoint's properties.
     pub properties: Vec<u8>,
+    /// Events on another CPU while the next request is under way.
+    pub meanwhile: Option<Meanwhile>,
 }
 
+pub type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// A device with domains from [`DOMAIN`] on and addresses of 32 bits behind a transport.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Scripted(Arc<Mutex<State>>);
 
 impl Scripted {
@@ -75,6 +79,7 @@ impl Scripted {
             returned: false,
             faults: VecDeque::new(),
             properties: Vec::new(),
+            meanwhile: None,
         })))
     }
 
@@ -165,6 +170,10 @@ impl Transport for Scripted {
     }
 
     fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), IommuError> {
+        let meanwhile = self.state().meanwhile.take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         let mut state = self.state();
         state.seen.push(decode(request));
         let tail = answer.len() - TAIL_BYTES;

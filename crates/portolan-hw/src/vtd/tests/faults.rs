@@ -124,7 +124,7 @@ fn what_was_recorded_before_is_not_reported() {
     for _ in 0..5 {
         machine.record(0x1000, 2 << 32 | 9);
     }
-    machine.unit().raise(fsts::PFO | fsts::IQE, 0);
+    machine.unit().raise(fsts::PFO | fsts::IQE | fsts::ICE | fsts::ITE, 0);
     let unit = machine.enable(legacy()).unwrap();
     assert_eq!(next(&unit), None);
     assert_eq!(machine.reg32(reg::FSTS) & 0x73, 0);

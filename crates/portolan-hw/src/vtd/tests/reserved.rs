@@ -16,6 +16,7 @@ use crate::chassis::tests::suite::Driven;
 use crate::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
 use crate::vtd::INTERRUPTS;
+use portolan_spec::vtd::reg;
 
 fn one(start: u64, last: u64) -> Reserved {
     let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
@@ -135,6 +136,33 @@ fn devices_at_work_reach_their_memory_from_enable_on_and_nothing_else() {
     assert_eq!(machine.write(STREAM, 0x10_0000), Some(0x10_0000));
     assert_eq!(machine.read(STREAM, 0x11_0000), None);
     assert_eq!(machine.read(StreamId::new(0x0333), 0x10_0000), None);
+    drop(unit);
+}
+
+/// Each device's context: its domain and its tables.
+#[test]
+fn devices_at_work_share_tables_if_their_memory_is_the_same_and_only_then() {
+    let machine = new_machine(CAP, ECAP);
+    let mut config = config(&[(0x10_0000, 0x10_ffff)]);
+    let [same, other] = [0x0110, 0x0118].map(StreamId::new);
+    for (stream, start) in [(same, 0x10_0000), (other, 0x30_0000)] {
+        let region = one(start, start + 0xffff).region;
+        config.reserved.add(Reserved::one(stream, region)).unwrap();
+    }
+    let unit = machine.enable(config).unwrap();
+    for (stream, reached) in
+        [(STREAM, [true, false]), (same, [true, false]), (other, [false, true])]
+    {
+        let of = [0x10_8000, 0x30_8000].map(|at| machine.read(stream, at).is_some());
+        assert_eq!(of, reached, "{stream}");
+    }
+    let contexts = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
+    let context = |stream: StreamId| {
+        let at = contexts + 16 * u64::from(stream.get() & 0xff);
+        [machine.word(at), machine.word(at + 8)]
+    };
+    assert_eq!(context(STREAM), context(same));
+    assert_ne!(context(STREAM), context(other));
     drop(unit);
 }
 

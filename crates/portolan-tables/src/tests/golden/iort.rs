@@ -70,6 +70,22 @@ fn iort_identifiers_are_followed() {
 }
 
 #[test]
+fn a_way_has_the_width_of_the_component_at_which_it_begins() {
+    let mut bytes = iort_bytes();
+    let width = |bytes: &[u8], at: usize, input| {
+        let iort = Iort::parse(bytes).unwrap();
+        let node = iort.nodes().nth(at).unwrap().unwrap();
+        iort.resolve_from(&node, input).unwrap().unwrap().address_lg2
+    };
+    assert_eq!((width(&bytes, 3, 0x42), width(&bytes, 4, 5)), (Some(48), Some(40)));
+    // An SMMU before another has none, and a root complex of the first revision.
+    assert_eq!(width(&bytes, 2, 0xff), None);
+    bytes[ROOT as usize + 3] = 0;
+    reseal(&mut bytes);
+    assert_eq!(width(&bytes, 3, 0x42), None);
+}
+
+#[test]
 fn iort_references_to_nothing() {
     let good = iort_bytes();
     let segment = PciSegment::new(2);

@@ -19,6 +19,8 @@ mod foreign;
 mod memory;
 mod platform;
 mod reach;
+#[cfg(test)]
+mod tests;
 mod trusted;
 
 pub use buffer::{
