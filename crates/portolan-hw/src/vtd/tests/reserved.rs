@@ -154,7 +154,7 @@ fn devices_at_work_share_tables_if_their_memory_is_the_same_and_only_then() {
         [(STREAM, [true, false]), (same, [true, false]), (other, [false, true])]
     {
         let of = [0x10_8000, 0x30_8000].map(|at| machine.read(stream, at).is_some());
-        assert_eq!(of, reached, "{stream}");
+        assert_eq!(of, reached, "{stream:?}");
     }
     let contexts = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
     let context = |stream: StreamId| {

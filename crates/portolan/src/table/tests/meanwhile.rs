@@ -113,6 +113,10 @@ fn a_leaf_table_that_a_neighbour_emptied_meanwhile_is_used_again() {
     });
     pay_for(&table, &mut owed.lock());
     assert_eq!((mapped(&table), table.pages()), (Vec::from([0, 1, 2]), 4));
+    // Another neighbour comes and goes.
+    map(&table, pages(3, 8));
+    pay_for(&table, &mut unmap(&table, pages(3, 8)));
+    assert_eq!(mapped(&table), [0, 1, 2], "gone with the neighbour's pages");
     pay_for(&table, &mut unmap(&table, pages(0, 3)));
     assert_eq!((mapped(&table), table.pages()), (Vec::new(), 3));
 }
