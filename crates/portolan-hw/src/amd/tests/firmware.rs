@@ -13,7 +13,7 @@ use portolan::table::Access;
 
 use super::machine::{Amd, new_machine};
 use super::{STREAM, config};
-use crate::amd::device_table::DeviceTable;
+use crate::amd::tables::DeviceTable;
 use crate::amd::{Config, StreamSettings};
 use crate::chassis::tests::suite::Driven;
 use crate::reservations::{Ignored, Reserved};
