@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use portolan::iommu::{Attach as _, Awaited, Domain as _, DomainError, Iommu as _, IommuError};
+use portolan::iommu::{Attach as _, Awaited, DomainError, Iommu as _, IommuError};
 use portolan::table::TableMapError;
 
 use super::kit::*;
@@ -202,29 +202,6 @@ fn a_device_that_denies_a_domain_is_an_error_in_time() {
     assert_eq!(sync(&domain, &mut owed), Err(IommuError::Refused { code }));
     sync(&domain, &mut owed).unwrap();
     assert_eq!(device.take(), [untold(0x1000, 0x1000); 2]);
-}
-
-/// Whatever the answer: nothing is owed about a domain that is not there.
-#[test]
-fn a_request_during_which_the_last_endpoint_left_needs_no_other() {
-    for answer in [Answer::Status(0), Answer::Status(REFUSED), Answer::Unwritten] {
-        let device = Scripted::new();
-        let (_unit, domain) = device.attached();
-        mapped(&device, &domain, 0x8000, 0x1000);
-        let mut owed = map(&domain, 0x1000, 0x1000);
-        domain.absorb(&mut owed, &mut unmap(&domain, 0x8000, 0x1000)).unwrap();
-        let leaves = Arc::clone(&domain);
-        device.state().meanwhile = Some(Box::new(move || leaves.lost_endpoint()));
-        device.answer(&[answer; 2]);
-        assert_eq!(sync(&domain, &mut owed), Ok(()), "{answer:?}");
-        assert_eq!(device.take(), [told(0x1000, 0x1000), untold(0x8000, 0x1000)]);
-        // Both are as a domain without endpoints has them.
-        assert_eq!(found(&domain, 0x1000), Some(0x1000 + MEMORY));
-        let _free = map(&domain, 0x8000, 0x1000);
-        domain.gained_endpoint();
-        domain.replay().unwrap();
-        assert_eq!(device.take(), [told(0x1000, 0x1000), told(0x8000, 0x1000)]);
-    }
 }
 
 /// The device may have carried the request out for the domain that was, or for the one that is.
