@@ -360,10 +360,7 @@ fn tried(bytes: &[u8]) -> Option<String> {
 #[test]
 fn tables_that_end_anywhere_do_not_panic() {
     for table in ["dmar", "ivrs", "iort"].into_iter().flat_map(tables) {
-        // Every table at a few places of its own, so that all places come up somewhere.
-        let step = table.bytes.len() / 24 + 1;
-        let first = table.name.bytes().map(usize::from).sum::<usize>() % step;
-        for length in (first..table.bytes.len()).step_by(step) {
+        for length in 0..table.bytes.len() {
             let mut cut = table.bytes[..length].to_vec();
             tried(&cut);
             if length >= 36 {
