@@ -216,7 +216,7 @@ fn container(window: Window, queue: Arc<Queue>) -> Container {
     let (context, quirks) = (InvalTag::new(1), Quirks::default());
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let options = IoasOptions { window, ..IoasOptions::default() };
-    Ioas::new(domain, Machine, options, simulated())
+    Ioas::new(domain, Machine, options, simulated()).unwrap()
 }
 
 fn pages(first: u64, count: u64) -> IovaRange {

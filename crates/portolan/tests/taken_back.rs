@@ -147,6 +147,7 @@ impl Machine {
         let options = IoasOptions::default();
         let container =
             Ioas::new(domain.clone(), TellingCpus(LoomCpus::new(3)), options, simulated());
+        let container = container.unwrap();
         let owner = std::sync::Arc::new(Owner::default());
         let region = RegionOptions {
             range: page(0).hull(page(pages - 1)),

@@ -196,7 +196,7 @@ impl Bench {
         let cpus = Arc::new(SpinCpus::new(1, Wall(Instant::now()), current));
         let options = IoasOptions::default();
         let container =
-            Arc::new(Ioas::new(Arc::new(domain()?), cpus.clone(), options, no_device()));
+            Arc::new(Ioas::new(Arc::new(domain()?), cpus.clone(), options, no_device())?);
         let region = RegionOptions {
             range,
             access: Access::READ | Access::WRITE,

@@ -85,7 +85,7 @@ fn rig(backing: Backing, hold: Residency<'_>) -> (Arc<GuestMemory>, Arc<Domain>,
     let current: fn() -> CpuId = || CpuId::new(0);
     let cpus = SpinCpus::new(1, Looks(AtomicU64::new(0)), current);
     let options = IoasOptions { window: Window::Page, ..IoasOptions::default() };
-    let container = Ioas::new(domain.clone(), cpus, options, crate::sys::kernel());
+    let container = Ioas::new(domain.clone(), cpus, options, crate::sys::kernel()).unwrap();
     let region =
         RegionOptions { range: guest.range().unwrap(), access: Access::READ | Access::WRITE, hold };
     container.add_region(&region, guest.clone()).unwrap();

@@ -2,6 +2,9 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
+use alloc::sync::Arc;
+use core::fmt;
+
 use thiserror::Error;
 
 use super::account::LimitReached;
@@ -11,6 +14,23 @@ use crate::addr::{Iova, IovaRange};
 use crate::iommu::{DomainError, DomainUnmapError, IommuError};
 use crate::platform::Nanos;
 use crate::table::Access;
+
+/// Error of making a container: another one, or a [`DmaSpace`](crate::dma::DmaSpace), has the addresses of the
+/// domain ([`Domain::claim`](crate::iommu::Domain::claim)).
+#[derive(Error)]
+#[error("another space has the addresses of the domain")]
+pub struct DomainClaimed<D, P> {
+    /// The domain that was handed in.
+    pub domain: Arc<D>,
+    /// The CPUs that were handed in.
+    pub cpus: P,
+}
+
+impl<D, P> fmt::Debug for DomainClaimed<D, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DomainClaimed").finish_non_exhaustive()
+    }
+}
 
 /// Error of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -46,7 +46,8 @@ mod tests;
 pub use account::{LimitReached, Limited, Limits, Usage};
 pub use dirty::DirtyDomain;
 pub use error::{
-    FaultError, InvalidateError, ReadDirtyError, RecoverError, RegionError, RemoveError,
+    DomainClaimed, FaultError, InvalidateError, ReadDirtyError, RecoverError, RegionError,
+    RemoveError,
 };
 pub use fill::{Already, FaultRequest, Mapped};
 pub use nested::{FirstStage, Guest, Nested};

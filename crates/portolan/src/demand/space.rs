@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use super::account::{Counters, Limited, Limits, Quantity, Usage};
 use super::debt::{Debts, Generation, Unpaid};
-use super::error::{RecoverError, RegionError, RemoveError};
+use super::error::{DomainClaimed, RecoverError, RegionError, RemoveError};
 use super::owner::Pager;
 use super::premap::{Detector, Window};
 use super::region::{Region, RegionOptions, Residency, SlotPhase};
@@ -45,7 +45,7 @@ impl Default for IoasOptions {
 ///
 /// ```no_run
 /// # use portolan::addr::IovaRange;
-/// # use portolan::demand::{Ioas, IoasOptions, Pager, RegionError, RegionOptions, Residency};
+/// # use portolan::demand::{Ioas, IoasOptions, Pager, RegionOptions, Residency};
 /// # use portolan::iommu::Domain;
 /// # use portolan::platform::{Platform, TrustedBase};
 /// # use portolan::table::Access;
@@ -53,17 +53,17 @@ impl Default for IoasOptions {
 /// /// A guest's memory, of which a device reaches a part from the time on at which it asks for it.
 /// fn guest<D: Domain, O: Pager, P: Platform>(
 ///     domain: Arc<D>, memory: O, range: IovaRange, platform: P, base: TrustedBase,
-/// ) -> Result<Ioas<D, O, P>, RegionError> {
-///     let space = Ioas::new(domain, platform, IoasOptions::default(), base);
+/// ) -> Option<Ioas<D, O, P>> {
+///     let space = Ioas::new(domain, platform, IoasOptions::default(), base).ok()?;
 ///     let (access, hold) = (Access::READ | Access::WRITE, Residency::OnDemand);
-///     space.add_region(&RegionOptions { range, access, hold }, memory)?;
-///     Ok(space)
+///     space.add_region(&RegionOptions { range, access, hold }, memory).ok()?;
+///     Some(space)
 /// }
 /// ```
 ///
 /// *Locking.* Methods may be called from any CPU. While a lock is held nothing is waited for,
-/// mapped, unmapped or allocated, and the owner is not called. No other code maps in the domain
-/// where regions are.
+/// mapped, unmapped or allocated, and the owner is not called. No other space has the domain
+/// meanwhile; code that maps in it by itself leaves the regions alone.
 #[derive(Debug)]
 pub struct Ioas<D: Domain, O: Pager, P: Cpus> {
     pub(super) domain: Arc<D>,
@@ -88,8 +88,21 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     /// and take it back once the domain's sync says so.
     ///
     /// *Context.* Task.
-    pub fn new(domain: Arc<D>, cpus: P, options: IoasOptions, _base: TrustedBase) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`DomainClaimed`], with domain and CPUs: a domain has one space at a time, for good if its last one went
+    /// before its addresses were quiet.
+    pub fn new(
+        domain: Arc<D>,
+        cpus: P,
+        options: IoasOptions,
+        _base: TrustedBase,
+    ) -> Result<Self, DomainClaimed<D, P>> {
+        // Nothing fails after this; the container gives it back.
+        if !domain.claim().take() {
+            return Err(DomainClaimed { domain, cpus });
+        }
+        Ok(Self {
             domain,
             cpus,
             options,
@@ -101,7 +114,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
             mapped: Quantity::new(Limited::Mapped, options.limits.mapped),
             leaving: Quantity::new(Limited::Mapped, u64::MAX),
             counters: Counters::default(),
-        }
+        })
     }
 
     /// The domain.
@@ -296,7 +309,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
 }
 
 impl<D: Domain, O: Pager, P: Cpus> Drop for Ioas<D, O, P> {
-    /// Removes all regions. Memory that cannot be made quiet stays pinned.
+    /// Removes all regions. Memory that cannot be made quiet stays pinned, and the domain gets no
+    /// other space.
     ///
     /// *Context.* Task.
     fn drop(&mut self) {
@@ -304,6 +318,10 @@ impl<D: Domain, O: Pager, P: Cpus> Drop for Ioas<D, O, P> {
         while let Some(region) = from.and_then(|from| self.next_region(from)) {
             from = region.range.last().checked_add(1);
             let _ = self.remove_region(region.range.start());
+        }
+        let quiet = self.debts.newest().is_none();
+        if quiet && self.regions.with(|regions| regions.is_empty()) {
+            self.domain.claim().give_back();
         }
     }
 }

@@ -2,7 +2,7 @@
 //! domain for which there is no promise.
 
 use portolan::addr::{IovaRange, PhysRange};
-use portolan::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, Unreached};
+use portolan::demand::{DomainClaimed, Frames, Ioas, IoasOptions, Pager, PopulateError, Unreached};
 use portolan::iommu::Domain;
 use portolan::platform::Cpus;
 use portolan::table::Access;
@@ -27,7 +27,9 @@ fn let_go(pager: &Anywhere, at: IovaRange) {
     pager.unpin(at);
 }
 
-fn container<D: Domain, P: Cpus>(domain: Arc<D>, cpus: P, pager: Anywhere) -> Ioas<D, Anywhere, P> {
+type Made<D, P> = Result<Ioas<D, Anywhere, P>, DomainClaimed<D, P>>;
+
+fn container<D: Domain, P: Cpus>(domain: Arc<D>, cpus: P) -> Made<D, P> {
     Ioas::new(domain, cpus, IoasOptions::default())
 }
 

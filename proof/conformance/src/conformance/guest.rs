@@ -187,6 +187,7 @@ impl<'m, M: Machine> GuestDevice<'m, M> {
         let cpu: fn() -> CpuId = || CpuId::new(0);
         let cpus = Cpus::new(1, Still::default(), cpu);
         let second = Ioas::new(scene.on.domain.clone(), cpus, IoasOptions::default(), simulated());
+        let second = must("a space", second)?;
         let region = RegionOptions { range, access: RW, hold: Residency::OnDemand };
         must("a region", second.add_region(&region, HostPager(ram.clone())))?;
         let second = Arc::new(second);

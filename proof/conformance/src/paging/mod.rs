@@ -210,7 +210,7 @@ fn one_round<H: Hardware + 'static>(
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let options = IoasOptions { window: window(round), ..IoasOptions::default() };
     let container = Ioas::new(domain.clone(), cpus.clone(), options, simulated());
-    let container = Arc::new(container);
+    let container = Arc::new(container.expect("a domain without another space"));
     let devices = PagingDevices { owed: Arc::default(), tally: tally.clone() };
     let dispatcher = dispatcher(&cpus, &devices);
     let world = Arc::new(FrameWorld::new(cpus.clone(), seed));

@@ -182,7 +182,8 @@ fn memory_of_the_process_is_mapped_when_a_device_asks_for_it() {
     let memory = HostMemory::new(64 * 4096, Backing::Anonymous, Base::Host).unwrap();
     let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
     let options = IoasOptions { window: Window::Page, ..IoasOptions::default() };
-    let ioas = Arc::new(Ioas::new(domain.clone(), Process, options, crate::sys::kernel()));
+    let ioas = Ioas::new(domain.clone(), Process, options, crate::sys::kernel());
+    let ioas = Arc::new(ioas.unwrap());
     let region = RegionOptions {
         range: guest.range().unwrap(),
         access: Access::READ | Access::WRITE,

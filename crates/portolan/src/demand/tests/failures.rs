@@ -8,6 +8,7 @@ use super::std;
 use crate::addr::{Iova, StreamId};
 use crate::demand::{Already, FaultError, IoasOptions, ReadDirtyError, RecoverError, Window};
 use crate::inval::Caching;
+use crate::iommu::Domain as _;
 use crate::iopf::{Group, Handler, Permissions, RawPageRequest, RequestKind, Response, StallTag};
 
 #[test]
@@ -62,6 +63,20 @@ fn devices_are_told() {
     rig.hardware.broken.store(0, Ordering::Relaxed);
     assert_eq!(ask(&[7], Permissions::READ), Response::Success);
     rig.audit(16);
+}
+
+#[test]
+fn a_domain_is_free_again_once_its_container_is_gone_and_quiet() {
+    for (broken, stays_claimed) in [(0, false), (1, true)] {
+        let rig = Rig::new(IoasOptions::default(), 64);
+        rig.region(16);
+        rig.fault(3).unwrap();
+        assert!(rig.domain.claim().is_taken());
+        rig.hardware.broken.store(broken, Ordering::Relaxed);
+        let Rig { container, domain, .. } = rig;
+        drop(container);
+        assert_eq!(domain.claim().is_taken(), stays_claimed);
+    }
 }
 
 /// A map's own debt is not paid: a device that asks again is not told that all is there until it

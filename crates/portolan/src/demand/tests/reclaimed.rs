@@ -92,7 +92,8 @@ impl Machine {
         let (one, two) = (domain(1), domain(2));
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Hand(hardware.clone()), current));
-        let container = Ioas::new(one.clone(), cpus, IoasOptions::default(), simulated());
+        let options = IoasOptions::default();
+        let container = Ioas::new(one.clone(), cpus, options, simulated()).unwrap();
         let options =
             RegionOptions { range: pages_at(0, 512), access: BOTH, hold: Residency::OnDemand };
         container.add_region(&options, Arc::new(Memory::default())).unwrap();

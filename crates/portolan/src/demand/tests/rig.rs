@@ -206,7 +206,7 @@ impl Rig {
         let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Hand(hardware.clone()), current));
-        let container = Ioas::new(domain.clone(), cpus, options, simulated());
+        let container = Ioas::new(domain.clone(), cpus, options, simulated()).unwrap();
         Self {
             hardware,
             memory: Arc::new(Memory::default()),

@@ -1,8 +1,11 @@
-//! Two spaces for the addresses of one domain.
+//! Two spaces for the addresses of one domain, or a space and a container of regions.
+
+use alloc::sync::Arc;
 
 use super::buffers::{nothing, unowned};
 use super::rig::{Cpus, Rig, Space};
 use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange};
+use crate::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, Unreached};
 use crate::dma::{Constraints, DmaSpace, Policy, SpaceError, SpaceOptions};
 use crate::iommu::BoundDomain;
 use crate::table::Access;
@@ -30,6 +33,43 @@ fn a_second_space_of_a_domain_is_refused_until_the_first_is_gone() {
     let refused = make(&cpus, last, &options).err();
     assert_eq!(refused, Some(SpaceError::Claimed));
     assert!(next.domain.claim().is_taken());
+}
+
+/// An owner without memory.
+#[derive(Debug)]
+struct NoMemory;
+
+impl Pager for NoMemory {
+    fn populate(&self, at: IovaRange, _: Access, _: &mut Frames) -> Result<(), PopulateError> {
+        Err(PopulateError::Absent { iova: at.start() })
+    }
+
+    fn pin(&self, at: IovaRange, access: Access, frames: &mut Frames) -> Result<(), PopulateError> {
+        self.populate(at, access, frames)
+    }
+
+    fn unpin(&self, _: &Unreached) {}
+}
+
+#[test]
+fn a_domain_has_a_space_or_a_container_and_never_both() {
+    let rig = Rig::policy(Policy::Deferred);
+    let domain = rig.domain.upgrade().unwrap();
+    let options = SpaceOptions::default();
+    let container = |cpus: &Cpus| {
+        Ioas::<_, NoMemory, _>::new(domain.clone(), cpus.clone(), IoasOptions::default(), nothing())
+    };
+    let refused = container(&rig.cpus).unwrap_err();
+    assert!(Arc::ptr_eq(&refused.domain, &domain));
+    drop(refused);
+    let [other, last] = [rig.bound(), rig.bound()];
+    let Rig { cpus, space, .. } = rig;
+    drop(space);
+    let first = container(&cpus).unwrap();
+    assert!(container(&cpus).is_err());
+    assert_eq!(make(&cpus, other, &options).err(), Some(SpaceError::Claimed));
+    drop(first);
+    make(&cpus, last, &options).unwrap();
 }
 
 #[test]

@@ -202,7 +202,7 @@ pub(super) struct Rig {
     pub memory: Memory,
     pub cpus: Cpus,
     pub space: Arc<Space>,
-    domain: Weak<Domain>,
+    pub domain: Weak<Domain>,
 }
 
 pub(super) struct Setup {

@@ -120,7 +120,7 @@ fn container<D: Domain + 'static>(
     range: IovaRange,
 ) -> Result<Served> {
     let options = IoasOptions { window, ..IoasOptions::default() };
-    let container = Arc::new(Ioas::new(domain, clock, options, simulated()));
+    let container = Arc::new(Ioas::new(domain, clock, options, simulated())?);
     let region =
         RegionOptions { range, access: Access::READ | Access::WRITE, hold: Residency::OnDemand };
     container.add_region(&region, Contiguous)?;
