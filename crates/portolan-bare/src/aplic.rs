@@ -8,7 +8,7 @@
 
 use portolan::addr::PhysRange;
 use portolan::platform::Mmio;
-use portolan_hw::firmware::fdt::DeviceTree;
+use portolan_tables::fdt::DeviceTree;
 
 use crate::imsic::Place;
 use crate::tree;

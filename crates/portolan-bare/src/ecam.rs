@@ -8,8 +8,8 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
-use portolan_hw::firmware::fdt::{DeviceTree, Node};
 use portolan_tables::TableError;
+use portolan_tables::fdt::{DeviceTree, Node};
 use portolan_tables::sdt::{HEADER_BYTES, Sdt};
 
 use crate::tree;

@@ -8,7 +8,7 @@
 
 use portolan::addr::PhysAddr;
 use portolan::iommu::MsiMessage;
-use portolan_hw::firmware::fdt::{DeviceTree, Node};
+use portolan_tables::fdt::{DeviceTree, Node};
 
 use crate::tree;
 

@@ -58,7 +58,7 @@ pub mod pci;
 pub mod ticks;
 pub mod tree;
 
-pub use portolan_hw::firmware::fdt;
+pub use portolan_tables::fdt;
 
 #[cfg(target_arch = "riscv64")]
 pub use hardware::OwnFile;

@@ -9,7 +9,7 @@
 use core::num::NonZeroU64;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan_hw::firmware::fdt::{self, DeviceTree, Node};
+use portolan_tables::fdt::{self, DeviceTree, Node};
 
 /// String with which a PCI host states that it is compatible.
 pub(crate) const PCI_HOST: &str = "pci-host-ecam-generic";

@@ -10,7 +10,7 @@
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
 //! [`virtio`] virtio-iommu, [`amd`] AMD-Vi and [`riscv`] the RISC-V IOMMU. [`tables`] reads the
-//! firmware tables of a machine's units, [`firmware`] device trees; [`reservations`] has the addresses
+//! firmware tables of a machine's units, and device trees; [`reservations`] has the addresses
 //! that they reserve for streams.
 //!
 //! [`interrupt`] has the common parts of units that remap interrupts.
@@ -29,7 +29,6 @@ extern crate std;
 pub mod amd;
 mod at_work;
 mod chassis;
-pub mod firmware;
 pub mod ids;
 pub mod interrupt;
 mod iommu;
@@ -44,6 +43,9 @@ pub mod smmuv3;
 mod table_bytes;
 pub mod tegra_smmu;
 pub mod topology;
+#[cfg(test)]
+#[path = "../../portolan-tables/src/tests/tree_bytes.rs"]
+mod tree_bytes;
 pub mod virtio;
 pub mod vtd;
 

@@ -1,6 +1,7 @@
 //! Checked little-endian reads from a part of a table.
 
 use super::TableError;
+use crate::counted;
 
 /// The number that up to eight bytes are, the lowest first.
 pub(super) fn number(bytes: &[u8]) -> u64 {
@@ -59,6 +60,7 @@ impl<'a> Bytes<'a> {
 
     pub(super) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], TableError> {
         let part = self.part(at, N)?;
+        counted::add(N);
         part.data.try_into().map_err(|_| TableError::Truncated { offset: part.at, needed: N })
     }
 

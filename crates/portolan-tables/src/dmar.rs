@@ -16,8 +16,8 @@ use portolan::addr::PciSegment;
 mod reserved;
 mod scope;
 
-pub use reserved::ReservedRegions;
-pub use scope::{PathStep, Scope, ScopeKind, Scopes};
+pub use reserved::MemoryBlock;
+pub use scope::{PathScope, PathStep, Scope, ScopeKind, Scopes};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"DMAR";

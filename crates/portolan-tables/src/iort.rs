@@ -18,6 +18,7 @@ pub use node::{
 };
 pub use path::Resolved;
 pub use reserved::ReservedRegions;
+pub(crate) use reserved::regions;
 
 use super::TableError;
 use super::bytes::Bytes;

@@ -12,6 +12,7 @@
 
 mod entry;
 mod memory;
+mod orders;
 mod unit;
 
 pub use entry::{
@@ -19,13 +20,14 @@ pub use entry::{
     SystemManagement, Uid,
 };
 pub use memory::{Memory, MemoryKind, ReservedRegions};
+pub use orders::UnitOrders;
 pub use unit::{Device, Ivhd, UnitFlags};
 
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
 use super::walk::{End, Walk};
-use crate::reserved::Streams;
+use crate::reserved::{Reserved, Streams};
 use portolan::addr::{PciSegment, RequesterId};
 
 /// Signature of the table.
@@ -168,8 +170,17 @@ impl<'a> Ivrs<'a> {
     ///
     /// Items are errors where a block of the table is wrong, or its memory is wider than
     /// [`Ivrs::physical_lg2`]; the walk goes on behind it as [`Blocks`] does.
-    pub fn reserved(&self, segment: PciSegment, streams: Streams) -> ReservedRegions<'a> {
+    pub fn reserved(&self, segment: PciSegment, streams: Streams) -> ReservedRegions<Blocks<'a>> {
         ReservedRegions::new(self.blocks(), segment, streams, self.physical_lg2())
+    }
+
+    /// As [`Ivrs::reserved`], by `blocks` of the table that have been read, for all streams.
+    pub(crate) fn memory_of(
+        &self,
+        blocks: impl Iterator<Item = Result<Block<'a>, TableError>>,
+        segment: PciSegment,
+    ) -> impl Iterator<Item = Result<Reserved, TableError>> {
+        ReservedRegions::new(blocks, segment, Streams::ALL, self.physical_lg2())
     }
 }
 
@@ -256,11 +267,13 @@ impl Units<'_> {
             Ok(Block::Ivhd(other)) => Some(other),
             _ => None,
         });
-        let better = |other: &Ivhd<'_>| {
-            let same = (other.segment, other.requester) == (unit.segment, unit.requester);
-            let earlier = other.level == unit.level && other.offset < unit.offset;
-            same && (other.level > unit.level || earlier)
-        };
-        !others.into_iter().any(|other| better(&other))
+        !others.into_iter().any(|other| is_better(&other, unit))
     }
+}
+
+/// Tells if `other` is a block of the same unit that says more of it, or as much before `unit`.
+pub(crate) fn is_better(other: &Ivhd<'_>, unit: &Ivhd<'_>) -> bool {
+    let same = (other.segment, other.requester) == (unit.segment, unit.requester);
+    let earlier = other.level == unit.level && other.offset < unit.offset;
+    same && (other.level > unit.level || earlier)
 }

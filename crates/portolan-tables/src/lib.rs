@@ -6,11 +6,13 @@
 //! identifiers, the notion of memory that devices go on using ([`reserved`]), and that of entries which
 //! count for more than a unit's registers ([`overrides`]).
 //!
-//! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
-//! walk ends, and each error has its offset in the table. Structures of unknown kind are passed
+//! [`describe`] walks a table, or a device tree ([`fdt`]), once, and keeps what it says of units in one form.
+//!
+//! Nothing is trusted: each length is checked before a byte is read, every
+//! walk ends, and each error has its offset in the table. The readers of tables take no heap memory. Structures of unknown kind are passed
 //! over and counted. Not supported: finding the tables (the embedder has them from its loader).
 //!
-//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
+//! *Context.* Interrupt: nothing waits; a lookup walks the table.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -20,15 +22,22 @@ extern crate alloc;
 extern crate std;
 
 mod bytes;
+pub mod claim;
+pub mod counted;
+pub mod describe;
 pub mod dmar;
+pub mod fdt;
+pub mod imsic;
 pub mod iort;
 pub mod ivrs;
+pub mod madt;
 pub mod overrides;
 pub mod reserved;
 pub mod rimt;
 pub mod sdt;
 pub mod viot;
 mod walk;
+pub mod wires;
 
 #[cfg(test)]
 mod tests;

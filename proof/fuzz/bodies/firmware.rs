@@ -1,10 +1,10 @@
 //! Firmware's tables and device trees: all that is said in them is read, and put together.
 
 use portolan::addr::{PciFunction, PciSegment, RequesterId};
-use portolan_hw::firmware::fdt::DeviceTree;
 use portolan_hw::topology::Topology;
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_tables::dmar::{Dmar, Structure};
+use portolan_tables::fdt::DeviceTree;
 use portolan_tables::iort::{Body, Iort};
 use portolan_tables::ivrs::Ivrs;
 use portolan_tables::rimt::Rimt;

@@ -5,7 +5,7 @@
 use core::ptr::NonNull;
 
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan_hw::firmware::fdt;
+use portolan_tables::fdt;
 
 use super::Registers;
 

@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::platform::{Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
-use portolan_hw::firmware::fdt::DeviceTree;
 use portolan_hw::topology::{Topology, TopologyError};
 use portolan_tables::TableError;
+use portolan_tables::fdt::DeviceTree;
 use thiserror::Error;
 
 use super::cpus::Cpus;

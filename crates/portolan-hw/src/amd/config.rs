@@ -13,12 +13,10 @@ use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
 
 use crate::interrupt::Remapping;
-use crate::reservations::{Ignored, Reservations, Reserved, Streams};
+use crate::reservations::{Ignored, Reservations};
 use portolan_spec::amd::entry;
 use portolan_spec::amd::reg::control;
-use portolan_tables::ivrs::{
-    Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
-};
+use portolan_tables::ivrs::{Devices, Passes, Settings, SystemManagement, UnitFlags, UnitOrders};
 
 /// Settings of a unit.
 ///
@@ -89,43 +87,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Takes over the settings by `table` of `unit`, which is one of its units, and of the streams
-    /// of its segment. Memory of a device with an alias is the alias' as well, whose entry counts.
+    /// Takes over firmware's `orders` for the unit and for the streams of its segment. Memory of a device
+    /// with an alias is the alias' as well, whose entry counts.
     ///
     /// # Errors
     /// The first error of the table. All the rest is taken over nevertheless.
-    pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Ivhd<'_>) -> Result<(), Ignored> {
-        self.flags = Some(unit.flags);
-        let found = table.reserved(unit.segment, Streams::ALL);
-        let mut result = self.reserved.read(found);
-        for entry in unit.entries() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    result = result.and(Err(error.into()));
-                    continue;
-                }
-            };
-            let source = match entry.kind {
-                EntryKind::Alias(source) => Some(Devices::one(source)),
-                _ => None,
-            };
-            if let Some(source) = source {
-                // Errors of the table were reported before.
-                let found = table.reserved(unit.segment, entry.devices.streams());
-                let streams = source.streams();
-                let of_source = found.flatten().map(|of| Ok(Reserved { streams, ..of }));
-                result = result.and(self.reserved.read(of_source));
-            }
-            let settings = entry.settings;
-            // Firmware lists an I/O APIC and a timer at one requester, with settings for the I/O
-            // APIC only.
-            if settings != Settings::default() {
-                let both = [Some(entry.devices), source].into_iter().flatten();
-                self.streams.extend(both.map(|streams| StreamSettings { streams, settings }));
-            }
-        }
-        result
+    pub fn honour(&mut self, orders: &UnitOrders) -> Result<(), Ignored> {
+        self.flags = Some(orders.flags);
+        let own = self.reserved.read(orders.reserved.iter().copied());
+        let of_aliases = self.reserved.read(orders.of_aliases.iter().copied().map(Ok));
+        let streams = orders.streams.iter();
+        self.streams
+            .extend(streams.map(|&(streams, settings)| StreamSettings { streams, settings }));
+        let damage = orders.damage.map_or(Ok(()), |error| Err(error.into()));
+        own.and(of_aliases).and(damage)
     }
 }
 

@@ -24,11 +24,11 @@ pub(crate) use tables::CONTEXT;
 mod tests;
 
 pub use crate::chassis::PageRequestEvent;
-pub use config::InterruptFiles;
 pub use config::{Config, Messages, Signal};
 pub use control::refusal;
 pub use control::{CommandKind, Counts};
 pub use events::{CounterError, Event, EventCounter};
 pub use features::{Features, Has};
+pub use portolan_tables::imsic::InterruptFiles;
 pub use queue::RiscvQueue;
 pub use unit::{FirstDomain, RiscvIommu, SecondDomain};

@@ -6,9 +6,25 @@ use alloc::vec::Vec;
 
 use portolan::addr::PhysRange;
 
+use portolan_tables::claim::Claim;
+
+use super::pci::PciTree;
 use super::remark::Remark;
 use super::survey::{Place, Survey};
 use super::{EnableError, TopologyError};
+
+/// Tells if the devices that a claim names are there. Ranges name any functions in them; without a tree all
+/// are taken to be there.
+fn is_there(claim: &Claim, tree: &PciTree) -> bool {
+    match claim {
+        Claim::NoSuchPath { .. } => tree.nodes().is_empty(),
+        Claim::Function(at) => tree.nodes().is_empty() || tree.node(*at).is_some(),
+        Claim::Behind(at) => {
+            tree.nodes().is_empty() || tree.node(*at).is_some_and(|node| node.is_bridge())
+        }
+        _ => true,
+    }
+}
 
 impl Survey {
     /// Remarks on errors in units and bridges.
@@ -24,7 +40,7 @@ impl Survey {
                 remarks.push(Remark::Reserved { unit, left_out });
             }
             for claim in &unit.claims {
-                if !claim.is_there(self.tree()) {
+                if !is_there(claim, self.tree()) {
                     let (unit, claim) = (number, *claim);
                     remarks.push(Remark::NotThere { unit, claim });
                 }
@@ -40,7 +56,7 @@ impl Survey {
     pub fn refused(&self, unit: usize) -> Option<EnableError> {
         let of = self.units().get(unit)?;
         let refused = match of.place {
-            Place::Nowhere(at) => super::window(at, 0).err(),
+            Place::Nowhere(at) => Some(super::enable::no_registers(at)),
             Place::Damaged => self.damage().map(Into::into),
             _ => of.refused,
         };

@@ -9,6 +9,7 @@ use super::pci::VirtualFunctions;
 use crate::amd::NotAnIommu;
 use crate::interrupt::ApicMode;
 use portolan_tables::TableError;
+use portolan_tables::describe::UnitKind;
 use portolan_tables::viot::Viommu;
 
 /// Error of firmware's tables of units.
@@ -32,9 +33,6 @@ pub enum TopologyError {
     /// A table is damaged.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// No memory for a copy of the table.
-    #[error("no memory for a copy of the table")]
-    Memory,
     /// The function may be a virtual one, and which unit serves it cannot be told.
     #[error("virtual functions of {} make no sense", .0.physical)]
     VirtualFunctions(VirtualFunctions),
@@ -75,6 +73,12 @@ pub enum EnableError {
         one: usize,
         /// The other.
         other: usize,
+    },
+    /// No driver for the unit is compiled in: it is a feature of this crate.
+    #[error("no driver for {} is compiled in", kind.name())]
+    NoDriver {
+        /// Its register interface.
+        kind: UnitKind,
     },
     /// An SMMU of version 1 or 2 of a model that is not known.
     #[error("the SMMU at {start} is of the unknown model {model}", start = window.start())]

@@ -14,13 +14,9 @@ use portolan::dma::{Constraints, Copying, Device, DeviceError};
 use portolan::iommu::DeviceTlb;
 use portolan::platform::{AllMemory, Platform};
 
+use super::enable::Enabled;
 use super::remark::Remark;
-use super::{Enabled, Iommus, Kind, OpenError, Served, Survey, Topology, tree};
-use portolan_tables::dmar::Dmar;
-use portolan_tables::ivrs::{Info, Ivrs};
-
-/// Flag of DMAR: firmware wants DMA to be remapped from the start.
-const OPT_IN: u8 = 1 << 2;
+use super::{Iommus, OpenError, Served, Survey, Topology};
 
 /// Words of the embedder on devices from outside.
 #[derive(Clone, Debug, Default)]
@@ -68,12 +64,7 @@ impl Topology {
     /// devices from outside behind their IOMMU even if it passes all others through
     /// (DMA_CTRL_PLATFORM_OPT_IN of DMAR, DmaRemapSup of IVRS). Other tables cannot say so.
     pub fn wants_dma_protection(&self) -> bool {
-        match self.kind {
-            Kind::Dmar => Dmar::parse(&self.table).is_ok_and(|table| table.flags() & OPT_IN != 0),
-            Kind::Ivrs => Ivrs::parse(&self.table)
-                .is_ok_and(|table| table.info().contains(Info::REMAP_FROM_START)),
-            Kind::Iort | Kind::Viot | Kind::Rimt | Kind::Tree => false,
-        }
+        self.description.wants_protection
     }
 
     /// Adds to `survey`, whose tree is complete, which functions are not trusted.
@@ -91,10 +82,7 @@ impl Topology {
             }
             None => Vec::new(),
         };
-        if self.kind == Kind::Tree {
-            let own = survey.note(tree::external_ports(&self.table));
-            ports.extend(own.unwrap_or_default());
-        }
+        ports.extend_from_slice(&self.description.external);
         survey.note_external(ports, self.external.trusted.clone());
     }
 }

@@ -11,16 +11,16 @@ use portolan::addr::PciFunction;
 use portolan::iommu::{InterruptSource, IommuDomains};
 use portolan::platform::Platform;
 
-use super::claim::Claim;
-use super::madt::IoApics;
+use super::join::followed;
 use super::{
-    EnableError, Iommus, Kind, Options, SenderError, Survey, Topology, TopologyError, Wire, dmar,
-    iort, ivrs, rimt as own, tree,
+    ConfigSpace, EnableError, Iommus, Options, SenderError, Survey, Topology, TopologyError, Wire,
 };
 use crate::interrupt::ApicMode;
 use crate::vtd::INTEL;
-use portolan_tables::dmar::Dmar;
+use portolan_tables::claim::Claim;
+use portolan_tables::describe::{RemappingOffer, RiscvWire, TableKind, UnitSettings};
 use portolan_tables::iort::Interrupts;
+use portolan_tables::madt::IoApics;
 use portolan_tables::rimt;
 
 /// A sender of interrupts that is no PCI device, by firmware's number of it.
@@ -69,10 +69,6 @@ pub enum FaultInterrupt {
     Absent,
 }
 
-/// Flags of DMAR: interrupts can be remapped; identifiers of 32 bits are not wanted.
-const REMAPS: u8 = 1;
-const NO_X2APIC: u8 = 1 << 1;
-
 /// Host bridges of Intel's 5500, X58 and 5520. Interrupts that are on their way while an entry is
 /// forgotten are lost, up to [`LAST_LOSING`] and in one more revision of X58 (Linux's
 /// `intel_remapping_check`).
@@ -112,32 +108,33 @@ impl Topology {
         &self,
         read: impl Fn(PciFunction, u16) -> Option<u32>,
     ) -> Option<ApicMode> {
-        match self.kind {
-            Kind::Dmar => {
-                let table = Dmar::parse(&self.table).ok()?;
-                let flags = table.flags();
-                let named = dmar::io_apics(&table, &read);
-                let works = self.are_named(&named) && !loses_interrupts(read);
-                (flags & REMAPS != 0 && works).then_some(match flags & NO_X2APIC {
-                    0 => ApicMode::X2Apic,
-                    _ => ApicMode::XApic,
-                })
-            }
-            // Each unit remaps; entries for identifiers of 32 bits are not written.
-            Kind::Ivrs => {
-                let named = ivrs::io_apics(&self.table).filter(|named| !named.is_empty())?;
-                self.are_named(&named).then_some(ApicMode::XApic)
-            }
-            // Destinations are places of harts among those that the tree's IMSIC interrupts.
-            Kind::Tree => tree::remaps(&self.table).ok()?.then_some(ApicMode::X2Apic),
-            Kind::Iort | Kind::Viot | Kind::Rimt => None,
-        }
+        let description = &self.description;
+        let mode = match description.remapping {
+            RemappingOffer::None => return None,
+            RemappingOffer::XApic => ApicMode::XApic,
+            RemappingOffer::X2Apic => ApicMode::X2Apic,
+        };
+        let (named, loses) = match description.kind {
+            TableKind::Dmar => (self.io_apics_in_scopes(&read), loses_interrupts(&read)),
+            _ => (description.io_apics, false),
+        };
+        // Interrupts of another one would be lost, the timer's first.
+        let works = self.io_apics.is_none_or(|all| named.has_all(&all)) && !loses;
+        works.then_some(mode)
     }
 
-    /// Tells if the units know all I/O APICs of the machine, as far as those are known: interrupts
-    /// of another one would be lost, the timer's first.
-    fn are_named(&self, named: &IoApics) -> bool {
-        self.io_apics.is_none_or(|all| named.has_all(&all))
+    /// The I/O APICs of which the table gives the requester identifier, and the bridges on the way to which
+    /// have buses.
+    fn io_apics_in_scopes(&self, read: ConfigSpace<'_>) -> IoApics {
+        let mut found = IoApics::default();
+        for unit in &self.description.units {
+            for claim in followed(unit, read) {
+                if let Claim::IoApic(number, Some(_)) = claim {
+                    found.insert(number);
+                }
+            }
+        }
+        found
     }
 
     /// Refuses options that firmware does not offer.
@@ -159,15 +156,20 @@ impl Topology {
     }
 
     pub(super) fn fault_interrupt(&self, unit: usize) -> Result<FaultInterrupt, TopologyError> {
-        let found = match self.kind {
-            Kind::Dmar => Some(FaultInterrupt::Message),
-            Kind::Ivrs => ivrs::function(&self.table, unit)?.map(FaultInterrupt::Function),
-            Kind::Iort => iort::lines(&self.table, unit)?.map(FaultInterrupt::Lines),
-            Kind::Tree => tree::wire(&self.table, unit)?.map(FaultInterrupt::Wire),
-            Kind::Rimt => own::wire(&self.table, unit)?.map(FaultInterrupt::Global),
-            Kind::Viot => None,
+        let Some(unit) = self.description.units.get(unit) else {
+            return Ok(FaultInterrupt::Absent);
         };
-        Ok(found.unwrap_or(FaultInterrupt::Absent))
+        Ok(match &unit.settings {
+            UnitSettings::Damaged(error) => return Err((*error).into()),
+            UnitSettings::Vtd { .. } => FaultInterrupt::Message,
+            UnitSettings::AmdVi(amd) => FaultInterrupt::Function(amd.function),
+            UnitSettings::Riscv(riscv) => match riscv.wire {
+                Some(RiscvWire::Global(wire)) => FaultInterrupt::Global(wire),
+                Some(RiscvWire::Controller(wire)) => FaultInterrupt::Wire(wire),
+                None => FaultInterrupt::Absent,
+            },
+            _ => unit.lines().map_or(FaultInterrupt::Absent, FaultInterrupt::Lines),
+        })
     }
 }
 

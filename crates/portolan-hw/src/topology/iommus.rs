@@ -11,8 +11,8 @@ use portolan::dma::{
 use portolan::iommu::IommuDomains;
 use portolan::platform::{Nanos, Platform};
 
-use super::pci::PciTree;
-use super::{EnableError, Enabled, OpenError, Outcome, Served, Survey, Topology};
+use super::enable::{Enabled, Outcome};
+use super::{EnableError, OpenError, Served, Survey, Topology};
 use crate::chassis::Turn;
 
 /// Longest time that a caller waits until others have opened their devices.
@@ -182,8 +182,7 @@ impl<P: Platform> Iommus<P> {
 
     fn find(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, OpenError> {
         let read = |of, at| self.platform.pci_config(of, at);
-        let tree = self.survey.tree();
-        Ok(self.topology.find(tree, &read, function)?)
+        Ok(self.topology.find(&self.survey, &read, function)?)
     }
 
     /// The policy for a device behind `unit`, and the reason for it.
@@ -233,7 +232,7 @@ impl<P: Platform> Iommus<P> {
         let (unit, _) = self.find(function)?.ok_or(none)?;
         self.enabled(function, unit)?;
         let options = options.trusted_at_most(self.survey.trust(function));
-        let reach = self.topology.reach(function)?;
+        let reach = self.topology.reach(&self.survey, function)?;
         let within = reach.and_then(|reach| options.within(reach));
         let options = &within.ok_or(OpenError::NoAddress { function })?;
         let opened = self.groups.with((&self.platform, TURN), |groups| {
@@ -306,7 +305,7 @@ impl<P: Platform> Iommus<P> {
 
     /// The streams of `function` at its unit.
     pub(super) fn streams(&self, function: PciFunction) -> Served {
-        let find = |_: &PciTree, of| self.find(of).ok().flatten();
+        let find = |_: &Survey, of| self.find(of).ok().flatten();
         self.survey.serving(function, find).0
     }
 }

@@ -7,55 +7,52 @@
 //! * [`Survey`]: both put together, with remarks on entries that make no sense.
 //! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
 //!
-//! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 by a device
+//! Sources: those of [`portolan_tables`]. Not supported: SMMUv2 by a device
 //! tree (an embedder enables it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.
 
 mod check;
-mod claim;
-mod dmar;
+mod chipset;
+mod enable;
 mod error;
 mod external;
 mod interrupts;
 mod iommus;
-mod iort;
-mod ivrs;
-mod madt;
+mod join;
 pub mod pci;
 mod remark;
-mod rimt;
-mod riscv;
+mod serve;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod viot;
 
-pub use claim::{Claim, ClaimUid};
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus};
+pub use portolan_tables::claim::{Claim, ClaimUid};
+pub use portolan_tables::wires::Wire;
 pub use remark::Remark;
 pub use survey::{Place, ReachedBy, Served, Survey, SurveyedUnit, UnitKind};
-pub use tree::Wire;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{IovaRange, PciFunction, StreamId};
 use portolan::inval::CombineOptions;
-use portolan::iommu::{IommuDomains, IommuError, ReservedRegion};
-use portolan::platform::{Platform, RawMemory};
+use portolan::iommu::{IommuError, ReservedRegion};
+use portolan::platform::Platform;
+use portolan_tables::TableError;
+use portolan_tables::describe::{Description, TableKind};
+use portolan_tables::madt::IoApics;
+use portolan_tables::viot::Viommu;
 
 use crate::interrupt::Remapping;
-use crate::promise::{self, TrustedDescription};
+use crate::promise::TrustedDescription;
 use crate::reservations::Reserved;
-use crate::virtio::Transport;
+use crate::virtio::{self, Transport};
+use enable::Enabling;
 use external::External;
-use madt::IoApics;
-use pci::{PciOverrides, PciTree};
-use portolan_tables::TableError;
-use portolan_tables::sdt::Sdt;
-use portolan_tables::viot::Viommu;
+use pci::PciOverrides;
 
 /// Options of enabling units.
 ///
@@ -94,25 +91,13 @@ const MOST_UNITS: usize = 1024;
 /// Bytes that a table may have. Longer bytes are no table; walks of it end in time.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Kind of table: a machine has units of one architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Dmar,
-    Iort,
-    Ivrs,
-    Viot,
-    Rimt,
-    Tree,
-}
-
-/// Firmware's description of a machine's units. It holds a copy of the table, or of the device
-/// tree.
+/// A machine's units as firmware describes them, with the embedder's corrections. It holds no bytes of
+/// firmware's.
 ///
 /// *Context.* Task.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    kind: Kind,
-    table: Vec<u8>,
+    description: Description,
     /// Those that the machine has, if that was said.
     io_apics: Option<IoApics>,
     added: Vec<(PciFunction, ReservedRegion)>,
@@ -133,21 +118,16 @@ impl Topology {
         let mut found: Option<Self> = None;
         let mut io_apics = None;
         for table in tables {
-            let kind = match table.get(..4) {
-                Some(b"DMAR") => Kind::Dmar,
-                Some(b"IORT") => Kind::Iort,
-                Some(b"IVRS") => Kind::Ivrs,
-                Some(b"VIOT") => Kind::Viot,
-                Some(b"RIMT") => Kind::Rimt,
-                Some(b"APIC") => {
-                    io_apics = Some(IoApics::of(table));
-                    continue;
+            if table.starts_with(b"APIC") {
+                io_apics = Some(IoApics::of(table));
+            }
+            match (TableKind::of(table), &found) {
+                (None, _) => {}
+                (Some(_), None) => {
+                    is_short(table)?;
+                    found = Some(Self::of(Description::of_table(table)?)?);
                 }
-                _ => continue,
-            };
-            match found {
-                None => found = Some(Self::of(kind, table)?),
-                Some(_) => return Err(TopologyError::TwoTables),
+                (Some(_), Some(_)) => return Err(TopologyError::TwoTables),
             }
         }
         let found = found.ok_or(TopologyError::NoTable)?;
@@ -159,7 +139,8 @@ impl Topology {
     /// # Errors
     /// If it is none, or has neither an SMMU of version 3 nor a RISC-V IOMMU.
     pub fn from_device_tree(tree: &[u8]) -> Result<Self, TopologyError> {
-        Self::of(Kind::Tree, tree)
+        is_short(tree)?;
+        Self::of(Description::of_tree(tree).ok_or(TopologyError::NoTree)?)
     }
 
     /// Adds a region that firmware should have reserved for `function`: memory that it goes on
@@ -179,22 +160,9 @@ impl Topology {
         self
     }
 
-    /// The topology of one table, of which a copy is made.
-    fn of(kind: Kind, table: &[u8]) -> Result<Self, TopologyError> {
-        let length = table.len();
-        if length > MOST_BYTES {
-            let offset = 0;
-            return Err(TableError::Length { offset, length }.into());
-        }
-        let units = match kind {
-            Kind::Dmar => dmar::count(table),
-            Kind::Iort => iort::count(table),
-            Kind::Ivrs => ivrs::count(table),
-            Kind::Viot => viot::count(table),
-            Kind::Rimt => rimt::count(table),
-            Kind::Tree => tree::count(table),
-        };
-        match units? {
+    /// The topology by a description.
+    fn of(description: Description) -> Result<Self, TopologyError> {
+        match description.units.len() {
             0 => return Err(TopologyError::NoUnit),
             1..=MOST_UNITS => {}
             _ => {
@@ -202,12 +170,8 @@ impl Topology {
                 return Err(TableError::TooMany { offset, most }.into());
             }
         }
-        let mut copy = Vec::new();
-        copy.try_reserve_exact(length).map_err(|_| TopologyError::Memory)?;
-        copy.extend_from_slice(table);
         Ok(Self {
-            kind,
-            table: copy,
+            description,
             io_apics: None,
             added: Vec::new(),
             moved: Vec::new(),
@@ -239,24 +203,11 @@ impl Topology {
         read: impl Fn(PciFunction, u16) -> Option<u32>,
     ) -> Survey {
         let mut survey = Survey::default();
-        let described = match self.kind {
-            Kind::Dmar => dmar::survey(&self.table, &read, &mut survey),
-            Kind::Iort => iort::survey(&self.table, &mut survey),
-            Kind::Ivrs => ivrs::survey(&self.table, &mut survey),
-            Kind::Viot => viot::survey(&self.table, &mut survey),
-            Kind::Rimt => rimt::survey(&self.table, &mut survey),
-            Kind::Tree => tree::survey(&self.table, &mut survey),
-        };
-        survey.note(described);
-        if self.kind != Kind::Tree {
-            let summed = Sdt::parse(&self.table).map(drop);
-            survey.note(summed.map_err(TopologyError::from));
-        }
-        let find = |tree: &_, function| self.find(tree, &read, function).ok().flatten();
+        self.join(&read, &mut survey);
+        let find = |survey: &_, function| self.find(survey, &read, function).ok().flatten();
         survey.complete(overrides, &read, find);
         for &(function, region) in &self.added {
-            let found = self.find(survey.tree(), &read, function).ok().flatten();
-            match found {
+            match find(&survey, function) {
                 Some((unit, stream)) => survey.add(unit, Reserved::one(stream, region)),
                 None => survey.remark(Remark::AddedNowhere { function }),
             }
@@ -286,17 +237,31 @@ impl Topology {
         options: Options,
         description: TrustedDescription,
     ) -> Result<Iommus<P>, EnableError> {
+        self.enable_by(platform, options, description, |place, _| {
+            let error = IommuError::Unsupported;
+            Err(EnableError::Viommu { place, error })
+        })
+    }
+
+    /// Enables all units, those of virtio by `virtio`.
+    fn enable_by<P: Platform>(
+        self,
+        platform: P,
+        options: Options,
+        description: TrustedDescription,
+        virtio: impl Fn(Viommu, &P) -> enable::Outcome,
+    ) -> Result<Iommus<P>, EnableError> {
         self.offers(options, |of, at| platform.pci_config(of, at))?;
         let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
-        let by = &Enabling { platform: &platform, options, description, survey: &survey };
-        let units = match self.kind {
-            Kind::Dmar => dmar::enable(&self.table, by)?,
-            Kind::Iort => iort::enable(&self.table, by)?,
-            Kind::Ivrs => ivrs::enable(&self.table, by)?,
-            Kind::Viot => viot::without_transport(&self.table, &survey)?,
-            Kind::Rimt => rimt::enable(&self.table, by)?,
-            Kind::Tree => tree::enable(&self.table, by)?,
+        let enabling = Enabling {
+            platform: &platform,
+            options,
+            description,
+            topology: &self,
+            survey: &survey,
+            banks: Cell::new(0),
         };
+        let units = enabling.all(|place| virtio(place, &platform))?;
         Iommus::new(self, survey, platform, units)
     }
 
@@ -327,40 +292,13 @@ impl Topology {
         description: TrustedDescription,
         transport: impl Fn(Viommu) -> Result<T, IommuError>,
     ) -> Result<Iommus<P>, EnableError> {
-        if self.kind != Kind::Viot {
-            return self.enable(platform, options, description);
-        }
-        self.offers(options, |of, at| platform.pci_config(of, at))?;
-        let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
-        let units = viot::enable(&self.table, &platform, transport, &survey)?;
-        Iommus::new(self, survey, platform, units)
-    }
-
-    /// The number of the unit, in the order of the table, that serves `function`, and its stream
-    /// there; `None` if no unit does.
-    fn find(
-        &self,
-        tree: &PciTree,
-        read: ConfigSpace<'_>,
-        function: PciFunction,
-    ) -> Result<Option<(usize, StreamId)>, TopologyError> {
-        let mut moved = self.moved.iter().rev();
-        if let Some((_, to)) = moved.find(|(of, _)| *of == function) {
-            return Ok(Some(*to));
-        }
-        match self.kind {
-            Kind::Dmar => {
-                let named_by = tree.named_by(function, read);
-                let named_by = named_by.map_err(TopologyError::VirtualFunctions)?;
-                dmar::find(&self.table, read, function, named_by)
-            }
-            // The others name requester identifiers, of virtual functions too.
-            Kind::Iort => iort::find(&self.table, function),
-            Kind::Ivrs => ivrs::find(&self.table, function),
-            Kind::Viot => viot::find(&self.table, function),
-            Kind::Rimt => rimt::find(&self.table, function),
-            Kind::Tree => tree::find(&self.table, function),
-        }
+        self.enable_by(platform, options, description, |place, platform| {
+            let unit = transport(place).and_then(|queues| {
+                virtio::Viommu::start(queues, platform.clone(), virtio::Config::default())
+            });
+            let unit = unit.map_err(|error| EnableError::Viommu { place, error })?;
+            Ok(Arc::new(unit))
+        })
     }
 
     /// The addresses by which a function reaches its unit once that is enabled, as far as firmware and
@@ -374,80 +312,16 @@ impl Topology {
         if let Some(error) = survey.refused(unit) {
             return Err(OpenError::NotEnabled { function, unit, error });
         }
-        let reach = self.reach(function)?;
+        let reach = self.reach(survey, function)?;
         reach.ok_or(OpenError::NoAddress { function })
     }
+}
 
-    /// The addresses of `function` that arrive at its unit: buses and bridges on the way pass fewer on
-    /// than the unit could translate. `None` if those are none.
-    fn reach(&self, function: PciFunction) -> Result<Option<IovaRange>, TopologyError> {
-        match self.kind {
-            Kind::Iort => iort::reach(&self.table, function),
-            Kind::Tree => tree::reach(&self.table, function),
-            // They say nothing of it.
-            Kind::Dmar | Kind::Ivrs | Kind::Viot | Kind::Rimt => {
-                Ok(IovaRange::new(Iova::new(0), Iova::new(u64::MAX)))
-            }
-        }
+/// Checks that bytes may be a table or a tree.
+fn is_short(bytes: &[u8]) -> Result<(), TopologyError> {
+    let (offset, length) = (0, bytes.len());
+    if length > MOST_BYTES {
+        return Err(TableError::Length { offset, length }.into());
     }
-}
-
-/// Width of the numbers of streams up to `last`.
-fn streams_lg2(last: u32) -> u32 {
-    u32::BITS - last.leading_zeros()
-}
-
-/// Arguments with which units are enabled.
-struct Enabling<'p, P> {
-    platform: &'p P,
-    options: Options,
-    description: TrustedDescription,
-    survey: &'p Survey,
-}
-
-/// A unit that is enabled.
-type Enabled = Arc<dyn IommuDomains>;
-
-/// A unit of the table, or why it was not enabled.
-type Outcome = Result<Enabled, EnableError>;
-
-/// All `units` of a table, each enabled by `enable`, which is told of the embedder's additions to
-/// its reservations. A unit in whose place the survey shows another is not enabled.
-fn enable_all<U>(
-    units: impl Iterator<Item = Result<U, TopologyError>>,
-    survey: &Survey,
-    enable: impl Fn(U, &[Reserved]) -> Outcome,
-) -> Result<Vec<Outcome>, EnableError> {
-    let mut outcomes = Vec::new();
-    for (number, unit) in units.enumerate() {
-        outcomes.try_reserve(1).map_err(|_| EnableError::Memory)?;
-        outcomes.push(match (unit, survey.in_place_of(number)) {
-            (Ok(unit), None) => enable(unit, survey.added(number)),
-            (Ok(_), Some(shared)) => Err(shared),
-            (Err(error), _) => Err(error.into()),
-        });
-    }
-    Ok(outcomes)
-}
-
-/// The unit whose registers are at `window`, enabled by `enable` of its driver.
-fn enable_at<P: Platform, U: IommuDomains + 'static>(
-    by: &Enabling<'_, P>,
-    window: PhysRange,
-    enable: impl FnOnce(P::Registers, RawMemory<P>, P) -> Result<U, IommuError>,
-) -> Outcome {
-    let platform = by.platform;
-    let registers = promise::registers_of_unit(platform, window, by.description);
-    let registers = registers.ok_or(EnableError::NoRegisters { window })?;
-    let unit = enable(registers, promise::for_driver(platform), platform.clone());
-    let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
-    Ok(Arc::new(unit))
-}
-
-/// The registers of a unit: `bytes` from `base` on. They begin with a page, and not with the first one.
-fn window(base: PhysAddr, bytes: u64) -> Result<PhysRange, EnableError> {
-    let page = base.get() % PageSize::SIZE_4K.bytes() == 0 && base.get() != 0;
-    let found = PhysRange::from_len(base, bytes).filter(|_| page);
-    let window = PhysRange::page(base, PageSize::of_lg2(0));
-    found.ok_or(EnableError::NoRegisters { window })
+    Ok(())
 }

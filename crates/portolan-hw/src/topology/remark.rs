@@ -6,10 +6,10 @@
 use core::fmt;
 
 use portolan::addr::{PciFunction, PciSegment, PhysAddr};
+use portolan_tables::claim::Claim;
 use thiserror::Error;
 
 use super::TopologyError;
-use super::claim::Claim;
 use super::pci::{OddBridge, VirtualFunctions};
 use crate::reservations::LeftOut;
 use crate::vtd::tylersburg::RECOMMENDED_ENTRIES;

@@ -8,95 +8,22 @@
 //! *Context.* Task: it takes heap memory.
 
 use alloc::vec::Vec;
-use core::fmt;
 
-use portolan::addr::{
-    IovaRange, PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId,
-};
+use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
 use portolan::dma::Trust;
 use portolan::iommu::ReservedRegion;
 
-use super::claim::Claim;
 use super::pci::{ExternalPorts, Groups, PciNode, PciOverrides, PciTree, VirtualFunctions};
 use super::remark::Remark;
 use super::{ConfigSpace, EnableError, Topology, TopologyError};
 use crate::reservations::{Reservations, Reserved};
 use portolan_tables::TableError;
+use portolan_tables::claim::Claim;
+use portolan_tables::describe::MOST_CLAIMS;
+pub use portolan_tables::describe::{Place, ReachedBy, UnitKind};
 
-/// Claims that are kept of a table.
-const MOST_CLAIMS: usize = 1 << 16;
 /// Segments whose functions are looked for.
 const MOST_SEGMENTS: usize = 64;
-
-/// The register interface of a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum UnitKind {
-    /// Intel VT-d.
-    Vtd,
-    /// AMD-Vi.
-    AmdVi,
-    /// Arm SMMU, version 1 or 2; those of version 1 are refused.
-    Smmu,
-    /// Arm SMMU, version 3.
-    SmmuV3,
-    /// RISC-V IOMMU.
-    Riscv,
-    /// virtio-iommu.
-    Virtio,
-}
-
-impl UnitKind {
-    /// Its usual name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Vtd => "VT-d",
-            Self::AmdVi => "AMD-Vi",
-            Self::Smmu => "SMMUv1 or v2",
-            Self::SmmuV3 => "SMMUv3",
-            Self::Riscv => "RISC-V IOMMU",
-            Self::Virtio => "virtio-iommu",
-        }
-    }
-}
-
-/// Place of a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Place {
-    /// Its registers.
-    Registers(PhysRange),
-    /// It is a PCI function.
-    Function(PciFunction),
-    /// The registers of its transport begin here.
-    Device(PhysAddr),
-    /// Address at which no registers can be.
-    Nowhere(PhysAddr),
-    /// The table is damaged where it may describe the unit.
-    Damaged,
-}
-
-impl Place {
-    /// The registers from `base` on, if they can be there.
-    pub(super) fn of(base: PhysAddr, bytes: u64) -> Self {
-        match super::window(base, bytes) {
-            Ok(registers) => Self::Registers(registers),
-            Err(_) => Self::Nowhere(base),
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Registers(window) => write!(f, "registers at {window}"),
-            Self::Function(function) => write!(f, "PCI function {function}"),
-            Self::Device(at) => write!(f, "transport at {at}"),
-            Self::Nowhere(at) => write!(f, "said to be at {at}, where no registers can be"),
-            Self::Damaged => f.write_str("the table is damaged there"),
-        }
-    }
-}
 
 /// One unit.
 #[derive(Clone, Debug)]
@@ -113,29 +40,12 @@ pub struct SurveyedUnit {
     pub limits: Vec<ReachedBy>,
     /// Addresses reserved for its streams.
     pub reserved: Reservations,
+    /// The buses behind the bridges that it serves.
+    pub(super) buses: Vec<(PciFunction, (u8, u8))>,
     /// Reservations of it that the embedder added.
     pub(super) added: Vec<Reserved>,
     /// The reason for which it is not enabled, where the table tells it.
     pub(super) refused: Option<EnableError>,
-}
-
-/// A claim and the addresses of its devices that arrive at the unit: parts in between pass no
-/// others on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReachedBy {
-    /// The claim.
-    pub claim: Claim,
-    /// The addresses; `None` if there are none: the devices are refused.
-    pub addresses: Option<IovaRange>,
-}
-
-impl fmt::Display for ReachedBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.addresses {
-            Some(range) => write!(f, "{}: addresses {range}", self.claim),
-            None => write!(f, "{}: no address", self.claim),
-        }
-    }
 }
 
 /// One function of the tree and its streams.
@@ -213,25 +123,6 @@ impl Survey {
         self.remarks.push(remark);
     }
 
-    /// Returns the value of `found`, or adds a remark on its error.
-    pub(super) fn note<T>(&mut self, found: Result<T, TopologyError>) -> Option<T> {
-        found.map_err(|error| self.remark(Remark::Table(error))).ok()
-    }
-
-    /// Returns the unit of `found`; or adds a remark on its error, and a unit of which nothing is
-    /// known in its place.
-    pub(super) fn described<T>(
-        &mut self,
-        kind: UnitKind,
-        found: Result<T, TopologyError>,
-    ) -> Option<T> {
-        let unit = self.note(found);
-        if unit.is_none() {
-            self.unit(kind, Place::Damaged, None);
-        }
-        unit
-    }
-
     /// Adds a unit; returns its number.
     pub(super) fn unit(
         &mut self,
@@ -246,6 +137,7 @@ impl Survey {
             claims: Vec::new(),
             limits: Vec::new(),
             reserved: Reservations::default(),
+            buses: Vec::new(),
             added: Vec::new(),
             refused: None,
         });
@@ -259,35 +151,25 @@ impl Survey {
         }
     }
 
-    /// Tells if no more claims are kept.
-    pub(super) fn is_full(&self) -> bool {
-        self.claims >= MOST_CLAIMS
-    }
-
     pub(super) fn claim(&mut self, unit: usize, claim: Claim) {
-        if self.is_full() {
-            return;
-        }
-        self.claims += 1;
-        if let Some(unit) = self.units.get_mut(unit) {
+        if let Some(unit) = self.units.get_mut(unit).filter(|_| self.claims < MOST_CLAIMS) {
+            self.claims += 1;
             unit.claims.push(claim);
         }
     }
 
-    /// Adds that only `addresses` of a claim arrive at a unit.
-    pub(super) fn limit(&mut self, unit: usize, claim: Claim, addresses: Option<IovaRange>) {
-        let one = ReachedBy { claim, addresses };
-        if addresses.is_none() {
-            self.remark(Remark::NoAddress { unit, claim });
-        }
-        let unit = self.units.get_mut(unit);
-        if let Some(unit) = unit.filter(|unit| unit.limits.last() != Some(&one)) {
-            unit.limits.push(one);
+    /// Adds the buses behind a bridge that a unit serves, if it has some.
+    pub(super) fn leads_to(&mut self, unit: usize, bridge: PciFunction, buses: Option<(u8, u8)>) {
+        if let (Some(unit), Some(buses)) = (self.units.get_mut(unit), buses) {
+            unit.buses.push((bridge, buses));
         }
     }
 
-    pub(super) fn astray(&mut self, claim: Claim) {
-        self.remark(Remark::Astray { claim });
+    /// Adds claims of which only some addresses arrive at a unit.
+    pub(super) fn limits(&mut self, unit: usize, limits: &[ReachedBy]) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.limits.extend_from_slice(limits);
+        }
     }
 
     /// Adds addresses reserved for streams of a unit.
@@ -327,7 +209,7 @@ impl Survey {
         &mut self,
         overrides: PciOverrides,
         read: impl Fn(PciFunction, u16) -> Option<u32>,
-        find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
+        find: impl Fn(&Self, PciFunction) -> Option<(usize, StreamId)>,
     ) {
         let mut segments = alloc::vec![PciSegment::new(0)];
         for unit in &self.units {
@@ -376,7 +258,7 @@ impl Survey {
     fn serve(
         &mut self,
         function: PciFunction,
-        find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
+        find: impl Fn(&Self, PciFunction) -> Option<(usize, StreamId)>,
     ) -> Served {
         let (served, elsewhere) = self.serving(function, find);
         for requester in elsewhere {
@@ -392,9 +274,9 @@ impl Survey {
     pub(super) fn serving(
         &self,
         function: PciFunction,
-        find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
+        find: impl Fn(&Self, PciFunction) -> Option<(usize, StreamId)>,
     ) -> (Served, Vec<RequesterId>) {
-        let own = find(&self.tree, function);
+        let own = find(self, function);
         let mut served = Served { function, unit: own.map(|(unit, _)| unit), streams: Vec::new() };
         let mut elsewhere = Vec::new();
         if own.is_none() {
@@ -402,7 +284,7 @@ impl Survey {
         }
         for requester in self.tree.requesters(function) {
             let segment = function.segment;
-            match find(&self.tree, PciFunction { segment, requester }) {
+            match find(self, PciFunction { segment, requester }) {
                 Some((unit, stream)) if Some(unit) == served.unit => {
                     if !served.streams.contains(&stream) {
                         served.streams.push(stream);
@@ -446,8 +328,8 @@ impl Survey {
             let places = virtuals.places();
             let places = places.filter(|at| self.tree.node(*at).is_none());
             places.map(move |at| {
-                topology.find(&self.tree, read, at)?;
-                let find = |tree: &_, of| topology.find(tree, read, of).ok().flatten();
+                topology.find(self, read, at)?;
+                let find = |survey: &_, of| topology.find(survey, read, of).ok().flatten();
                 Ok((virtuals, self.serving(at, find).0))
             })
         })

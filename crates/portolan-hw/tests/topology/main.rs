@@ -9,6 +9,7 @@ mod lies;
 mod limits;
 mod machine;
 mod old_smmu;
+mod once;
 mod riscv;
 mod told;
 mod two;

@@ -2,94 +2,91 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 8.4.
 //!
-//! *Context.* Interrupt, if the caller's function that finds buses may be called there.
+//! *Context.* Task: a block holds its scopes.
 
+use alloc::vec::Vec;
+
+use portolan::addr::{PciSegment, PhysRange, RequesterId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::{Dmar, Reserved as Block, Scope, ScopeKind, Structure, Structures};
+use super::{Dmar, PathScope, Reserved as Block, ScopeKind, Structure};
 use crate::TableError;
-use crate::reserved::{Reserved, Streams};
-use crate::reserved::{region, within};
-use portolan::addr::{PciSegment, RequesterId};
+use crate::reserved::{Reserved, Streams, region, within};
 
-impl<'a> Dmar<'a> {
+/// A block of memory, and the devices that go on using it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// The segment of the devices.
+    pub segment: PciSegment,
+    /// The memory.
+    pub range: PhysRange,
+    /// The devices, with an error where the list is damaged.
+    pub scopes: Vec<Result<PathScope, TableError>>,
+    /// Offset in the table of the memory's address.
+    offset: usize,
+    address_lg2: u32,
+}
+
+impl MemoryBlock {
+    /// The block with its scopes, copied, of a machine with addresses of so many bits.
+    pub fn of(block: &Block<'_>, address_lg2: u32) -> Self {
+        Self {
+            segment: block.segment,
+            range: block.range,
+            scopes: block.scopes.map(|scope| scope.map(|scope| PathScope::of(&scope))).collect(),
+            offset: block.offset.saturating_add(8),
+            address_lg2,
+        }
+    }
+
+    /// The memory as a region of each function that a scope names. `secondary_bus` says which bus a
+    /// bridge leads to now, as for [`PathScope::requester`]. Items are errors where a scope is wrong,
+    /// or the memory is wider than the machine's addresses.
+    pub fn regions<'b>(
+        &'b self,
+        mut secondary_bus: impl FnMut(RequesterId) -> Option<u8> + 'b,
+    ) -> impl Iterator<Item = Result<Reserved, TableError>> + 'b {
+        let memory = within(self.range, Some(self.address_lg2), self.offset);
+        self.scopes.iter().filter_map(move |scope| {
+            let scope = match scope {
+                Ok(scope) => scope,
+                Err(error) => return Some(Err(*error)),
+            };
+            let function = scope.requester(&mut secondary_bus);
+            let stream = function.filter(|_| scope.kind == ScopeKind::Endpoint)?.stream();
+            let kind = ReservedKind::Direct(Access::READ_WRITE);
+            Some(memory.map(|memory| Reserved::one(stream, region(memory, kind))))
+        })
+    }
+}
+
+impl Dmar<'_> {
     /// The memory that PCI functions go on using whose streams are among `streams`, function by
     /// function. `secondary_bus` says which bus a bridge leads to now, as for
     /// [`super::Scope::requester`].
     ///
     /// Regions may overlap. Items are errors where a structure of the table or a scope is wrong, or
-    /// memory is wider than [`Dmar::address_lg2`]; the walk goes on behind it as [`Structures`]
+    /// memory is wider than [`Dmar::address_lg2`]; the walk goes on behind it as [`super::Structures`]
     /// does.
-    pub fn reserved<F: FnMut(RequesterId) -> Option<u8>>(
+    pub fn reserved(
         &self,
         segment: PciSegment,
         streams: Streams,
-        secondary_bus: F,
-    ) -> ReservedRegions<'a, F> {
-        ReservedRegions {
-            structures: self.structures(),
-            segment,
-            streams,
-            address_lg2: self.address_lg2(),
-            current: None,
-            secondary_bus,
-        }
-    }
-}
-
-/// The regions of PCI functions. Errors are those of all structures.
-#[derive(Clone, Debug)]
-pub struct ReservedRegions<'a, F> {
-    structures: Structures<'a>,
-    segment: PciSegment,
-    streams: Streams,
-    address_lg2: u32,
-    /// Rest of a structure.
-    current: Option<Block<'a>>,
-    secondary_bus: F,
-}
-
-impl<F: FnMut(RequesterId) -> Option<u8>> ReservedRegions<'_, F> {
-    /// The stream that a scope names, if it is asked for.
-    fn named(&mut self, scope: Scope<'_>) -> Option<Streams> {
-        let function = scope.requester(&mut self.secondary_bus);
-        let stream = function.filter(|_| scope.kind == ScopeKind::Endpoint)?.stream();
-        self.streams.contains(stream).then_some(Streams::one(stream))
-    }
-}
-
-impl<F: FnMut(RequesterId) -> Option<u8>> Iterator for ReservedRegions<'_, F> {
-    type Item = Result<Reserved, TableError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let Some(block) = &mut self.current else {
-                match self.structures.next()? {
-                    Ok(Structure::Reserved(block)) if block.segment == self.segment => {
-                        self.current = Some(block);
-                    }
-                    Ok(_) => {}
-                    Err(error) => return Some(Err(error)),
-                }
-                continue;
+        mut secondary_bus: impl FnMut(RequesterId) -> Option<u8>,
+    ) -> impl Iterator<Item = Result<Reserved, TableError>> {
+        let address_lg2 = self.address_lg2();
+        self.structures().flat_map(move |structure| -> Vec<Result<Reserved, TableError>> {
+            let block = match structure {
+                Ok(Structure::Reserved(block)) if block.segment == segment => block,
+                Ok(_) => return Vec::new(),
+                Err(error) => return alloc::vec![Err(error)],
             };
-            let (memory, at) = (block.range, block.offset.saturating_add(8));
-            let scope = match block.scopes.next() {
-                Some(Ok(scope)) => scope,
-                Some(Err(error)) => return Some(Err(error)),
-                None => {
-                    self.current = None;
-                    continue;
-                }
-            };
-            if let Some(streams) = self.named(scope) {
-                let kind = ReservedKind::Direct(Access::READ_WRITE);
-                let checked = within(memory, Some(self.address_lg2), at);
-                return Some(
-                    checked.map(|memory| Reserved { streams, region: region(memory, kind) }),
-                );
-            }
-        }
+            let block = MemoryBlock::of(&block, address_lg2);
+            let found = block.regions(&mut secondary_bus);
+            found
+                .filter(|one| one.is_err() || one.is_ok_and(|one| streams.overlaps(one.streams)))
+                .collect()
+        })
     }
 }

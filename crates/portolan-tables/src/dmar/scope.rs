@@ -4,6 +4,8 @@
 //!
 //! *Context.* Interrupt: nothing here waits or allocates.
 
+use alloc::vec::Vec;
+
 use crate::TableError;
 use crate::bytes::Bytes;
 use crate::walk::{End, Walk};
@@ -57,6 +59,35 @@ impl<'a> Scope<'a> {
         })
     }
 
+    /// The requester at the end of the path. See [`PathScope::requester`].
+    pub fn requester(
+        &self,
+        secondary_bus: impl FnMut(RequesterId) -> Option<u8>,
+    ) -> Option<RequesterId> {
+        end_of(self.start_bus, self.path(), secondary_bus)
+    }
+}
+
+/// A scope that holds its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathScope {
+    /// Kind of the device.
+    pub kind: ScopeKind,
+    /// The number that [`ScopeKind::IoApic`], [`ScopeKind::Timer`] and [`ScopeKind::Named`] have.
+    pub enumeration: u8,
+    /// The bus on which the path begins.
+    pub start_bus: u8,
+    /// Bridges, and the device at the end.
+    pub path: Vec<PathStep>,
+}
+
+impl PathScope {
+    /// The scope with its path, copied. *Context.* Task.
+    pub fn of(scope: &Scope<'_>) -> Self {
+        let Scope { kind, enumeration, start_bus, .. } = *scope;
+        Self { kind, enumeration, start_bus, path: scope.path().collect() }
+    }
+
     /// The requester at the end of the path. `secondary_bus` says which bus a bridge leads to now,
     /// for a path that passes one.
     ///
@@ -64,21 +95,29 @@ impl<'a> Scope<'a> {
     /// bridge that `secondary_bus` does not know.
     pub fn requester(
         &self,
-        mut secondary_bus: impl FnMut(RequesterId) -> Option<u8>,
+        secondary_bus: impl FnMut(RequesterId) -> Option<u8>,
     ) -> Option<RequesterId> {
-        let mut bus = self.start_bus;
-        let mut at = None;
-        for step in self.path() {
-            if let Some(bridge) = at {
-                bus = secondary_bus(bridge)?;
-            }
-            if step.device > 31 || step.function > 7 {
-                return None;
-            }
-            at = Some(RequesterId::of(bus, step.device, step.function));
-        }
-        at
+        end_of(self.start_bus, self.path.iter().copied(), secondary_bus)
     }
+}
+
+fn end_of(
+    start_bus: u8,
+    path: impl Iterator<Item = PathStep>,
+    mut secondary_bus: impl FnMut(RequesterId) -> Option<u8>,
+) -> Option<RequesterId> {
+    let mut bus = start_bus;
+    let mut at = None;
+    for step in path {
+        if let Some(bridge) = at {
+            bus = secondary_bus(bridge)?;
+        }
+        if step.device > 31 || step.function > 7 {
+            return None;
+        }
+        at = Some(RequesterId::of(bus, step.device, step.function));
+    }
+    at
 }
 
 /// The scopes of a structure. A wrong length ends the walk with an error.

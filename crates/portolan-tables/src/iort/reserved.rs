@@ -49,6 +49,8 @@ struct Current<'a> {
     kind: ReservedKind,
     mappings: Mappings<'a>,
     offset: usize,
+    /// Offset of the unit of the last mapping.
+    target: usize,
     /// Streams of the last mapping, and the ranges that are left for them.
     at: Option<(Streams, MemoryRanges<'a>)>,
 }
@@ -61,6 +63,7 @@ impl<'a> Current<'a> {
         Some(Self {
             kind: meaning(&node, &memory),
             memory,
+            target: 0,
             mappings: node.mappings,
             offset: node.offset,
             at: None,
@@ -68,9 +71,13 @@ impl<'a> Current<'a> {
     }
 
     /// The streams that come out of the next mapping to the unit, if there is one.
-    fn next_streams(&mut self, unit: usize) -> Option<Result<Streams, TableError>> {
-        let to_unit = |mapping: &Mapping| usize::try_from(mapping.target) == Ok(unit);
+    fn next_streams(&mut self, unit: Option<usize>) -> Option<Result<Streams, TableError>> {
+        let to_unit = |mapping: &Mapping| {
+            let target = usize::try_from(mapping.target).ok();
+            unit.is_none() || target == unit
+        };
         let mapping = self.mappings.find(to_unit)?;
+        self.target = usize::try_from(mapping.target).unwrap_or(usize::MAX);
         let above = match mapping.single {
             Single::Single => 0,
             Single::Range => mapping.count_minus_one,
@@ -86,8 +93,12 @@ impl<'a> Current<'a> {
         )
     }
 
-    /// The next region for some of `wanted`.
-    fn next(&mut self, unit: usize, wanted: Streams) -> Option<Result<Reserved, TableError>> {
+    /// The next region for some of `wanted`, of any unit if `unit` says none.
+    fn next(
+        &mut self,
+        unit: Option<usize>,
+        wanted: Streams,
+    ) -> Option<Result<Reserved, TableError>> {
         loop {
             if let Some((streams, ranges)) = &mut self.at {
                 if let Some(range) = ranges.next() {
@@ -111,6 +122,18 @@ impl<'a> Current<'a> {
     }
 }
 
+/// The regions of `node`, if it reserves memory, each with the offset of its unit.
+pub(crate) fn regions(
+    node: Node<'_>,
+) -> impl Iterator<Item = (usize, Result<Reserved, TableError>)> {
+    let mut current = Current::of(node);
+    core::iter::from_fn(move || {
+        let current = current.as_mut()?;
+        let region = current.next(None, Streams::ALL)?;
+        Some((current.target, region))
+    })
+}
+
 /// Kind of the memory of a node.
 fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
     let mut access = Access::READ_WRITE;
@@ -130,7 +153,7 @@ impl Iterator for ReservedRegions<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(current) = &mut self.current {
-                if let Some(found) = current.next(self.unit, self.streams) {
+                if let Some(found) = current.next(Some(self.unit), self.streams) {
                     return Some(found);
                 }
             }

@@ -9,8 +9,8 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
+use super::Block;
 use super::entry::Devices;
-use super::{Block, Blocks};
 use crate::TableError;
 use crate::bytes::Bytes;
 use crate::reserved::{Reserved, Streams};
@@ -101,16 +101,16 @@ pub(super) fn parse(bytes: Bytes<'_>) -> Result<Memory, TableError> {
 
 /// The regions of devices. Errors are those of all blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservedRegions<'a> {
-    blocks: Blocks<'a>,
+pub struct ReservedRegions<B> {
+    blocks: B,
     segment: PciSegment,
     streams: Streams,
     physical_lg2: Option<u32>,
 }
 
-impl<'a> ReservedRegions<'a> {
+impl<B> ReservedRegions<B> {
     pub(super) fn new(
-        blocks: Blocks<'a>,
+        blocks: B,
         segment: PciSegment,
         streams: Streams,
         physical_lg2: Option<u32>,
@@ -119,7 +119,7 @@ impl<'a> ReservedRegions<'a> {
     }
 }
 
-impl Iterator for ReservedRegions<'_> {
+impl<'a, B: Iterator<Item = Result<Block<'a>, TableError>>> Iterator for ReservedRegions<B> {
     type Item = Result<Reserved, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -2,3 +2,5 @@
 
 mod fuzz;
 pub(crate) mod golden;
+#[allow(dead_code)]
+pub(crate) mod tree_bytes;

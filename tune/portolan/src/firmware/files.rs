@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use portolan_hw::firmware::fdt::{self, DeviceTree};
+use portolan_tables::fdt::{self, DeviceTree};
 use portolan_tables::sdt::Tables;
 
 /// The tables that describe IOMMUs.

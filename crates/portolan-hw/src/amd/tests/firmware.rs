@@ -270,7 +270,7 @@ fn what_the_table_says_of_a_unit_is_taken_over() {
     let unit = table.units().next().unwrap().unwrap();
     let mut config = config();
     config.reserved.believe(described());
-    assert!(config.honour(&table, &unit).is_err());
+    assert!(config.honour(&table.orders(&unit)).is_err());
     let machine = new_machine();
     let _unit = machine.enable(config).unwrap();
     assert_eq!(machine.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9);

@@ -99,7 +99,7 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let unit = table.units().next().unwrap().unwrap();
     let mut config = config();
     config.reserved.believe(described());
-    let said = config.honour(&table, &unit);
+    let said = config.honour(&table.orders(&unit));
     assert!(matches!(said, Err(Ignored::Table(_))), "{said:?}");
     let machine = new_machine();
     let unit = machine.enable(config).unwrap();

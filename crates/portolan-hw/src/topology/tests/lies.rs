@@ -67,12 +67,11 @@ fn a_function_that_an_undamaged_unit_names_is_served() {
     let named = drhd(0, 0xfed9_0000, &[endpoint(0, 3, 0)]);
     let table = dmar(38, 0, &[short, named, drhd(1, 0xfed9_1000, &[])]);
     let topology = Topology::from_acpi([&table[..]]).unwrap();
-    let tree = PciTree::default();
-    let found = |function| topology.find(&tree, &|_, _| None, function);
+    let survey = survey(&table, &Fake::default());
+    let found = |function| topology.find(&survey, &|_, _| None, function);
     assert_eq!(found(at(0, 3, 0)).unwrap().map(|(unit, _)| unit), Some(1));
     // The damaged one may have named it.
     assert!(found(at(0, 4, 0)).is_err());
-    let survey = survey(&table, &Fake::default());
     assert_eq!(survey.units().len(), 3);
     assert_eq!(survey.units()[0].place, Place::Damaged);
 }

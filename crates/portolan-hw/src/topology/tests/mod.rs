@@ -4,10 +4,12 @@ mod build;
 mod io_apics;
 mod lies;
 mod machines;
+mod rimt;
 mod riscv_trees;
 mod tree_work;
 mod trees;
 mod tylersburg;
+mod viot;
 mod virtual_functions;
 
 pub(super) use super::pci::tests::{Fake, Has, Is};

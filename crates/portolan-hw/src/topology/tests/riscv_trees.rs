@@ -4,11 +4,12 @@
 use portolan::addr::PciFunction;
 
 use super::build::{at, is};
-use crate::firmware::fdt::tests::Builder;
+
 use crate::interrupt::ApicMode;
 use crate::topology::pci::PciOverrides;
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::{FaultInterrupt, Survey, Topology, Wire};
+use crate::tree_bytes::Builder;
 
 /// QEMU's `virt` with `iommu-sys=on,aia=aplic-imsic`, as far as its IOMMU goes: one hart, its IMSIC, the
 /// APLIC, the unit, the PCI host, whose map says each requester twice, and memory.

@@ -7,10 +7,11 @@ use std::vec::Vec;
 use portolan::addr::{IovaRange, PciFunction, PciSegment, RequesterId};
 
 use super::build::{at, is};
-use crate::firmware::fdt::tests::Builder;
+
 use crate::topology::pci::PciOverrides;
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::{Survey, Topology, TopologyError};
+use crate::tree_bytes::Builder;
 
 /// A tree with one SMMU below the root, a PCI host whose first bus it serves from stream 0x1000 on, and
 /// one behind a bus of its own, for the second host and for a device.
@@ -153,7 +154,8 @@ fn with_ranges(of_host: Option<&[u32]>, of_bus: Option<&[u32]>) -> Vec<u8> {
 fn dma_ranges_of_the_nearest_bus_say_which_addresses_arrive() {
     let reach = |of_host, of_bus| {
         let topology = Topology::from_device_tree(&with_ranges(of_host, of_bus)).unwrap();
-        let range = topology.reach(PciFunction::of(0, 3, 0)).unwrap();
+        let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
+        let range = topology.reach(&survey, PciFunction::of(0, 3, 0)).unwrap();
         range.map(|range: IovaRange| (range.start().get(), range.last().get()))
     };
     let all = Some((0, u64::MAX));

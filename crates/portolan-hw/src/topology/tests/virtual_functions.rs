@@ -55,7 +55,7 @@ fn unit(before: &Fake, now: &Fake, of: PciFunction) -> Result<Option<usize>, Top
     let table = table();
     let topology = Topology::from_acpi([&table[..]]).unwrap();
     let found = topology.survey(PciOverrides::KNOWN, |of, at| before.read(of, at));
-    let found = topology.find(found.tree(), &|of, at| now.read(of, at), of)?;
+    let found = topology.find(&found, &|of, at| now.read(of, at), of)?;
     Ok(found.map(|(unit, stream)| {
         assert_eq!(stream, of.requester.stream(), "{of} is known by its own");
         unit
@@ -203,8 +203,8 @@ fn a_virtual_function_behind_amd_vi_is_known_by_its_own_identifier() {
     let topology = Topology::from_acpi([&table[..]]).unwrap();
     let fake = machine(1, CARDS, INSIDES);
     let read = |of, at| fake.read(of, at);
-    let tree = fake.tree(PciOverrides::KNOWN);
-    let of = |function| topology.find(&tree, &read, function).unwrap();
+    let survey = topology.survey(PciOverrides::KNOWN, read);
+    let of = |function| topology.find(&survey, &read, function).unwrap();
     let virtual_function = at(1, 16, 0);
     let stream = StreamId::new(0x180);
     assert_eq!(of(virtual_function), Some((0, stream)));

@@ -5,8 +5,8 @@
 
 use super::bus::{Bus, registers};
 use super::{Described, Unit};
-use crate::firmware::fdt::Node;
-use crate::riscv::InterruptFiles;
+use crate::fdt::Node;
+use crate::imsic::InterruptFiles;
 
 /// Position of a group's number in addresses, if the tree says nothing.
 const GROUP_SHIFT: u32 = 24;

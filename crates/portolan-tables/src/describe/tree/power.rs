@@ -7,7 +7,7 @@
 use alloc::collections::BTreeMap;
 
 use super::Described;
-use crate::firmware::fdt::Node;
+use crate::fdt::Node;
 
 /// A node that clocks come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

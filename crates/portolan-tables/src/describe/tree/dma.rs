@@ -8,7 +8,7 @@
 use portolan::addr::{Iova, IovaRange};
 
 use super::bus::{Bus, number};
-use crate::firmware::fdt::Node;
+use crate::fdt::Node;
 
 /// Ranges of a bus that are looked at.
 const MOST_RANGES: usize = 256;

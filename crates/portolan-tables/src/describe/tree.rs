@@ -10,34 +10,27 @@
 mod bus;
 mod carveouts;
 mod dma;
-mod imsic;
+mod files;
 mod power;
-mod riscv;
-mod wires;
 
-pub use wires::Wire;
+pub use bus::Window;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use portolan::addr::{
-    IovaRange, PciFunction, PciSegment, PhysAddr, PhysRange, RequesterId, StreamId,
-};
-use portolan::platform::Platform;
+use portolan::addr::{IovaRange, PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 
-use super::claim::Claim;
-use super::remark::Remark;
-use super::survey::{Place, Survey, UnitKind};
 use super::{
-    EnableError, Enabling, FirmwareMemory, Outcome, TopologyError, enable_all, enable_at, iort,
-    streams_lg2, window,
+    Description, HostDescription, Note, Place, RemappingOffer, RiscvSettings, RiscvWire,
+    SmmuV3Settings, TableKind, UnitDescription, UnitKind, UnitSettings,
 };
-use crate::firmware::fdt::{DeviceTree, Node};
-use crate::smmuv3::{Config, Features, RegisterPages, Smmu};
-use bus::{Bus, Window, okay, registers};
+use crate::claim::Claim;
+use crate::fdt::{DeviceTree, Node};
+use crate::overrides::CoherencyOverride;
+use crate::wires::{self, Wire};
+use bus::{Bus, okay, registers};
 use carveouts::Carveout;
-use imsic::Imsic;
-use portolan_tables::overrides::CoherencyOverride;
+use files::Imsic;
 use power::ClockSource;
 
 /// Buses between a device and the root, at most.
@@ -57,7 +50,7 @@ enum At {
 
 /// Driver of a unit.
 enum Driver {
-    Smmu { coherency: CoherencyOverride, pages: RegisterPages },
+    Smmu { coherency: CoherencyOverride, one_page: bool },
     Riscv,
 }
 
@@ -113,11 +106,14 @@ struct Described<'t> {
     imsics: Vec<Imsic>,
     /// Sources of clocks, by the number by which nodes refer to them.
     clocks: BTreeMap<u32, ClockSource>,
+    /// Cells that name an interrupt of a controller, by the number by which nodes refer to it.
+    controllers: BTreeMap<u32, u32>,
     others: Vec<PhysAddr>,
 }
 
-fn read(tree: &[u8]) -> Result<Described<'_>, TopologyError> {
-    let tree = DeviceTree::parse(tree).ok_or(TopologyError::NoTree)?;
+/// The description by a flattened device tree; `None` if the bytes are none.
+pub(super) fn describe(bytes: &[u8]) -> Option<Description> {
+    let tree = DeviceTree::parse(bytes)?;
     let mut found = Described::default();
     let mut buses: Vec<Bus<'_>> = Vec::new();
     for (depth, node) in tree.walk() {
@@ -131,7 +127,7 @@ fn read(tree: &[u8]) -> Result<Described<'_>, TopologyError> {
             buses.push(Bus::of(node));
         }
     }
-    Ok(found)
+    Some(found.description())
 }
 
 /// An SMMU of version 3 as its node describes it.
@@ -140,11 +136,8 @@ fn smmu(node: &Node<'_>) -> Driver {
         Some(_) => CoherencyOverride::Coherent,
         None => CoherencyOverride::NotCoherent,
     };
-    let pages = match node.property("cavium,cn9900-broken-page1-regspace") {
-        Some(_) => RegisterPages::OnlyFirst,
-        None => RegisterPages::Two,
-    };
-    Driver::Smmu { coherency, pages }
+    let one_page = node.property("cavium,cn9900-broken-page1-regspace").is_some();
+    Driver::Smmu { coherency, one_page }
 }
 
 impl<'t> Described<'t> {
@@ -154,6 +147,10 @@ impl<'t> Described<'t> {
         }
         if let Some((phandle, source)) = ClockSource::of(&node) {
             self.clocks.entry(phandle).or_insert(source);
+        }
+        let controller = node.cell("#interrupt-cells", 0);
+        if let Some((cells, phandle)) = controller.zip(node.cell("phandle", 0)) {
+            self.controllers.entry(phandle).or_insert(cells);
         }
         let at = registers(&node, 0, buses);
         let registers = at.map(|(base, bytes)| At::Registers(base, bytes));
@@ -197,7 +194,7 @@ impl<'t> Described<'t> {
         let Some(at) = at else { return };
         let phandle = node.cell("phandle", 0).unwrap_or(0);
         self.by_phandle.entry(phandle).or_insert(self.units.len());
-        self.units.push(Unit { node, phandle, at, driver, parent: wires::parent(&node, buses) });
+        self.units.push(Unit { node, phandle, at, driver, parent: parent(&node, buses) });
     }
 
     fn add_device(&mut self, node: &Node<'_>, buses: &[Bus<'_>], base: PhysAddr) {
@@ -258,6 +255,19 @@ impl<'t> Described<'t> {
     }
 }
 
+/// The interrupt controller of `node`, by its own word or by that of the nearest bus that has one.
+fn parent(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<u32> {
+    let above = || buses.iter().rev().find_map(|bus| bus.interrupt_parent);
+    node.cell("interrupt-parent", 0).or_else(above)
+}
+
+/// The entries of the `iommu-map` of `host`.
+fn entries(host: &Node<'_>) -> Vec<Entry> {
+    let cells: Vec<u32> = host.cells("iommu-map").collect();
+    let entries = cells.chunks_exact(ENTRY);
+    entries.filter_map(|entry| entry.try_into().ok()).collect()
+}
+
 impl Unit<'_> {
     fn kind(&self) -> UnitKind {
         match self.driver {
@@ -272,157 +282,85 @@ impl Unit<'_> {
             At::Function(function, _) => Place::Function(function),
         }
     }
+}
 
-    fn window(&self, platform: &impl Platform) -> Result<PhysRange, EnableError> {
-        match &self.at {
-            At::Registers(base, bytes) => window(*base, *bytes),
-            At::Function(function, windows) => riscv::window(platform, *function, windows),
+impl Described<'_> {
+    fn description(self) -> Description {
+        let mut found = Description::new(TableKind::Tree);
+        found.units.extend(self.units.iter().map(|unit| self.unit_description(unit)));
+        let has_files = |unit: &UnitDescription| match &unit.settings {
+            UnitSettings::Riscv(settings) => settings.files.is_some(),
+            _ => false,
+        };
+        // Destinations are places of harts among those that the tree's IMSIC interrupts.
+        if found.units.iter().all(has_files) {
+            found.remapping = RemappingOffer::X2Apic;
+        }
+        for host in &self.hosts {
+            let Host { segment, mask, reach, .. } = *host;
+            found.hosts.push(HostDescription { segment, mask: mask as u16, reach });
+            for entry in &host.entries {
+                self.claim_of_host(host, entry, &mut found);
+            }
+        }
+        for device in &self.devices {
+            let base = device.base;
+            for &(unit, stream) in &device.streams {
+                let stream = StreamId::new(stream);
+                if let Some(unit) = self.unit(unit) {
+                    found.claim(unit, Claim::Device { base, stream });
+                }
+            }
+        }
+        for (unit, reserved) in self.reserved() {
+            found.reserve(unit, reserved);
+        }
+        found.notes.extend(self.others.iter().map(|other| Note::NotDescribed(*other)));
+        found.external = self.external;
+        found
+    }
+
+    /// Adds the claim of an entry of a host's `iommu-map`.
+    fn claim_of_host(&self, host: &Host<'_>, entry: &Entry, found: &mut Description) {
+        let [first, unit, stream, count] = *entry;
+        let last = count.checked_sub(1).map(|more| first.saturating_add(more));
+        let (Ok(first), Some(last)) = (u16::try_from(first), last) else {
+            return;
+        };
+        let last = last.min(u16::MAX.into()) as u16;
+        let claim = Claim::Range {
+            segments: (host.segment, host.segment),
+            first: RequesterId::new(first),
+            last: RequesterId::new(last),
+            stream: StreamId::new(stream),
+        };
+        match self.unit(unit) {
+            Some(unit) => found.claim(unit, claim),
+            None => found.astray(claim),
         }
     }
-}
 
-/// The entries of the `iommu-map` of `host`.
-fn entries(host: &Node<'_>) -> Vec<Entry> {
-    let cells: Vec<u32> = host.cells("iommu-map").collect();
-    let entries = cells.chunks_exact(ENTRY);
-    entries.filter_map(|entry| entry.try_into().ok()).collect()
-}
-
-/// Number of units in the tree.
-pub(super) fn count(tree: &[u8]) -> Result<usize, TopologyError> {
-    Ok(read(tree)?.units.len())
-}
-
-/// Takes over and enables all units of the tree.
-pub(super) fn enable<P: Platform>(
-    tree: &[u8],
-    by: &Enabling<'_, P>,
-) -> Result<Vec<Outcome>, EnableError> {
-    let described = read(tree)?;
-    let reserved = match by.options.reserved {
-        FirmwareMemory::Reached => described.reserved(),
-        FirmwareMemory::Refused => Vec::new(),
-    };
-    let units = described.units.iter().enumerate().map(Ok);
-    enable_all(units, by.survey, |(number, unit), added| {
-        let window = unit.window(by.platform)?;
-        if described.needs_power(&unit.node) && !by.platform.power_on(window) {
-            return Err(EnableError::NoPower { window });
-        }
-        let its = reserved.iter().filter(|(of, _)| *of == number);
-        let its = its.map(|(_, reserved)| *reserved);
-        match &unit.driver {
-            &Driver::Smmu { coherency, pages } => {
-                let mut config = Config {
-                    coherency,
-                    pages,
-                    combining: by.options.combining,
-                    ..Config::default()
-                };
-                config.reserved.believe(by.description);
-                // What makes no sense is left out, and counted there.
-                let _ = config.reserved.read(its);
-                let _ = config.reserved.read(added.iter().copied().map(Ok));
-                config.at_work = iort::at_work(&config.reserved, by.description)?;
-                if let Some(last) = described.last_stream(unit.phandle) {
-                    config.stream_lg2 = streams_lg2(last);
-                }
-                enable_at(by, window, |registers, memory, clock| {
-                    let lg2 = Features::read(&registers)?.output_lg2;
-                    Smmu::enable(registers, memory.below(lg2), clock, config)
-                })
+    fn unit_description(&self, unit: &Unit<'_>) -> UnitDescription {
+        let settings = match unit.driver {
+            Driver::Smmu { coherency, one_page } => {
+                UnitSettings::SmmuV3(SmmuV3Settings { coherency, node: None, one_page })
             }
             Driver::Riscv => {
-                let mut config = riscv::config(&described, unit, by);
-                config.combining = by.options.combining;
-                config.reserved.believe(by.description);
-                let _ = config.reserved.read(its);
-                let _ = config.reserved.read(added.iter().copied().map(Ok));
-                super::riscv::enable(by, window, config)
+                let wire = Wire::first(&unit.node, unit.parent, &self.controllers);
+                UnitSettings::Riscv(RiscvSettings {
+                    wired: wires::has_any(&unit.node),
+                    wire: wire.map(RiscvWire::Controller),
+                    files: self.files(unit),
+                    windows: match &unit.at {
+                        At::Function(_, windows) => Some(windows.clone()),
+                        At::Registers(..) => None,
+                    },
+                })
             }
-        }
-    })
-}
-
-/// The number of the unit of `function`, and its stream there.
-pub(super) fn find(
-    tree: &[u8],
-    function: PciFunction,
-) -> Result<Option<(usize, StreamId)>, TopologyError> {
-    Ok(read(tree)?.find(function))
-}
-
-/// The addresses that `function` can use below its host; `None` if there are none.
-pub(super) fn reach(
-    tree: &[u8],
-    function: PciFunction,
-) -> Result<Option<IovaRange>, TopologyError> {
-    let described = read(tree)?;
-    let mut hosts = described.hosts.iter();
-    let host = hosts.find(|host| host.segment == function.segment);
-    Ok(host.and_then(|host| host.reach))
-}
-
-/// Tells if all units are such as could have messages of devices go through tables, to files that
-/// the tree names. Their registers decide if they can.
-pub(super) fn remaps(tree: &[u8]) -> Result<bool, TopologyError> {
-    let described = read(tree)?;
-    let mut units = described.units.iter();
-    Ok(units.all(|unit| matches!(unit.driver, Driver::Riscv) && described.files(unit).is_some()))
-}
-
-/// The wire by which a unit tells of faults.
-pub(super) fn wire(tree: &[u8], unit: usize) -> Result<Option<Wire>, TopologyError> {
-    let described = read(tree)?;
-    let unit = described.units.get(unit);
-    let unit = unit.filter(|unit| matches!(unit.driver, Driver::Riscv));
-    Ok(unit.and_then(|unit| Wire::first(&unit.node, unit.parent)))
-}
-
-/// The functions of PCI hosts' first buses that lead out of the machine.
-pub(super) fn external_ports(tree: &[u8]) -> Result<Vec<PciFunction>, TopologyError> {
-    Ok(read(tree)?.external)
-}
-
-/// Surveys the units, PCI hosts and other devices of the tree.
-pub(super) fn survey(tree: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
-    let described = read(tree)?;
-    for unit in &described.units {
-        into.unit(unit.kind(), unit.place(), None);
+        };
+        let mut described = UnitDescription::new(unit.kind(), unit.place(), settings);
+        described.last_stream = self.last_stream(unit.phandle);
+        described.needs_power = self.needs_power(&unit.node);
+        described
     }
-    for host in &described.hosts {
-        for &[first, unit, stream, count] in &host.entries {
-            let last = count.checked_sub(1).and_then(|more| first.checked_add(more));
-            let ends = (u16::try_from(first), last.map(u16::try_from));
-            let (Ok(first), Some(Ok(last))) = ends else {
-                continue;
-            };
-            let claim = Claim::Range {
-                segments: (host.segment, host.segment),
-                first: RequesterId::new(first),
-                last: RequesterId::new(last),
-                stream: StreamId::new(stream),
-            };
-            match described.unit(unit) {
-                Some(unit) => into.claim(unit, claim),
-                None => into.astray(claim),
-            }
-        }
-    }
-    for device in &described.devices {
-        let base = device.base;
-        for &(unit, stream) in &device.streams {
-            let stream = StreamId::new(stream);
-            if let Some(unit) = described.unit(unit) {
-                into.claim(unit, Claim::Device { base, stream });
-            }
-        }
-    }
-    for (unit, reserved) in described.reserved() {
-        into.reserve(unit, [reserved]);
-    }
-    for other in described.others {
-        into.remark(Remark::NotDriven(other));
-    }
-    Ok(())
 }

@@ -2,6 +2,8 @@
 //!
 //! ACPI Specification, version 6.5, sections 5.2.12 (MADT) and 5.2.12.3 (I/O APIC structure). Nothing else of the
 //! table is read.
+//!
+//! *Context.* Interrupt: a walk of the table.
 
 /// Bytes of the table's fixed part.
 const FIXED: usize = 44;
@@ -10,11 +12,11 @@ const IO_APIC: u8 = 1;
 
 /// I/O APICs by their identifiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct IoApics([u128; 2]);
+pub struct IoApics([u128; 2]);
 
 impl IoApics {
     /// Those of a MADT; a structure whose length cannot be ends it.
-    pub(super) fn of(table: &[u8]) -> Self {
+    pub fn of(table: &[u8]) -> Self {
         let mut found = Self::default();
         let mut rest = table.get(FIXED..).unwrap_or_default();
         while let [kind, length, ..] = *rest {
@@ -33,7 +35,7 @@ impl IoApics {
     }
 
     /// Adds one; returns `true` if it was not there.
-    pub(super) fn insert(&mut self, id: u8) -> bool {
+    pub fn insert(&mut self, id: u8) -> bool {
         let (half, bit) = (usize::from(id >> 7), 1 << (id & 0x7f));
         let Some(half) = self.0.get_mut(half) else {
             return false;
@@ -44,12 +46,13 @@ impl IoApics {
     }
 
     /// Tells if all of `others` are among them.
-    pub(super) fn has_all(&self, others: &Self) -> bool {
+    pub fn has_all(&self, others: &Self) -> bool {
         let mut halves = self.0.iter().zip(&others.0);
         halves.all(|(own, others)| others & !own == 0)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Tells if there are none.
+    pub fn is_empty(&self) -> bool {
         self.0 == [0, 0]
     }
 }

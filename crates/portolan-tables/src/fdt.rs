@@ -2,11 +2,13 @@
 //!
 //! Devicetree specification 0.4, chapters 2 (properties) and 5 (flattened trees). References
 //! between nodes and buses with addresses of their own are for readers of a tree
-//! ([`crate::topology`]). Not supported: interrupts.
+//! ([`crate::describe`]). Not supported: interrupts.
 //!
 //! *Context.* Interrupt: a lookup walks the tree.
 
 use portolan::addr::{PhysAddr, PhysRange};
+
+use crate::counted;
 
 const MAGIC: u32 = 0xd00d_feed;
 const BEGIN_NODE: u32 = 1;
@@ -26,16 +28,14 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// The text at the start of `bytes`, up to a zero.
 fn text(bytes: &[u8]) -> &[u8] {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    #[cfg(test)]
-    tests::count(text.len());
+    counted::add(text.len());
     text
 }
 
 /// Tells if the text at the start of `bytes` is `wanted`. It reads no more bytes than `wanted` has:
 /// many properties may share one long name.
 fn is_text(bytes: &[u8], wanted: &[u8]) -> bool {
-    #[cfg(test)]
-    tests::count(wanted.len());
+    counted::add(wanted.len());
     let rest = bytes.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
 }
@@ -81,8 +81,7 @@ impl<'t> DeviceTree<'t> {
     /// The token at `at`, and where the next one is; `None` at the end, or where the tree is damaged.
     fn token(self, mut at: usize) -> Option<(Token<'t>, usize)> {
         loop {
-            #[cfg(test)]
-            tests::count(4);
+            counted::add(4);
             let kind = word(self.structure, at)?;
             at = at.checked_add(4)?;
             match kind {
@@ -166,11 +165,6 @@ impl<'t> Node<'t> {
         self.first
     }
 
-    /// The tree that it is of.
-    pub(crate) fn tree(&self) -> DeviceTree<'t> {
-        self.tree
-    }
-
     /// The value of a property of the node's own.
     pub fn property(&self, wanted: &str) -> Option<&'t [u8]> {
         let mut at = self.first;
@@ -223,4 +217,4 @@ pub fn range(property: &[u8], at: usize) -> Option<PhysRange> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

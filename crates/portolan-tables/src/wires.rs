@@ -3,10 +3,10 @@
 //! Devicetree specification 0.4, section 2.4 (interrupts). Not supported: interrupt nexus nodes
 //! (`interrupt-map`).
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::bus::Bus;
-use crate::firmware::fdt::Node;
+use crate::fdt::Node;
 
 /// Cells that name an interrupt, at most.
 const MOST_CELLS: usize = 3;
@@ -23,21 +23,20 @@ pub struct Wire {
     pub specifier: [u32; MOST_CELLS],
 }
 
-/// The interrupt controller of `node`, by its own word or by that of the nearest bus that has one.
-pub(super) fn parent(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<u32> {
-    let above = || buses.iter().rev().find_map(|bus| bus.interrupt_parent);
-    node.cell("interrupt-parent", 0).or_else(above)
-}
-
-/// Returns `Some` if `node` names wires.
-pub(super) fn has_any(node: &Node<'_>) -> Option<()> {
-    let named = |what| node.property(what).map(drop);
-    named("interrupts-extended").or_else(|| named("interrupts"))
+/// Tells if `node` names wires.
+pub(crate) fn has_any(node: &Node<'_>) -> bool {
+    let named = |what| node.property(what).is_some();
+    named("interrupts-extended") || named("interrupts")
 }
 
 impl Wire {
-    /// The first wire of `node`, which is of `parent` where it does not say otherwise.
-    pub(super) fn first(node: &Node<'_>, parent: Option<u32>) -> Option<Self> {
+    /// The first wire of `node`, which is of `parent` where it does not say otherwise. `controllers` has
+    /// the number of cells that name an interrupt of each.
+    pub(crate) fn first(
+        node: &Node<'_>,
+        parent: Option<u32>,
+        controllers: &BTreeMap<u32, u32>,
+    ) -> Option<Self> {
         let mut cells = node.cells("interrupts-extended").peekable();
         let (controller, cells): (u32, Vec<u32>) = match cells.next() {
             Some(controller) => (controller, cells.take(MOST_CELLS).collect()),
@@ -46,8 +45,7 @@ impl Wire {
                 (parent?, cells.take(MOST_CELLS).collect())
             }
         };
-        let its = node.tree().referred(controller)?;
-        let width = usize::try_from(its.cell("#interrupt-cells", 0)?).ok()?;
+        let width = usize::try_from(*controllers.get(&controller)?).ok()?;
         (1..=MOST_CELLS).contains(&width).then_some(())?;
         let mut specifier = [0; MOST_CELLS];
         specifier.get_mut(..width)?.copy_from_slice(cells.get(..width)?);

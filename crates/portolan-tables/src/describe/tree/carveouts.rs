@@ -14,10 +14,10 @@ use portolan::table::Access;
 
 use super::Described;
 use super::bus::{Bus, number, registers};
-use crate::firmware::fdt::Node;
-use crate::reservations::Reserved;
-use portolan_tables::TableError;
-use portolan_tables::reserved::region;
+use crate::TableError;
+use crate::fdt::Node;
+use crate::reserved::Reserved;
+use crate::reserved::region;
 
 /// Ranges that are looked at: as many as a unit may have.
 const MOST: usize = 4096;

@@ -6,8 +6,7 @@ use core::fmt;
 
 use portolan::addr::{PciFunction, PciSegment, PhysAddr, RequesterId, StreamId};
 
-use super::pci::PciTree;
-use portolan_tables::ivrs::Uid;
+use crate::ivrs::Uid;
 
 /// Unique identifier of a device of the ACPI name space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,8 @@ pub enum ClaimUid {
 const UID: usize = 24;
 
 impl ClaimUid {
-    pub(super) fn of(uid: Uid<'_>) -> Self {
+    /// The identifier, copied as far as it fits.
+    pub fn of(uid: Uid<'_>) -> Self {
         match uid {
             Uid::None => Self::None,
             Uid::Integer(number) => Self::Number(number),
@@ -85,6 +85,13 @@ pub enum Claim {
         /// The stream of the first. Those of the others follow.
         stream: StreamId,
     },
+    /// All functions of a segment, whose accesses have one stream.
+    OneStream {
+        /// The segment.
+        segment: PciSegment,
+        /// The stream.
+        stream: StreamId,
+    },
     /// Requesters from one to another, whose accesses carry another's identifier.
     Alias {
         /// The segment.
@@ -121,7 +128,7 @@ pub enum Claim {
 }
 
 /// An identifier, cut off where there is no more room.
-pub(super) fn name<const N: usize>(text: &[u8]) -> [u8; N] {
+pub fn name<const N: usize>(text: &[u8]) -> [u8; N] {
     let mut name = [0; N];
     name.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
     name
@@ -129,27 +136,15 @@ pub(super) fn name<const N: usize>(text: &[u8]) -> [u8; N] {
 
 impl Claim {
     /// The segment, of a claim to functions.
-    pub(super) fn segment(&self) -> Option<PciSegment> {
+    pub fn segment(&self) -> Option<PciSegment> {
         match *self {
             Self::Remaining(segment)
             | Self::NoSuchPath { segment, .. }
+            | Self::OneStream { segment, .. }
             | Self::Alias { segment, .. } => Some(segment),
             Self::Function(at) | Self::Behind(at) => Some(at.segment),
             Self::Range { segments, .. } => Some(segments.0),
             _ => None,
-        }
-    }
-
-    /// Tells if the devices that it names are there. Ranges name any functions in them; without a
-    /// tree all are taken to be there.
-    pub(super) fn is_there(&self, tree: &PciTree) -> bool {
-        match self {
-            Self::NoSuchPath { .. } => tree.nodes().is_empty(),
-            Self::Function(at) => tree.nodes().is_empty() || tree.node(*at).is_some(),
-            Self::Behind(at) => {
-                tree.nodes().is_empty() || tree.node(*at).is_some_and(|node| node.is_bridge())
-            }
-            _ => true,
         }
     }
 }
@@ -205,6 +200,10 @@ impl fmt::Display for Claim {
                     write!(f, ", and so in each segment up to {:04x}", end.get())?;
                 }
                 write!(f, ", streams from {:#x} on", stream.get())
+            }
+            Self::OneStream { segment, stream } => {
+                let (segment, stream) = (segment.get(), stream.get());
+                write!(f, "all functions of segment {segment:04x}, stream {stream:#x}")
             }
             Self::Alias { segment, first, last, alias } => {
                 let span = Span(segment, first, last);

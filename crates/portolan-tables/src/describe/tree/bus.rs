@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::PhysAddr;
 
-use crate::firmware::fdt::Node;
+use crate::fdt::Node;
 
 /// Cells of an address on a PCI bus: one for its space, and two of address.
 const PCI_CELLS: usize = 3;
@@ -113,7 +113,7 @@ fn translated(at: u64, bus: &Bus<'_>, above: &Bus<'_>) -> Option<u64> {
 
 /// Memory on a PCI bus, and where processors reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub struct Window {
     bus: u64,
     processor: u64,
     bytes: u64,
@@ -121,7 +121,7 @@ pub(super) struct Window {
 
 impl Window {
     /// Processors' address for the address `at` of the bus.
-    pub(super) fn reached(&self, at: u64) -> Option<u64> {
+    pub fn reached(&self, at: u64) -> Option<u64> {
         let inside = at.checked_sub(self.bus)?;
         (inside < self.bytes).then_some(())?;
         self.processor.checked_add(inside)
