@@ -8,9 +8,10 @@
 //!
 //! [`describe`] walks a table, or a device tree ([`fdt`]), once, and keeps what it says of units in one form.
 //!
-//! Nothing is trusted: each length is checked before a byte is read, every
-//! walk ends, and each error has its offset in the table. The readers of tables take no heap memory. Structures of unknown kind are passed
-//! over and counted. Not supported: finding the tables (the embedder has them from its loader).
+//! Nothing is trusted: each length is checked before a byte is read, every walk ends, and each error has its
+//! offset in the table. The readers of single tables take no heap memory, but for paths through bridges.
+//! Structures of unknown kind are passed over and counted. Not supported: finding the tables (the embedder
+//! has them from its loader).
 //!
 //! *Context.* Interrupt: nothing waits; a lookup walks the table.
 

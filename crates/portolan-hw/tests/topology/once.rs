@@ -13,13 +13,14 @@ use super::machine::{
     DEVICE, IORT, Kernel, REGISTERS, SECOND, amd, described, dmar, ivrs, smmu, table, vtd,
 };
 
-/// Asserts that each byte of `bytes` is looked at once at most by a topology of them, and none by what is
-/// done with that.
+/// Asserts that a topology of `bytes` takes one walk of them, and what is done with it none. Headers are looked
+/// at twice: for their lengths, and for what they say.
 fn is_read_once(kernel: Kernel, bytes: &[u8]) {
     let before = looked();
     let topology = Topology::from_acpi([bytes]).expect("a table of units");
     let walked = looked() - before;
-    assert!((1..=bytes.len()).contains(&walked), "{walked} of {} bytes", bytes.len());
+    let most = 3 * bytes.len() / 2;
+    assert!(walked <= most && 2 * walked > most, "{walked} of {} bytes", bytes.len());
     let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
     let _ = survey.served();
     let iommus = topology.enable(kernel, Options::default(), described()).expect("units that work");

@@ -1,5 +1,6 @@
 //! Surveys of machines whose tables were published, and of machines whose tables lie.
 
+mod agree;
 mod build;
 mod io_apics;
 mod lies;
