@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan_tables::TableError;
-use portolan_tables::fdt::{DeviceTree, Node};
+use portolan_tables::fdt::{DeviceTree, TreeNode};
 use portolan_tables::sdt::{HEADER_BYTES, Sdt};
 
 use crate::tree;
@@ -36,7 +36,7 @@ struct Window {
 
 impl Window {
     /// That of a PCI host in a device tree: the first of its buses is at its base.
-    fn of_host(host: &Node<'_>) -> Option<Self> {
+    fn of_host(host: &TreeNode<'_>) -> Option<Self> {
         let bus =
             |number, usual| u8::try_from(host.cell("bus-range", number).unwrap_or(usual)).ok();
         let (first, last) = (bus(0, 0)?, bus(1, 0xff)?);

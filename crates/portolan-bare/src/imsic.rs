@@ -8,7 +8,7 @@
 
 use portolan::addr::PhysAddr;
 use portolan::iommu::MsiMessage;
-use portolan_tables::fdt::{DeviceTree, Node};
+use portolan_tables::fdt::{DeviceTree, TreeNode};
 
 use crate::tree;
 
@@ -61,7 +61,7 @@ impl Place {
     }
 
     /// File number `index` of a controller.
-    fn at(node: &Node<'_>, index: u32) -> Option<Self> {
+    fn at(node: &TreeNode<'_>, index: u32) -> Option<Self> {
         if node.cell("riscv,group-index-bits", 0).unwrap_or(0) != 0 {
             return None;
         }

@@ -9,28 +9,28 @@
 use core::num::NonZeroU64;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan_tables::fdt::{self, DeviceTree, Node};
+use portolan_tables::fdt::{self, DeviceTree, TreeNode};
 
 /// String with which a PCI host states that it is compatible.
 pub(crate) const PCI_HOST: &str = "pci-host-ecam-generic";
 
 /// All nodes, of any depth.
-pub(crate) fn nodes<'t>(tree: DeviceTree<'t>) -> impl Iterator<Item = Node<'t>> + use<'t> {
+pub(crate) fn nodes<'t>(tree: DeviceTree<'t>) -> impl Iterator<Item = TreeNode<'t>> + use<'t> {
     tree.walk().map(|(_, node)| node)
 }
 
 /// The first node, of any depth, that says that it is compatible with `what`.
-pub fn compatible<'t>(tree: DeviceTree<'t>, what: &str) -> Option<Node<'t>> {
+pub fn compatible<'t>(tree: DeviceTree<'t>, what: &str) -> Option<TreeNode<'t>> {
     nodes(tree).find(|node| node.is(what))
 }
 
-fn okay(node: &Node<'_>) -> bool {
+fn okay(node: &TreeNode<'_>) -> bool {
     let status = node.property("status");
     status.is_none_or(|status| [&b"okay\0"[..], b"ok\0"].contains(&status))
 }
 
 /// The hardware's number of the CPU of a node, if it is one's.
-pub(crate) fn processor(node: &Node<'_>) -> Option<u64> {
+pub(crate) fn processor(node: &TreeNode<'_>) -> Option<u64> {
     let name = (node.property("device_type")? == b"cpu\0").then(|| node.cells("reg"))?;
     Some(number(name))
 }

@@ -56,7 +56,7 @@ pub struct DeviceTree<'t> {
 
 /// A node below the root: its properties lie between two offsets.
 #[derive(Clone, Copy, Debug)]
-pub struct Node<'t> {
+pub struct TreeNode<'t> {
     tree: DeviceTree<'t>,
     name: &'t [u8],
     first: usize,
@@ -108,7 +108,7 @@ impl<'t> DeviceTree<'t> {
     }
 
     /// All nodes, each before those below it, with their depth: 1 is the root's.
-    pub fn walk(self) -> impl Iterator<Item = (u32, Node<'t>)> {
+    pub fn walk(self) -> impl Iterator<Item = (u32, TreeNode<'t>)> {
         let (mut at, mut depth) = (0, 0u32);
         core::iter::from_fn(move || {
             loop {
@@ -118,7 +118,7 @@ impl<'t> DeviceTree<'t> {
                     Token::Begin { name } => {
                         depth = depth.checked_add(1)?;
                         let (tree, first) = (self, at);
-                        return Some((depth, Node { tree, name, first }));
+                        return Some((depth, TreeNode { tree, name, first }));
                     }
                     Token::End => depth = depth.checked_sub(1)?,
                     Token::Property { .. } => {}
@@ -128,18 +128,18 @@ impl<'t> DeviceTree<'t> {
     }
 
     /// The nodes below the root.
-    pub fn nodes(self) -> impl Iterator<Item = Node<'t>> {
+    pub fn nodes(self) -> impl Iterator<Item = TreeNode<'t>> {
         let below = self.walk().filter(|(depth, _)| *depth == 2);
         below.map(|(_, node)| node)
     }
 
     /// The first node below the root whose property `compatible` names `what`.
-    pub fn compatible(self, what: &str) -> Option<Node<'t>> {
+    pub fn compatible(self, what: &str) -> Option<TreeNode<'t>> {
         self.nodes().find(|node| node.is(what))
     }
 
     /// The node that others refer to by `phandle`.
-    pub fn referred(self, phandle: u32) -> Option<Node<'t>> {
+    pub fn referred(self, phandle: u32) -> Option<TreeNode<'t>> {
         let mut nodes = self.walk().map(|(_, node)| node);
         nodes.find(|node| node.cell("phandle", 0) == Some(phandle))
     }
@@ -154,7 +154,7 @@ impl<'t> DeviceTree<'t> {
     }
 }
 
-impl<'t> Node<'t> {
+impl<'t> TreeNode<'t> {
     /// Its name, with the address behind `@` if it has one.
     pub fn name(&self) -> &'t [u8] {
         self.name

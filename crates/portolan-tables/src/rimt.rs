@@ -71,14 +71,14 @@ pub enum Body<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Registers or PCI function of the unit.
-    pub place: Place,
+    pub place: UnitPlace,
     /// The first of its wires, if it has any.
-    pub wire: Option<Wire>,
+    pub wire: Option<GlobalWire>,
 }
 
-/// Place of a unit in the machine.
+/// UnitPlace of a unit in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum UnitPlace {
     /// Its registers.
     Registers(PhysAddr),
     /// It is a PCI function, which says itself where its registers are.
@@ -87,7 +87,7 @@ pub enum Place {
 
 /// A wire of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wire {
+pub struct GlobalWire {
     /// Its global system interrupt.
     pub interrupt: u32,
     /// Edge or level.
@@ -231,8 +231,8 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Node<'_>>, TableError> {
 fn unit(bytes: Bytes<'_>) -> Result<Unit, TableError> {
     let bytes = bytes.structure(bytes.len(), UNIT)?;
     let place = match bytes.u32(24)? & 1 {
-        0 => Place::Registers(PhysAddr::new(bytes.u64(16)?)),
-        _ => Place::Function(PciFunction {
+        0 => UnitPlace::Registers(PhysAddr::new(bytes.u64(16)?)),
+        _ => UnitPlace::Function(PciFunction {
             segment: PciSegment::new(bytes.u16(32)?),
             requester: RequesterId::new(bytes.u16(34)?),
         }),
@@ -242,7 +242,7 @@ fn unit(bytes: Bytes<'_>) -> Result<Unit, TableError> {
         count => {
             let wires = bytes.part(bytes.u16(38)?.into(), usize::from(count) * WIRE)?;
             let flags = wires.u32(4)?;
-            Some(Wire {
+            Some(GlobalWire {
                 interrupt: wires.u32(0)?,
                 trigger: match flags & 1 {
                     0 => Trigger::Edge,

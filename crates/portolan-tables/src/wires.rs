@@ -6,7 +6,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::fdt::Node;
+use crate::fdt::TreeNode;
 
 /// Cells that name an interrupt, at most.
 const MOST_CELLS: usize = 3;
@@ -24,7 +24,7 @@ pub struct Wire {
 }
 
 /// Tells if `node` names wires.
-pub(crate) fn has_any(node: &Node<'_>) -> bool {
+pub(crate) fn has_any(node: &TreeNode<'_>) -> bool {
     let named = |what| node.property(what).is_some();
     named("interrupts-extended") || named("interrupts")
 }
@@ -33,7 +33,7 @@ impl Wire {
     /// The first wire of `node`, which is of `parent` where it does not say otherwise. `controllers` has
     /// the number of cells that name an interrupt of each.
     pub(crate) fn first(
-        node: &Node<'_>,
+        node: &TreeNode<'_>,
         parent: Option<u32>,
         controllers: &BTreeMap<u32, u32>,
     ) -> Option<Self> {

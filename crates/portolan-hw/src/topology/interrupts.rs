@@ -21,7 +21,7 @@ use portolan_tables::claim::Claim;
 use portolan_tables::describe::{RemappingOffer, RiscvWire, TableKind, UnitSettings};
 use portolan_tables::iort::Interrupts;
 use portolan_tables::madt::IoApics;
-use portolan_tables::rimt;
+use portolan_tables::rimt::GlobalWire;
 
 /// A sender of interrupts that is no PCI device, by firmware's number of it.
 ///
@@ -63,7 +63,7 @@ pub enum FaultInterrupt {
     /// By this wire, which is on from the start: a RISC-V IOMMU of a device tree.
     Wire(Wire),
     /// By this wire, which is on from the start: a RISC-V IOMMU of ACPI.
-    Global(rimt::Wire),
+    Global(GlobalWire),
     /// By none that the table names, or by lines of an SMMU of version 2, which are not read: it is
     /// asked for faults.
     Absent,

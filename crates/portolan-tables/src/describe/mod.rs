@@ -32,9 +32,10 @@ use crate::ivrs::UnitOrders;
 use crate::madt::IoApics;
 use crate::overrides::CoherencyOverride;
 use crate::reserved::Reserved;
+use crate::rimt::GlobalWire;
 use crate::sdt::{Maker, Sdt};
 use crate::viot::Viommu;
-use crate::{rimt as rimt_table, wires};
+use crate::wires;
 
 /// Claims that are kept of a description.
 pub const MOST_CLAIMS: usize = 1 << 16;
@@ -157,7 +158,7 @@ pub struct SmmuV3Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RiscvWire {
     /// Of ACPI.
-    Global(rimt_table::Wire),
+    Global(GlobalWire),
     /// Of a device tree.
     Controller(wires::Wire),
 }

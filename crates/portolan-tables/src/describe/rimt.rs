@@ -78,8 +78,8 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
 
 fn unit(unit: &Unit) -> UnitDescription {
     let place = match unit.place {
-        rimt::Place::Registers(base) => Place::of(base, WINDOW),
-        rimt::Place::Function(at) => Place::Function(at),
+        rimt::UnitPlace::Registers(base) => Place::of(base, WINDOW),
+        rimt::UnitPlace::Function(at) => Place::Function(at),
     };
     let wire = unit.wire.map(RiscvWire::Global);
     let settings = RiscvSettings { wired: wire.is_some(), wire, files: None, windows: None };

@@ -25,7 +25,7 @@ use super::{
     SmmuV3Settings, TableKind, UnitDescription, UnitKind, UnitSettings,
 };
 use crate::claim::Claim;
-use crate::fdt::{DeviceTree, Node};
+use crate::fdt::{DeviceTree, TreeNode};
 use crate::overrides::CoherencyOverride;
 use crate::wires::{self, Wire};
 use bus::{Bus, okay, registers};
@@ -55,8 +55,8 @@ enum Driver {
 }
 
 /// A unit.
-struct Unit<'t> {
-    node: Node<'t>,
+struct TreeUnit<'t> {
+    node: TreeNode<'t>,
     /// The number by which other nodes refer to it.
     phandle: u32,
     at: At,
@@ -67,7 +67,7 @@ struct Unit<'t> {
 
 /// A PCI host.
 struct Host<'t> {
-    node: Node<'t>,
+    node: TreeNode<'t>,
     segment: PciSegment,
     mask: u32,
     /// Of its `iommu-map`.
@@ -81,7 +81,7 @@ struct Host<'t> {
 type Entry = [u32; ENTRY];
 
 /// A device that is no PCI function.
-struct Device {
+struct TreeDevice {
     phandle: Option<u32>,
     base: PhysAddr,
     /// Units, by the number by which nodes refer to them, and its streams there.
@@ -93,11 +93,11 @@ struct Device {
 /// Description of units by a tree.
 #[derive(Default)]
 struct Described<'t> {
-    units: Vec<Unit<'t>>,
+    units: Vec<TreeUnit<'t>>,
     /// Their numbers, by that by which nodes refer to them.
     by_phandle: BTreeMap<u32, usize>,
     hosts: Vec<Host<'t>>,
-    devices: Vec<Device>,
+    devices: Vec<TreeDevice>,
     /// PCI functions that other nodes may refer to, by the number by which they do.
     functions: Vec<(u32, PciFunction)>,
     /// PCI functions that lead out of the machine, or that such are below.
@@ -131,7 +131,7 @@ pub(super) fn describe(bytes: &[u8]) -> Option<Description> {
 }
 
 /// An SMMU of version 3 as its node describes it.
-fn smmu(node: &Node<'_>) -> Driver {
+fn smmu(node: &TreeNode<'_>) -> Driver {
     let coherency = match node.property("dma-coherent") {
         Some(_) => CoherencyOverride::Coherent,
         None => CoherencyOverride::NotCoherent,
@@ -141,7 +141,7 @@ fn smmu(node: &Node<'_>) -> Driver {
 }
 
 impl<'t> Described<'t> {
-    fn add(&mut self, node: Node<'t>, buses: &[Bus<'t>]) {
+    fn add(&mut self, node: TreeNode<'t>, buses: &[Bus<'t>]) {
         if node.property("external-facing").is_some() {
             self.external.extend(self.first_bus(&node, buses));
         }
@@ -190,14 +190,14 @@ impl<'t> Described<'t> {
         }
     }
 
-    fn add_unit(&mut self, node: Node<'t>, buses: &[Bus<'t>], at: Option<At>, driver: Driver) {
+    fn add_unit(&mut self, node: TreeNode<'t>, buses: &[Bus<'t>], at: Option<At>, driver: Driver) {
         let Some(at) = at else { return };
         let phandle = node.cell("phandle", 0).unwrap_or(0);
         self.by_phandle.entry(phandle).or_insert(self.units.len());
-        self.units.push(Unit { node, phandle, at, driver, parent: parent(&node, buses) });
+        self.units.push(TreeUnit { node, phandle, at, driver, parent: parent(&node, buses) });
     }
 
-    fn add_device(&mut self, node: &Node<'_>, buses: &[Bus<'_>], base: PhysAddr) {
+    fn add_device(&mut self, node: &TreeNode<'_>, buses: &[Bus<'_>], base: PhysAddr) {
         let cells: Vec<u32> = node.cells("iommus").collect();
         let pairs = cells.chunks_exact(2);
         let streams: Vec<(u32, u32)> = pairs.map(|pair| (pair[0], pair[1])).collect();
@@ -205,13 +205,18 @@ impl<'t> Described<'t> {
             return;
         };
         if !streams.is_empty() {
-            self.devices.push(Device { phandle: node.cell("phandle", 0), base, streams, widths });
+            self.devices.push(TreeDevice {
+                phandle: node.cell("phandle", 0),
+                base,
+                streams,
+                widths,
+            });
         }
     }
 
     /// The PCI function on the first bus of the last host that `node` is, or is below. A port behind
     /// another one is on a bus whose number the tree does not say; so all below that one counts.
-    fn first_bus(&self, node: &Node<'_>, buses: &[Bus<'_>]) -> Option<PciFunction> {
+    fn first_bus(&self, node: &TreeNode<'_>, buses: &[Bus<'_>]) -> Option<PciFunction> {
         let host = self.hosts.last()?.node.offset();
         let depth = buses.iter().position(|bus| bus.node.offset() == host)? + 1;
         let (above, below) = buses.split_at_checked(depth)?;
@@ -220,7 +225,7 @@ impl<'t> Described<'t> {
     }
 
     /// The PCI function that `node` is, on the first bus of the host that it is below.
-    fn function(&self, node: &Node<'_>, buses: &[Bus<'_>]) -> Option<PciFunction> {
+    fn function(&self, node: &TreeNode<'_>, buses: &[Bus<'_>]) -> Option<PciFunction> {
         let host = self.hosts.last()?;
         (buses.last()?.node.offset() == host.node.offset()).then_some(())?;
         let requester = u16::try_from(node.cell("reg", 0)? >> 8 & 0xffff).ok()?;
@@ -256,19 +261,19 @@ impl<'t> Described<'t> {
 }
 
 /// The interrupt controller of `node`, by its own word or by that of the nearest bus that has one.
-fn parent(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<u32> {
+fn parent(node: &TreeNode<'_>, buses: &[Bus<'_>]) -> Option<u32> {
     let above = || buses.iter().rev().find_map(|bus| bus.interrupt_parent);
     node.cell("interrupt-parent", 0).or_else(above)
 }
 
 /// The entries of the `iommu-map` of `host`.
-fn entries(host: &Node<'_>) -> Vec<Entry> {
+fn entries(host: &TreeNode<'_>) -> Vec<Entry> {
     let cells: Vec<u32> = host.cells("iommu-map").collect();
     let entries = cells.chunks_exact(ENTRY);
     entries.filter_map(|entry| entry.try_into().ok()).collect()
 }
 
-impl Unit<'_> {
+impl TreeUnit<'_> {
     fn kind(&self) -> UnitKind {
         match self.driver {
             Driver::Smmu { .. } => UnitKind::SmmuV3,
@@ -340,7 +345,7 @@ impl Described<'_> {
         }
     }
 
-    fn unit_description(&self, unit: &Unit<'_>) -> UnitDescription {
+    fn unit_description(&self, unit: &TreeUnit<'_>) -> UnitDescription {
         let settings = match unit.driver {
             Driver::Smmu { coherency, one_page } => {
                 UnitSettings::SmmuV3(SmmuV3Settings { coherency, node: None, one_page })

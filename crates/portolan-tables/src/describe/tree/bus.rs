@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::PhysAddr;
 
-use crate::fdt::Node;
+use crate::fdt::TreeNode;
 
 /// Cells of an address on a PCI bus: one for its space, and two of address.
 const PCI_CELLS: usize = 3;
@@ -21,7 +21,7 @@ const MOST_RANGE_CELLS: usize = PCI_CELLS + 2 + PCI_SIZE;
 const PCI_MEMORY: u32 = 1 << 25;
 
 /// Tells if a node is in use.
-pub(super) fn okay(node: &Node<'_>) -> bool {
+pub(super) fn okay(node: &TreeNode<'_>) -> bool {
     match node.property("status") {
         None => true,
         Some(status) => status.starts_with(b"okay\0") || status.starts_with(b"ok\0"),
@@ -41,7 +41,7 @@ pub(super) fn number(cells: &[u32]) -> Option<u64> {
 /// since it may have many properties and many children.
 #[derive(Clone, Copy)]
 pub(super) struct Bus<'t> {
-    pub node: Node<'t>,
+    pub node: TreeNode<'t>,
     /// Cells of addresses and of lengths, where they have as many as a number has.
     pub widths: Option<(usize, usize)>,
     ranges: Option<&'t [u8]>,
@@ -49,7 +49,7 @@ pub(super) struct Bus<'t> {
 }
 
 impl<'t> Bus<'t> {
-    pub(super) fn of(node: Node<'t>) -> Self {
+    pub(super) fn of(node: TreeNode<'t>) -> Self {
         let width = |name, usual: u32| usize::try_from(node.cell(name, 0).unwrap_or(usual)).ok();
         let widths = width("#address-cells", 2).zip(width("#size-cells", 1));
         Self {
@@ -71,7 +71,7 @@ impl<'t> Bus<'t> {
 /// Processors' address and number of bytes of the registers number `number_of` of `node`, by the
 /// buses above it, the root first.
 pub(super) fn registers(
-    node: &Node<'_>,
+    node: &TreeNode<'_>,
     number_of: usize,
     buses: &[Bus<'_>],
 ) -> Option<(PhysAddr, u64)> {

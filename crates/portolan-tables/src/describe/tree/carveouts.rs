@@ -15,7 +15,7 @@ use portolan::table::Access;
 use super::Described;
 use super::bus::{Bus, number, registers};
 use crate::TableError;
-use crate::fdt::Node;
+use crate::fdt::TreeNode;
 use crate::reserved::Reserved;
 use crate::reserved::region;
 
@@ -26,7 +26,7 @@ const PCI_WIDTHS: (usize, usize) = (3, 2);
 
 /// A child of `reserved-memory`.
 pub(super) struct Carveout<'t> {
-    node: Node<'t>,
+    node: TreeNode<'t>,
     memory: Option<PhysRange>,
 }
 
@@ -35,7 +35,7 @@ pub(super) type OfUnit = (usize, Result<Reserved, TableError>);
 
 impl<'t> Carveout<'t> {
     /// `node`, if it is one.
-    pub(super) fn of(node: Node<'t>, buses: &[Bus<'t>]) -> Option<Self> {
+    pub(super) fn of(node: TreeNode<'t>, buses: &[Bus<'t>]) -> Option<Self> {
         match buses {
             [_, parent] if parent.node.name() == b"reserved-memory" => {
                 let memory = registers(&node, 0, buses);

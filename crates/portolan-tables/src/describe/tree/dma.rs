@@ -8,7 +8,7 @@
 use portolan::addr::{Iova, IovaRange};
 
 use super::bus::{Bus, number};
-use crate::fdt::Node;
+use crate::fdt::TreeNode;
 
 /// Ranges of a bus that are looked at.
 const MOST_RANGES: usize = 256;
@@ -17,7 +17,7 @@ const MOST_CELLS: u32 = 3;
 
 /// The addresses that devices below `host` can use, which is on the last of `buses`. `None` if there are
 /// none.
-pub(super) fn reach(host: Node<'_>, buses: &[Bus<'_>]) -> Option<IovaRange> {
+pub(super) fn reach(host: TreeNode<'_>, buses: &[Bus<'_>]) -> Option<IovaRange> {
     let mut node = host;
     for above in buses.iter().rev() {
         let bytes = node.property("dma-ranges").unwrap_or_default();
@@ -30,8 +30,8 @@ pub(super) fn reach(host: Node<'_>, buses: &[Bus<'_>]) -> Option<IovaRange> {
 }
 
 /// The longest of the ranges of `node`, of which `above` is the parent.
-fn longest(node: &Node<'_>, above: &Node<'_>) -> Option<IovaRange> {
-    let width = |node: &Node<'_>, name, usual| {
+fn longest(node: &TreeNode<'_>, above: &TreeNode<'_>) -> Option<IovaRange> {
+    let width = |node: &TreeNode<'_>, name, usual| {
         let cells = node.cell(name, 0).unwrap_or(usual);
         (cells <= MOST_CELLS).then_some(cells as usize)
     };

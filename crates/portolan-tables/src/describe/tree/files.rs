@@ -4,8 +4,8 @@
 //! are not where the widths of the numbers say.
 
 use super::bus::{Bus, registers};
-use super::{Described, Unit};
-use crate::fdt::Node;
+use super::{Described, TreeUnit};
+use crate::fdt::TreeNode;
 use crate::imsic::InterruptFiles;
 
 /// Position of a group's number in addresses, if the tree says nothing.
@@ -20,7 +20,7 @@ pub(super) struct Imsic {
 }
 
 impl Imsic {
-    pub(super) fn of(node: &Node<'_>, buses: &[Bus<'_>]) -> Option<Self> {
+    pub(super) fn of(node: &TreeNode<'_>, buses: &[Bus<'_>]) -> Option<Self> {
         let (base, _) = registers(node, 0, buses)?;
         let harts = node.cells("interrupts-extended").count() / ENTRY;
         let harts = u32::try_from(harts).ok().filter(|harts| *harts > 0)?;
@@ -37,7 +37,7 @@ impl Imsic {
 
 impl Described<'_> {
     /// The files that messages of devices behind `unit` go to.
-    pub(super) fn files(&self, unit: &Unit<'_>) -> Option<InterruptFiles> {
+    pub(super) fn files(&self, unit: &TreeUnit<'_>) -> Option<InterruptFiles> {
         let parent = unit.node.cell("msi-parent", 0)?;
         let found = self.imsics.iter().find(|imsic| imsic.phandle == parent)?;
         Some(found.files)

@@ -7,7 +7,7 @@
 use alloc::collections::BTreeMap;
 
 use super::Described;
-use crate::fdt::Node;
+use crate::fdt::TreeNode;
 
 /// A node that clocks come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct ClockSource {
 
 impl ClockSource {
     /// The source that `node` is, with the number by which other nodes refer to it.
-    pub(super) fn of(node: &Node<'_>) -> Option<(u32, Self)> {
+    pub(super) fn of(node: &TreeNode<'_>) -> Option<(u32, Self)> {
         let cells = usize::try_from(node.cell("#clock-cells", 0)?).ok()?;
         let runs_always = node.is("fixed-clock");
         Some((node.cell("phandle", 0)?, Self { cells, runs_always }))
@@ -27,7 +27,7 @@ impl ClockSource {
 }
 
 /// Tells if each clock of `node` runs always. A reference to an unknown source does not say so.
-fn clocks_run_always(node: &Node<'_>, sources: &BTreeMap<u32, ClockSource>) -> bool {
+fn clocks_run_always(node: &TreeNode<'_>, sources: &BTreeMap<u32, ClockSource>) -> bool {
     let mut cells = node.cells("clocks");
     while let Some(phandle) = cells.next() {
         match sources.get(&phandle) {
@@ -42,7 +42,7 @@ fn clocks_run_always(node: &Node<'_>, sources: &BTreeMap<u32, ClockSource>) -> b
 
 impl Described<'_> {
     /// Tells if the unit of `node` has to be switched on.
-    pub(super) fn needs_power(&self, node: &Node<'_>) -> bool {
+    pub(super) fn needs_power(&self, node: &TreeNode<'_>) -> bool {
         node.cells("power-domains").next().is_some() || !clocks_run_always(node, &self.clocks)
     }
 }

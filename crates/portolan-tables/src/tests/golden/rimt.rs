@@ -5,7 +5,7 @@ use portolan::iommu::{Polarity, Trigger};
 
 use super::bytes::rimt_bytes;
 use super::*;
-use crate::rimt::{Body, Mapping, Place, Rimt, Unit, Wire};
+use crate::rimt::{Body, GlobalWire, Mapping, Rimt, Unit, UnitPlace};
 
 /// Offsets of the nodes.
 const PLATFORM: usize = 48;
@@ -23,11 +23,12 @@ fn every_node_is_read() {
     assert_eq!(nodes.unknown(), 1);
     let offsets: Vec<usize> = all.iter().map(|node| node.offset).collect();
     assert_eq!(offsets, [PLATFORM, FUNCTION, COMPLEX, DEVICE]);
-    let wire = Wire { interrupt: 36, trigger: Trigger::Edge, polarity: Polarity::High };
-    let platform = Unit { place: Place::Registers(PhysAddr::new(0x301_0000)), wire: Some(wire) };
+    let wire = GlobalWire { interrupt: 36, trigger: Trigger::Edge, polarity: Polarity::High };
+    let platform =
+        Unit { place: UnitPlace::Registers(PhysAddr::new(0x301_0000)), wire: Some(wire) };
     assert_eq!(all[0].body, Body::Unit(platform));
     let at = PciFunction { segment: PciSegment::new(2), requester: RequesterId::of(0, 1, 2) };
-    let function = Unit { place: Place::Function(at), wire: None };
+    let function = Unit { place: UnitPlace::Function(at), wire: None };
     assert_eq!(all[1].body, Body::Unit(function));
     let Body::RootComplex { segment, mappings } = all[2].body else {
         panic!("{:?}", all[2]);
