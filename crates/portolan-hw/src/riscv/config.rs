@@ -4,7 +4,7 @@
 
 use crate::promise::TrustedDescription;
 use crate::reservations::Reservations;
-use portolan::addr::{Iova, PhysAddr};
+use portolan::addr::Iova;
 use portolan::dma::Doorbell;
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
