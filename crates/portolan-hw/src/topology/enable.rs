@@ -257,9 +257,11 @@ impl<P: Platform> Enabling<'_, P> {
             place => window_of(place)?,
         };
         self.powered(unit, window)?;
-        let mut config = riscv::Config::default();
-        config.combining = self.options.combining;
-        config.reserved = self.reserved(unit);
+        let mut config = riscv::Config {
+            combining: self.options.combining,
+            reserved: self.reserved(unit),
+            ..riscv::Config::default()
+        };
         self.add_to(number, &mut config.reserved);
         if let Some(last) = unit.last_stream {
             config.streams_lg2 = lg2_of(last);
