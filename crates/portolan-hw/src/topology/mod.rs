@@ -8,7 +8,8 @@
 //! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
 //!
 //! Sources: those of [`portolan_tables`]. Not supported: SMMUv2 by a device
-//! tree (an embedder enables it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.
+//! tree (an embedder enables it by its driver, which is an [`IommuDomains`](portolan::iommu::IommuDomains)), and devices
+//! that are not PCI functions.
 
 mod check;
 mod chipset;
@@ -63,7 +64,8 @@ pub struct Options {
     /// Memory that firmware's own devices use.
     pub reserved: FirmwareMemory,
     /// Interrupt remapping of the units: not more than [`Topology::interrupt_remapping`] offers.
-    /// Then only interrupts pass of which [`IommuDomains::interrupts`] was told.
+    /// Then only interrupts pass of which
+    /// [`IommuDomains::interrupts`](portolan::iommu::IommuDomains::interrupts) was told.
     pub interrupts: Option<Remapping>,
     /// Properties of PCI functions that their configuration space does not tell.
     pub pci: PciOverrides,
