@@ -220,18 +220,17 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(MapError::ReadOnly);
         }
         let context = &*self.context;
-        match (self.translation, &context.space) {
-            (DeviceTranslation::Space(_), Some(space)) => match space.failure() {
-                Some(error) => return Err(MapError::Broken(error)),
-                None => {}
-            },
-            (DeviceTranslation::Identity(_), _) => match terms.at {
-                Some(page) => {
-                    let range = IovaRange::page(page, PageSize::of_lg2(0));
-                    return Err(MapError::Outside { range });
+        match (self.translation, &context.space, terms.at) {
+            (DeviceTranslation::Space(_), Some(space), _) => {
+                if let Some(error) = space.failure() {
+                    return Err(MapError::Broken(error));
                 }
-                None => {}
-            },
+            }
+            (DeviceTranslation::Identity(_), _, Some(page)) => {
+                let range = IovaRange::page(page, PageSize::of_lg2(0));
+                return Err(MapError::Outside { range });
+            }
+            (DeviceTranslation::Identity(_), _, None) => {}
             _ => return Err(MapError::Blocked),
         }
         // The device does not snoop, and writes there.
