@@ -8,8 +8,8 @@
 //! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
 //!
 //! Sources: those of [`portolan_tables`]. Not supported: SMMUv2 by a device
-//! tree (an embedder enables it by its driver, which is an [`IommuDomains`](portolan::iommu::IommuDomains)), and devices
-//! that are not PCI functions.
+//! tree (an embedder enables it by its driver, which is an
+//! [`IommuDomains`](portolan::iommu::IommuDomains)), and devices that are not PCI functions.
 
 mod check;
 mod chipset;
