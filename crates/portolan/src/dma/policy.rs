@@ -56,7 +56,7 @@ pub(super) enum MayBlock {
 ///
 /// A [`Mapping::defer`](super::Mapping::defer) that reaches one of them says so by
 /// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
-/// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes. While a flush is under way
+/// [`Policy::Lazy`] an unmap that reaches one flushes. While a flush is under way
 /// there is room for as much again; an unmap that finds none pays for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LazyBounds {
