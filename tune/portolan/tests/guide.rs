@@ -55,7 +55,7 @@ fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
     std::fs::create_dir_all(&folder).unwrap();
     let root = Path::new(ROOT).canonicalize().unwrap();
-    for name in ["data", "crates"] {
+    for name in ["data", "tune"] {
         // It may be there already; a missing link fails the commands.
         let _ = std::os::unix::fs::symlink(root.join(name), folder.join(name));
     }
