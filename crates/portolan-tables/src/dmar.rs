@@ -99,9 +99,9 @@ pub struct Drhd<'a> {
     pub scopes: Scopes<'a>,
 }
 
-/// Memory that devices go on using (8.4).
+/// Reserved Memory Region Reporting structure: memory that devices go on using (8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserved<'a> {
+pub struct Rmrr<'a> {
     /// Offset of the structure in the table.
     pub offset: usize,
     /// The segment.
@@ -143,7 +143,7 @@ pub struct NamedDevice<'a> {
 
 /// Devices of a segment for which something holds (8.8 SATC, 8.9 SIDP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Devices<'a> {
+pub struct SegmentDevices<'a> {
     /// The flags; bit 0 of SATC says that translation services have to be on.
     pub flags: u8,
     /// The segment.
@@ -158,7 +158,7 @@ pub enum Structure<'a> {
     /// DRHD.
     Drhd(Drhd<'a>),
     /// RMRR.
-    Reserved(Reserved<'a>),
+    Reserved(Rmrr<'a>),
     /// ATSR.
     RootPorts(RootPorts<'a>),
     /// RHSA.
@@ -166,9 +166,9 @@ pub enum Structure<'a> {
     /// ANDD.
     NamedDevice(NamedDevice<'a>),
     /// SATC: integrated devices with an address translation cache.
-    TranslationCaches(Devices<'a>),
+    TranslationCaches(SegmentDevices<'a>),
     /// SIDP: integrated devices with properties of their own.
-    Properties(Devices<'a>),
+    Properties(SegmentDevices<'a>),
 }
 
 /// The structures of a table. One that says a length that cannot be ends the walk with an error; one
@@ -212,7 +212,7 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
     let flags = bytes.u8(4)?;
     Ok(Some(match kind {
         0 => Structure::Drhd(unit(bytes, scopes)?),
-        1 => Structure::Reserved(Reserved {
+        1 => Structure::Reserved(Rmrr {
             offset: bytes.offset(),
             segment,
             range: range(bytes, bytes.u64(8)?, bytes.u64(16)?)?,
@@ -228,8 +228,8 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
             proximity: bytes.u32(16)?,
         }),
         4 => Structure::NamedDevice(NamedDevice { number: bytes.u8(7)?, name: bytes.name(8) }),
-        5 => Structure::TranslationCaches(Devices { flags, segment, scopes }),
-        _ => Structure::Properties(Devices { flags: 0, segment, scopes }),
+        5 => Structure::TranslationCaches(SegmentDevices { flags, segment, scopes }),
+        _ => Structure::Properties(SegmentDevices { flags: 0, segment, scopes }),
     }))
 }
 

@@ -11,13 +11,13 @@ mod node;
 mod path;
 mod reserved;
 
-pub use mapping::{IdCount, Mapping, Mappings, Single};
+pub use mapping::{IdCount, IortMapping, IortMappings, Single};
 pub use node::{
-    Body, CounterGroup, Interrupts, ItsGroup, ItsIds, MemoryRange, MemoryRanges, NamedComponent,
-    Node, ReservedMemory, RootComplex, Smmu, SmmuV3,
+    CounterGroup, Interrupts, IortBody, IortNode, ItsGroup, ItsIds, MemoryRange, MemoryRanges,
+    NamedComponent, ReservedMemory, RootComplex, Smmu, SmmuV3,
 };
 pub use path::Resolved;
-pub use reserved::ReservedRegions;
+pub use reserved::IortReservedRegions;
 pub(crate) use reserved::regions;
 
 use super::TableError;
@@ -76,8 +76,8 @@ impl<'a> Iort<'a> {
     }
 
     /// The nodes, in order.
-    pub fn nodes(&self) -> Nodes<'a> {
-        Nodes {
+    pub fn nodes(&self) -> IortNodes<'a> {
+        IortNodes {
             walk: Walk::new(self.bytes.from(self.first), End::Count(self.count)),
             id_count: self.id_count,
         }
@@ -87,7 +87,7 @@ impl<'a> Iort<'a> {
     ///
     /// # Errors
     /// [`TableError::Reference`] if there is none, or the node's own error.
-    pub fn node_at(&self, from: usize, target: u32) -> Result<Node<'a>, TableError> {
+    pub fn node_at(&self, from: usize, target: u32) -> Result<IortNode<'a>, TableError> {
         let none = TableError::Reference { offset: from, target };
         let at = usize::try_from(target).map_err(|_| none)?;
         if at < self.first || at >= self.bytes.len() {
@@ -100,20 +100,20 @@ impl<'a> Iort<'a> {
 /// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an
 /// error; one whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Debug)]
-pub struct Nodes<'a> {
+pub struct IortNodes<'a> {
     walk: Walk<'a>,
     id_count: IdCount,
 }
 
-impl Nodes<'_> {
+impl IortNodes<'_> {
     /// Number of nodes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.walk.unknown()
     }
 }
 
-impl<'a> Iterator for Nodes<'a> {
-    type Item = Result<Node<'a>, TableError>;
+impl<'a> Iterator for IortNodes<'a> {
+    type Item = Result<IortNode<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let id_count = self.id_count;

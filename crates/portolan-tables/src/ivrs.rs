@@ -19,7 +19,7 @@ pub use entry::{
     AcpiDevice, Ats, Devices, Entries, Entry, EntryKind, Passes, Settings, Special, SpecialKind,
     SystemManagement, Uid,
 };
-pub use memory::{Memory, MemoryKind, ReservedRegions};
+pub use memory::{IvrsReservedRegions, Memory, MemoryKind};
 pub use orders::UnitOrders;
 pub use unit::{Device, Ivhd, UnitFlags};
 
@@ -170,8 +170,12 @@ impl<'a> Ivrs<'a> {
     ///
     /// Items are errors where a block of the table is wrong, or its memory is wider than
     /// [`Ivrs::physical_lg2`]; the walk goes on behind it as [`Blocks`] does.
-    pub fn reserved(&self, segment: PciSegment, streams: Streams) -> ReservedRegions<Blocks<'a>> {
-        ReservedRegions::new(self.blocks(), segment, streams, self.physical_lg2())
+    pub fn reserved(
+        &self,
+        segment: PciSegment,
+        streams: Streams,
+    ) -> IvrsReservedRegions<Blocks<'a>> {
+        IvrsReservedRegions::new(self.blocks(), segment, streams, self.physical_lg2())
     }
 
     /// As [`Ivrs::reserved`], by `blocks` of the table that have been read, for all streams.
@@ -180,7 +184,7 @@ impl<'a> Ivrs<'a> {
         blocks: impl Iterator<Item = Result<Block<'a>, TableError>>,
         segment: PciSegment,
     ) -> impl Iterator<Item = Result<Reserved, TableError>> {
-        ReservedRegions::new(blocks, segment, Streams::ALL, self.physical_lg2())
+        IvrsReservedRegions::new(blocks, segment, Streams::ALL, self.physical_lg2())
     }
 }
 

@@ -39,16 +39,16 @@ pub struct Rimt<'a> {
 
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node<'a> {
+pub struct RimtNode<'a> {
     /// Offset in the table, in bytes.
     pub offset: usize,
     /// Kind and contents of the node.
-    pub body: Body<'a>,
+    pub body: RimtBody<'a>,
 }
 
 /// Kind and contents of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body<'a> {
+pub enum RimtBody<'a> {
     /// A unit.
     Unit(Unit),
     /// A PCI Express root complex, or a part of one.
@@ -56,14 +56,14 @@ pub enum Body<'a> {
         /// The segment of its functions.
         segment: PciSegment,
         /// From requester identifiers to streams.
-        mappings: Mappings<'a>,
+        mappings: RimtMappings<'a>,
     },
     /// A device of the ACPI name space.
     Device {
         /// Its full path there.
         name: &'a [u8],
         /// From identifiers of its own to streams.
-        mappings: Mappings<'a>,
+        mappings: RimtMappings<'a>,
     },
 }
 
@@ -98,7 +98,7 @@ pub struct GlobalWire {
 
 /// From identifiers of devices to streams of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct RimtMapping {
     /// The first identifier.
     pub first: u32,
     /// Number of identifiers.
@@ -109,7 +109,7 @@ pub struct Mapping {
     pub unit: u32,
 }
 
-impl Mapping {
+impl RimtMapping {
     /// The stream of `id`, if it is one of them and has one.
     pub fn stream_of(&self, id: u32) -> Option<StreamId> {
         let above = id.checked_sub(self.first)?;
@@ -135,8 +135,8 @@ impl<'a> Rimt<'a> {
     }
 
     /// The nodes, in order.
-    pub fn nodes(&self) -> Nodes<'a> {
-        Nodes(Walk::new(self.bytes.from(self.first), End::Count(self.count)))
+    pub fn nodes(&self) -> RimtNodes<'a> {
+        RimtNodes(Walk::new(self.bytes.from(self.first), End::Count(self.count)))
     }
 
     /// The unit that serves a PCI function, as the offset of its node, and the function's stream there.
@@ -148,7 +148,7 @@ impl<'a> Rimt<'a> {
     pub fn resolve(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, TableError> {
         for node in self.nodes() {
             let node = node?;
-            let Body::RootComplex { segment, mappings } = node.body else {
+            let RimtBody::RootComplex { segment, mappings } = node.body else {
                 continue;
             };
             if segment != function.segment {
@@ -172,7 +172,7 @@ impl<'a> Rimt<'a> {
         let (offset, wanted) = (from, usize::try_from(target));
         for node in self.nodes() {
             let node = node?;
-            if Ok(node.offset) == wanted && matches!(node.body, Body::Unit(_)) {
+            if Ok(node.offset) == wanted && matches!(node.body, RimtBody::Unit(_)) {
                 return Ok(node.offset);
             }
         }
@@ -183,17 +183,17 @@ impl<'a> Rimt<'a> {
 /// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an
 /// error; one whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Debug)]
-pub struct Nodes<'a>(Walk<'a>);
+pub struct RimtNodes<'a>(Walk<'a>);
 
-impl Nodes<'_> {
+impl RimtNodes<'_> {
     /// Number of nodes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.0.unknown()
     }
 }
 
-impl<'a> Iterator for Nodes<'a> {
-    type Item = Result<Node<'a>, TableError>;
+impl<'a> Iterator for RimtNodes<'a> {
+    type Item = Result<RimtNode<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next(cut, parse)
@@ -205,27 +205,27 @@ fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
     rest.structure(rest.u16(2)?.into(), NODE_HEAD)
 }
 
-fn parse(bytes: Bytes<'_>) -> Result<Option<Node<'_>>, TableError> {
+fn parse(bytes: Bytes<'_>) -> Result<Option<RimtNode<'_>>, TableError> {
     let body = match bytes.u8(0)? {
-        0 => Body::Unit(unit(bytes)?),
+        0 => RimtBody::Unit(unit(bytes)?),
         1 => {
             let bytes = bytes.structure(bytes.len(), COMPLEX)?;
-            Body::RootComplex {
+            RimtBody::RootComplex {
                 segment: PciSegment::new(bytes.u16(14)?),
-                mappings: Mappings::of(bytes, bytes.u16(16)?, bytes.u16(18)?)?,
+                mappings: RimtMappings::of(bytes, bytes.u16(16)?, bytes.u16(18)?)?,
             }
         }
         2 => {
             let bytes = bytes.structure(bytes.len(), DEVICE)?;
-            Body::Device {
+            RimtBody::Device {
                 name: bytes.name(DEVICE),
-                mappings: Mappings::of(bytes, bytes.u16(8)?, bytes.u16(10)?)?,
+                mappings: RimtMappings::of(bytes, bytes.u16(8)?, bytes.u16(10)?)?,
             }
         }
         _ => return Ok(None),
     };
     let offset = bytes.offset();
-    Ok(Some(Node { offset, body }))
+    Ok(Some(RimtNode { offset, body }))
 }
 
 fn unit(bytes: Bytes<'_>) -> Result<Unit, TableError> {
@@ -260,9 +260,9 @@ fn unit(bytes: Bytes<'_>) -> Result<Unit, TableError> {
 
 /// The mappings of a node, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mappings<'a>(Bytes<'a>);
+pub struct RimtMappings<'a>(Bytes<'a>);
 
-impl<'a> Mappings<'a> {
+impl<'a> RimtMappings<'a> {
     fn of(node: Bytes<'a>, offset: u16, count: u16) -> Result<Self, TableError> {
         let bytes = usize::from(count) * MAPPING;
         match count {
@@ -272,13 +272,13 @@ impl<'a> Mappings<'a> {
     }
 }
 
-impl Iterator for Mappings<'_> {
-    type Item = Mapping;
+impl Iterator for RimtMappings<'_> {
+    type Item = RimtMapping;
 
-    fn next(&mut self) -> Option<Mapping> {
+    fn next(&mut self) -> Option<RimtMapping> {
         let one = self.0.part(0, MAPPING).ok()?;
         self.0 = self.0.from(MAPPING);
-        Some(Mapping {
+        Some(RimtMapping {
             first: one.u32(0).ok()?,
             count: one.u32(4).ok()?,
             stream: StreamId::new(one.u32(8).ok()?),

@@ -90,7 +90,7 @@ pub struct MmioEndpoint {
 
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
+pub enum ViotNode {
     /// PCI functions.
     PciRange(PciRange),
     /// Another device.
@@ -115,9 +115,9 @@ impl<'a> Viot<'a> {
     }
 
     /// The nodes with their offsets, in order.
-    pub fn nodes(&self) -> Nodes<'a> {
+    pub fn nodes(&self) -> ViotNodes<'a> {
         let end = End::Count(self.count.into());
-        Nodes(Walk::new(self.bytes.from(self.first), end))
+        ViotNodes(Walk::new(self.bytes.from(self.first), end))
     }
 
     /// The unit whose node is at `offset`.
@@ -130,7 +130,7 @@ impl<'a> Viot<'a> {
             return Err(none);
         }
         match cut(self.bytes.from(offset.into())).and_then(parse)? {
-            Some(Node::Viommu(unit)) => Ok(unit),
+            Some(ViotNode::Viommu(unit)) => Ok(unit),
             _ => Err(none),
         }
     }
@@ -146,7 +146,7 @@ impl<'a> Viot<'a> {
         requester: RequesterId,
     ) -> Result<Option<(Viommu, StreamId)>, TableError> {
         for node in self.nodes() {
-            if let (_, Node::PciRange(range)) = node? {
+            if let (_, ViotNode::PciRange(range)) = node? {
                 if let Some(endpoint) = range.endpoint_of(segment, requester) {
                     return Ok(Some((self.unit(range.unit)?, endpoint)));
                 }
@@ -159,18 +159,18 @@ impl<'a> Viot<'a> {
 /// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an
 /// error; one whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Debug)]
-pub struct Nodes<'a>(Walk<'a>);
+pub struct ViotNodes<'a>(Walk<'a>);
 
-impl Nodes<'_> {
+impl ViotNodes<'_> {
     /// Number of nodes of unknown type that were passed over so far.
     pub fn unknown(&self) -> u32 {
         self.0.unknown()
     }
 }
 
-impl Iterator for Nodes<'_> {
+impl Iterator for ViotNodes<'_> {
     /// The node and its offset in the table.
-    type Item = Result<(usize, Node), TableError>;
+    type Item = Result<(usize, ViotNode), TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let parse = |node: Bytes<'_>| Ok(parse(node)?.map(|known| (node.offset(), known)));
@@ -184,7 +184,7 @@ fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
 }
 
 /// The node; `None` if its type is unknown.
-fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
+fn parse(node: Bytes<'_>) -> Result<Option<ViotNode>, TableError> {
     let kind = node.u8(0)?;
     let fixed = match kind {
         1 | 2 => 24,
@@ -193,7 +193,7 @@ fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
     };
     node.structure(node.len(), fixed)?;
     Ok(Some(match kind {
-        1 => Node::PciRange(PciRange {
+        1 => ViotNode::PciRange(PciRange {
             endpoint: StreamId::new(node.u32(4)?),
             first_segment: PciSegment::new(node.u16(8)?),
             last_segment: PciSegment::new(node.u16(10)?),
@@ -201,15 +201,15 @@ fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
             last: RequesterId::new(node.u16(14)?),
             unit: node.u16(16)?,
         }),
-        2 => Node::MmioEndpoint(MmioEndpoint {
+        2 => ViotNode::MmioEndpoint(MmioEndpoint {
             endpoint: StreamId::new(node.u32(4)?),
             base: PhysAddr::new(node.u64(8)?),
             unit: node.u16(16)?,
         }),
-        3 => Node::Viommu(Viommu::Pci {
+        3 => ViotNode::Viommu(Viommu::Pci {
             segment: PciSegment::new(node.u16(4)?),
             requester: RequesterId::new(node.u16(6)?),
         }),
-        _ => Node::Viommu(Viommu::Mmio { base: PhysAddr::new(node.u64(8)?) }),
+        _ => ViotNode::Viommu(Viommu::Mmio { base: PhysAddr::new(node.u64(8)?) }),
     }))
 }

@@ -5,7 +5,7 @@ use portolan_hw::topology::Topology;
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_tables::dmar::{Dmar, Structure};
 use portolan_tables::fdt::DeviceTree;
-use portolan_tables::iort::{Body, Iort};
+use portolan_tables::iort::{Iort, IortBody};
 use portolan_tables::ivrs::Ivrs;
 use portolan_tables::rimt::Rimt;
 use portolan_tables::sdt::{Sdt, Tables};
@@ -48,7 +48,7 @@ fn read(bytes: &[u8]) {
     }
     if let Ok(iort) = Iort::parse(bytes) {
         for node in iort.nodes().flatten() {
-            if let Body::ItsGroup(group) = node.body {
+            if let IortBody::ItsGroup(group) = node.body {
                 group.ids().for_each(drop);
             }
             let _ = iort.resolve_from(&node, 0x10);

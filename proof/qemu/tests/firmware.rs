@@ -10,7 +10,7 @@ use portolan_qemu::edu::Edu;
 use portolan_qemu::fw_cfg::{self, ACPI_TABLES};
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_tables::dmar::{self, Dmar, ScopeKind, Serves, Structure};
-use portolan_tables::iort::{self, Body, Iort};
+use portolan_tables::iort::{self, Iort, IortBody};
 use portolan_tables::ivrs::{self, Ivrs, UnitFlags};
 use portolan_tables::viot::{self, Viommu, Viot};
 
@@ -105,7 +105,7 @@ fn iort_of_smmuv3() {
     assert_eq!((kinds.len(), nodes.unknown()), (3, 0));
     let requester = edu(&machine);
     let found = iort.resolve(PciSegment::new(0), requester).unwrap().unwrap();
-    let Body::SmmuV3(smmu) = found.unit.body else {
+    let IortBody::SmmuV3(smmu) = found.unit.body else {
         panic!("{:?}", found.unit);
     };
     let registers = machine.iommu_registers().unwrap();

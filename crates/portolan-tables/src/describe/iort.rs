@@ -14,7 +14,7 @@ use super::{
 };
 use crate::TableError;
 use crate::claim::Claim;
-use crate::iort::{Body, Iort, Mapping, Node, Single, SmmuV3, regions};
+use crate::iort::{Iort, IortBody, IortMapping, IortNode, Single, SmmuV3, regions};
 use crate::sdt::Maker;
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
@@ -30,8 +30,8 @@ const MOST_WAYS: u32 = 1 << 16;
 
 /// A node, whose mappings have been read.
 struct Parsed<'t> {
-    node: Node<'t>,
-    mappings: Vec<Mapping>,
+    node: IortNode<'t>,
+    mappings: Vec<IortMapping>,
 }
 
 /// Nodes by their offsets, and the numbers of those that are units.
@@ -79,12 +79,12 @@ impl Graph<'_> {
             let none = TableError::Reference { offset: way.from, target: way.at };
             let Parsed { node, mappings } = node.ok_or(none)?;
             match node.body {
-                Body::Smmu(_) | Body::SmmuV3(_) => {
+                IortBody::Smmu(_) | IortBody::SmmuV3(_) => {
                     if let Some(unit) = self.units.get(&offset) {
                         found.push((*unit, way));
                     }
                 }
-                Body::ItsGroup(_) => {}
+                IortBody::ItsGroup(_) => {}
                 _ => open.extend(mappings.iter().rev().filter_map(|one| way.by(node, one))),
             }
         }
@@ -94,7 +94,7 @@ impl Graph<'_> {
 
 impl Way {
     /// The way of identifiers by a `mapping` of `node`: those of the device that it is for.
-    fn start(node: &Node<'_>, mapping: &Mapping) -> Self {
+    fn start(node: &IortNode<'_>, mapping: &IortMapping) -> Self {
         let (input, others) = match mapping.single {
             Single::Single => (mapping.input, 0),
             Single::Range => (mapping.input, mapping.count_minus_one),
@@ -111,11 +111,12 @@ impl Way {
     }
 
     /// The part of the way that goes on by a `mapping` of `node`, where it is now.
-    fn by(self, node: &Node<'_>, mapping: &Mapping) -> Option<Self> {
+    fn by(self, node: &IortNode<'_>, mapping: &IortMapping) -> Option<Self> {
         let next = Self { from: node.offset, at: mapping.target, steps: self.steps + 1, ..self };
         if mapping.single == Single::Single {
             // Elsewhere a single mapping is for the messages that the node sends itself.
-            let of_devices = matches!(node.body, Body::NamedComponent(_) | Body::RootComplex(_));
+            let of_devices =
+                matches!(node.body, IortBody::NamedComponent(_) | IortBody::RootComplex(_));
             let one = Self { id: mapping.output, single: Single::Single, ..next };
             return of_devices.then_some(one);
         }
@@ -188,10 +189,10 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
 }
 
 /// The unit that a node is.
-fn unit(node: &Node<'_>, maker: Maker) -> Option<UnitDescription> {
+fn unit(node: &IortNode<'_>, maker: Maker) -> Option<UnitDescription> {
     match node.body {
-        Body::SmmuV3(unit) => Some(version_3(&unit)),
-        Body::Smmu(unit) => {
+        IortBody::SmmuV3(unit) => Some(version_3(&unit)),
+        IortBody::Smmu(unit) => {
             let bytes = unit.registers.len_minus_one().saturating_add(1);
             let place = Place::of(unit.registers.start(), bytes);
             let settings = UnitSettings::Smmu(unit, maker);
@@ -229,8 +230,8 @@ impl Description {
                 continue;
             };
             let (segment, lg2) = match node.body {
-                Body::RootComplex(complex) => (Some(complex.segment), complex.address_lg2),
-                Body::NamedComponent(component) => (None, Some(component.address_lg2)),
+                IortBody::RootComplex(complex) => (Some(complex.segment), complex.address_lg2),
+                IortBody::NamedComponent(component) => (None, Some(component.address_lg2)),
                 _ => continue,
             };
             let ways: Vec<Way> = mappings.iter().map(|one| Way::start(node, one)).collect();

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::TableError;
 use crate::claim::Claim;
-use crate::rimt::{self, Body, Mapping, Rimt, Unit};
+use crate::rimt::{self, Rimt, RimtBody, RimtMapping, Unit};
 
 /// Bytes of a unit's registers.
 pub(super) const WINDOW: u64 = 0x1000;
@@ -22,7 +22,7 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
     let table = Rimt::parse(bytes)?;
     let mut found = Description::new(TableKind::Rimt);
     let mut offsets: Vec<Option<usize>> = Vec::new();
-    let mut claims: Vec<(usize, Mapping, Claim)> = Vec::new();
+    let mut claims: Vec<(usize, RimtMapping, Claim)> = Vec::new();
     let mut devices = 0;
     for node in table.nodes() {
         let node = match node {
@@ -35,13 +35,13 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
             }
         };
         let (segment, mappings) = match node.body {
-            Body::Unit(one) => {
+            RimtBody::Unit(one) => {
                 found.units.push(unit(&one));
                 offsets.push(Some(node.offset));
                 continue;
             }
-            Body::RootComplex { segment, mappings } => (Some(segment), mappings),
-            Body::Device { mappings, .. } => (None, mappings),
+            RimtBody::RootComplex { segment, mappings } => (Some(segment), mappings),
+            RimtBody::Device { mappings, .. } => (None, mappings),
         };
         for mapping in mappings.filter(|mapping| mapping.count > 0) {
             let last = mapping.first.saturating_add(mapping.count - 1);

@@ -7,7 +7,7 @@ use portolan::addr::PciFunction;
 use super::{Description, Place, TableKind, UnitDescription, UnitKind, UnitSettings};
 use crate::TableError;
 use crate::claim::Claim;
-use crate::viot::{Node, Viommu, Viot};
+use crate::viot::{Viommu, Viot, ViotNode};
 
 pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
     let table = Viot::parse(bytes)?;
@@ -17,16 +17,16 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
     let mut claims: Vec<(u16, Claim)> = Vec::new();
     for node in table.nodes() {
         match node {
-            Ok((offset, Node::Viommu(at))) => {
+            Ok((offset, ViotNode::Viommu(at))) => {
                 found.units.push(unit(at));
                 offsets.push(Some(offset));
             }
-            Ok((_, Node::PciRange(range))) => {
+            Ok((_, ViotNode::PciRange(range))) => {
                 let segments = (range.first_segment, range.last_segment);
                 let (first, last, stream) = (range.first, range.last, range.endpoint);
                 claims.push((range.unit, Claim::Range { segments, first, last, stream }));
             }
-            Ok((_, Node::MmioEndpoint(device))) => {
+            Ok((_, ViotNode::MmioEndpoint(device))) => {
                 let (base, stream) = (device.base, device.endpoint);
                 claims.push((device.unit, Claim::Device { base, stream }));
             }

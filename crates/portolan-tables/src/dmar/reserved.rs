@@ -10,7 +10,7 @@ use portolan::addr::{PciSegment, PhysRange, RequesterId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::{Dmar, PathScope, Reserved as Block, ScopeKind, Structure};
+use super::{Dmar, PathScope, Rmrr, ScopeKind, Structure};
 use crate::TableError;
 use crate::reserved::{Reserved, Streams, region, within};
 
@@ -30,7 +30,7 @@ pub struct MemoryBlock {
 
 impl MemoryBlock {
     /// The block with its scopes, copied, of a machine with addresses of so many bits.
-    pub fn of(block: &Block<'_>, address_lg2: u32) -> Self {
+    pub fn of(block: &Rmrr<'_>, address_lg2: u32) -> Self {
         Self {
             segment: block.segment,
             range: block.range,

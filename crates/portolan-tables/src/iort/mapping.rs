@@ -55,7 +55,7 @@ pub enum Single {
 
 /// Identifiers that leave a node, and their values at the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct IortMapping {
     /// First identifier.
     pub input: u32,
     /// Number of identifiers less one, with either [`IdCount`] of the table.
@@ -68,7 +68,7 @@ pub struct Mapping {
     pub single: Single,
 }
 
-impl Mapping {
+impl IortMapping {
     /// Output for `id`; `None` if the mapping is not for it.
     pub fn apply(&self, id: u32) -> Option<u32> {
         if self.single == Single::Single {
@@ -99,25 +99,25 @@ impl Mapping {
 
 /// The mappings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mappings<'a> {
+pub struct IortMappings<'a> {
     rest: Bytes<'a>,
     id_count: IdCount,
 }
 
-impl<'a> Mappings<'a> {
+impl<'a> IortMappings<'a> {
     pub(super) fn new(rest: Bytes<'a>, id_count: IdCount) -> Self {
         Self { rest, id_count }
     }
 }
 
-impl Iterator for Mappings<'_> {
-    type Item = Mapping;
+impl Iterator for IortMappings<'_> {
+    type Item = IortMapping;
 
-    fn next(&mut self) -> Option<Mapping> {
+    fn next(&mut self) -> Option<IortMapping> {
         let one = self.rest.part(0, BYTES).ok()?;
         self.rest = self.rest.from(BYTES);
         let word = |at| one.u32(at).ok();
-        Some(Mapping {
+        Some(IortMapping {
             input: word(0)?,
             count_minus_one: self.id_count.less_one(word(4)?),
             output: word(8)?,

@@ -6,7 +6,7 @@
 
 use portolan::addr::{PhysAddr, PhysRange};
 
-use super::mapping::{IdCount, Mappings};
+use super::mapping::{IdCount, IortMappings};
 use crate::TableError;
 use crate::bytes::{Bytes, number};
 use crate::overrides::CoherencyOverride;
@@ -14,20 +14,20 @@ use portolan::addr::PciSegment;
 
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node<'a> {
+pub struct IortNode<'a> {
     /// Offset of the node in the table, which references name.
     pub offset: usize,
     /// Revision of the node.
     pub revision: u8,
     /// Identifiers that leave the node, and their destinations.
-    pub mappings: Mappings<'a>,
+    pub mappings: IortMappings<'a>,
     /// Kind and contents of the node.
-    pub body: Body<'a>,
+    pub body: IortBody<'a>,
 }
 
 /// Kind and contents of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body<'a> {
+pub enum IortBody<'a> {
     /// Interrupt translation services: the end of a path without, or behind, an SMMU.
     ItsGroup(ItsGroup<'a>),
     /// A device that is not of PCI.
@@ -225,7 +225,10 @@ fn array(node: Bytes<'_>, start: u32, count: u32, each: usize) -> Result<Bytes<'
 }
 
 /// The node; `None` if its type is unknown.
-pub(super) fn parse(bytes: Bytes<'_>, id_count: IdCount) -> Result<Option<Node<'_>>, TableError> {
+pub(super) fn parse(
+    bytes: Bytes<'_>,
+    id_count: IdCount,
+) -> Result<Option<IortNode<'_>>, TableError> {
     let (kind, revision) = (bytes.u8(0)?, bytes.u8(3)?);
     let fixed = match (kind, revision) {
         (0, _) => 20,
@@ -242,36 +245,36 @@ pub(super) fn parse(bytes: Bytes<'_>, id_count: IdCount) -> Result<Option<Node<'
     };
     bytes.structure(bytes.len(), fixed)?;
     let body = match kind {
-        0 => Body::ItsGroup(ItsGroup { ids: array(bytes, 20, bytes.u32(16)?, 4)?.as_slice() }),
-        1 => Body::NamedComponent(NamedComponent {
+        0 => IortBody::ItsGroup(ItsGroup { ids: array(bytes, 20, bytes.u32(16)?, 4)?.as_slice() }),
+        1 => IortBody::NamedComponent(NamedComponent {
             flags: bytes.u32(16)?,
             memory: bytes.u64(20)?,
             address_lg2: bytes.u8(28)?,
             name: bytes.name(29),
         }),
-        2 => Body::RootComplex(root_complex(bytes, revision)?),
-        3 => Body::Smmu(Smmu {
+        2 => IortBody::RootComplex(root_complex(bytes, revision)?),
+        3 => IortBody::Smmu(Smmu {
             registers: range(bytes, 16)?,
             model: bytes.u32(32)?,
             flags: bytes.u32(36)?,
             context_interrupts: bytes.u32(44)?,
         }),
-        4 => Body::SmmuV3(smmu_v3(bytes, revision)?),
-        5 => Body::CounterGroup(CounterGroup {
+        4 => IortBody::SmmuV3(smmu_v3(bytes, revision)?),
+        5 => IortBody::CounterGroup(CounterGroup {
             page0: PhysAddr::new(bytes.u64(16)?),
             page1: PhysAddr::new(bytes.u64(if revision == 0 { 16 } else { 32 })?),
             overflow: bytes.u32(24)?,
             counted: bytes.u32(28)?,
         }),
-        _ => Body::ReservedMemory(ReservedMemory {
+        _ => IortBody::ReservedMemory(ReservedMemory {
             flags: bytes.u32(16)?,
             ranges: array(bytes, bytes.u32(24)?, bytes.u32(20)?, DESCRIPTOR)?,
         }),
     };
-    Ok(Some(Node {
+    Ok(Some(IortNode {
         offset: bytes.offset(),
         revision,
-        mappings: Mappings::new(
+        mappings: IortMappings::new(
             array(bytes, bytes.u32(12)?, bytes.u32(8)?, super::mapping::BYTES)?,
             id_count,
         ),

@@ -8,7 +8,7 @@ use portolan::addr::{PciSegment, RequesterId, StreamId};
 
 use super::Iort;
 use super::mapping::Single;
-use super::node::{Body, Node};
+use super::node::{IortBody, IortNode};
 use crate::TableError;
 
 /// Nodes on a path: a component, translators and an interrupt service are fewer.
@@ -18,19 +18,19 @@ const MOST_STEPS: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved<'a> {
     /// The SMMU's node.
-    pub unit: Node<'a>,
+    pub unit: IortNode<'a>,
     /// The stream there.
     pub stream: StreamId,
     /// Width of the addresses that the component passes on, in bits; `None` if the table does not say it.
     pub address_lg2: Option<u8>,
 }
 
-impl Node<'_> {
+impl IortNode<'_> {
     /// Width of the addresses that a component passes on, in bits ("memory address size limit").
     fn address_lg2(&self) -> Option<u8> {
         match self.body {
-            Body::NamedComponent(component) => Some(component.address_lg2),
-            Body::RootComplex(complex) => complex.address_lg2,
+            IortBody::NamedComponent(component) => Some(component.address_lg2),
+            IortBody::RootComplex(complex) => complex.address_lg2,
             _ => None,
         }
     }
@@ -41,7 +41,7 @@ impl Node<'_> {
     /// other, the one that starts has it.
     fn leads(&self, id: u32) -> Option<(u32, u32)> {
         // Elsewhere a single mapping is for the messages that the node sends itself.
-        let single = matches!(self.body, Body::NamedComponent(_) | Body::RootComplex(_));
+        let single = matches!(self.body, IortBody::NamedComponent(_) | IortBody::RootComplex(_));
         let mut shared = None;
         for mapping in self.mappings {
             let fits = mapping.single == Single::Range || single;
@@ -72,7 +72,7 @@ impl<'a> Iort<'a> {
     ) -> Result<Option<Resolved<'a>>, TableError> {
         for node in self.nodes() {
             let node = node?;
-            let Body::RootComplex(complex) = node.body else {
+            let IortBody::RootComplex(complex) = node.body else {
                 continue;
             };
             if complex.segment != segment {
@@ -93,7 +93,7 @@ impl<'a> Iort<'a> {
     /// As [`Iort::resolve`].
     pub fn resolve_from(
         &self,
-        node: &Node<'a>,
+        node: &IortNode<'a>,
         input: u32,
     ) -> Result<Option<Resolved<'a>>, TableError> {
         let (mut at, mut id) = (*node, input);
@@ -104,14 +104,14 @@ impl<'a> Iort<'a> {
             at = self.node_at(at.offset, target)?;
             id = output;
             match at.body {
-                Body::Smmu(_) | Body::SmmuV3(_) => {
+                IortBody::Smmu(_) | IortBody::SmmuV3(_) => {
                     return Ok(Some(Resolved {
                         unit: at,
                         stream: StreamId::new(id),
                         address_lg2: node.address_lg2(),
                     }));
                 }
-                Body::ItsGroup(_) => return Ok(None),
+                IortBody::ItsGroup(_) => return Ok(None),
                 _ => {}
             }
         }

@@ -8,8 +8,8 @@ use portolan::addr::StreamId;
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::node::{Body, MemoryRanges, Node, ReservedMemory};
-use super::{Iort, Mapping, Mappings, Nodes, Single};
+use super::node::{IortBody, IortNode, MemoryRanges, ReservedMemory};
+use super::{Iort, IortMapping, IortMappings, IortNodes, Single};
 use crate::TableError;
 use crate::reserved::region;
 use crate::reserved::{Reserved, Streams};
@@ -26,16 +26,16 @@ impl<'a> Iort<'a> {
     /// SMMU's node.
     ///
     /// Regions may overlap. Items are errors where a node or a descriptor of the table is wrong, or
-    /// a mapping runs past the last stream; the walk goes on behind it as [`Nodes`] does.
-    pub fn reserved(&self, unit: &Node<'a>, streams: Streams) -> ReservedRegions<'a> {
-        ReservedRegions { nodes: self.nodes(), unit: unit.offset, streams, current: None }
+    /// a mapping runs past the last stream; the walk goes on behind it as [`IortNodes`] does.
+    pub fn reserved(&self, unit: &IortNode<'a>, streams: Streams) -> IortReservedRegions<'a> {
+        IortReservedRegions { nodes: self.nodes(), unit: unit.offset, streams, current: None }
     }
 }
 
 /// The regions of streams. Errors are those of all nodes.
 #[derive(Clone, Debug)]
-pub struct ReservedRegions<'a> {
-    nodes: Nodes<'a>,
+pub struct IortReservedRegions<'a> {
+    nodes: IortNodes<'a>,
     unit: usize,
     streams: Streams,
     /// Rest of a node.
@@ -47,7 +47,7 @@ pub struct ReservedRegions<'a> {
 struct Current<'a> {
     memory: ReservedMemory<'a>,
     kind: ReservedKind,
-    mappings: Mappings<'a>,
+    mappings: IortMappings<'a>,
     offset: usize,
     /// Offset of the unit of the last mapping.
     target: usize,
@@ -56,8 +56,8 @@ struct Current<'a> {
 }
 
 impl<'a> Current<'a> {
-    fn of(node: Node<'a>) -> Option<Self> {
-        let Body::ReservedMemory(memory) = node.body else {
+    fn of(node: IortNode<'a>) -> Option<Self> {
+        let IortBody::ReservedMemory(memory) = node.body else {
             return None;
         };
         Some(Self {
@@ -72,7 +72,7 @@ impl<'a> Current<'a> {
 
     /// The streams that come out of the next mapping to the unit, if there is one.
     fn next_streams(&mut self, unit: Option<usize>) -> Option<Result<Streams, TableError>> {
-        let to_unit = |mapping: &Mapping| {
+        let to_unit = |mapping: &IortMapping| {
             let target = usize::try_from(mapping.target).ok();
             unit.is_none() || target == unit
         };
@@ -124,7 +124,7 @@ impl<'a> Current<'a> {
 
 /// The regions of `node`, if it reserves memory, each with the offset of its unit.
 pub(crate) fn regions(
-    node: Node<'_>,
+    node: IortNode<'_>,
 ) -> impl Iterator<Item = (usize, Result<Reserved, TableError>)> {
     let mut current = Current::of(node);
     core::iter::from_fn(move || {
@@ -135,7 +135,7 @@ pub(crate) fn regions(
 }
 
 /// Kind of the memory of a node.
-fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
+fn meaning(node: &IortNode<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
     let mut access = Access::READ_WRITE;
     let attributes = memory.flags >> 2 & 0xff;
     if node.revision >= HAS_ATTRIBUTES && attributes < NORMAL {
@@ -147,7 +147,7 @@ fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
     }
 }
 
-impl Iterator for ReservedRegions<'_> {
+impl Iterator for IortReservedRegions<'_> {
     type Item = Result<Reserved, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -101,14 +101,14 @@ pub(super) fn parse(bytes: Bytes<'_>) -> Result<Memory, TableError> {
 
 /// The regions of devices. Errors are those of all blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservedRegions<B> {
+pub struct IvrsReservedRegions<B> {
     blocks: B,
     segment: PciSegment,
     streams: Streams,
     physical_lg2: Option<u32>,
 }
 
-impl<B> ReservedRegions<B> {
+impl<B> IvrsReservedRegions<B> {
     pub(super) fn new(
         blocks: B,
         segment: PciSegment,
@@ -119,7 +119,7 @@ impl<B> ReservedRegions<B> {
     }
 }
 
-impl<'a, B: Iterator<Item = Result<Block<'a>, TableError>>> Iterator for ReservedRegions<B> {
+impl<'a, B: Iterator<Item = Result<Block<'a>, TableError>>> Iterator for IvrsReservedRegions<B> {
     type Item = Result<Reserved, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -14,7 +14,7 @@ use super::golden::bytes::{
 };
 use crate::TableError;
 use crate::dmar::{Dmar, Structure};
-use crate::iort::{Body, Iort};
+use crate::iort::{Iort, IortBody};
 use crate::ivrs::{Ivrs, SpecialKind};
 use crate::reserved::{Reserved, Streams};
 use crate::rimt::{self, Rimt};
@@ -73,9 +73,9 @@ fn read_rimt(rimt: &Rimt<'_>, mut see: impl FnMut(TableError)) -> usize {
     let mut read = 0;
     for node in rimt.nodes() {
         read += match node.map_err(&mut see).map(|node| node.body) {
-            Ok(rimt::Body::RootComplex { mappings, .. }) => mappings.count(),
-            Ok(rimt::Body::Device { name, mappings }) => name.len() + mappings.count(),
-            Ok(rimt::Body::Unit(_)) => 1,
+            Ok(rimt::RimtBody::RootComplex { mappings, .. }) => mappings.count(),
+            Ok(rimt::RimtBody::Device { name, mappings }) => name.len() + mappings.count(),
+            Ok(rimt::RimtBody::Unit(_)) => 1,
             Err(_) => 0,
         };
     }
@@ -115,8 +115,8 @@ fn read_iort(iort: &Iort<'_>, mut see: impl FnMut(TableError)) -> usize {
             continue;
         };
         match node.body {
-            Body::ItsGroup(its) => read += its.ids().count(),
-            Body::ReservedMemory(reserved) => read += reserved.ranges().flatten().count(),
+            IortBody::ItsGroup(its) => read += its.ids().count(),
+            IortBody::ReservedMemory(reserved) => read += reserved.ranges().flatten().count(),
             _ => {}
         }
         let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);

@@ -14,7 +14,7 @@ use portolan_hw::smmuv2::{Implementation, WaitForSafe};
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{Claim, Place, Served, Survey, SurveyedUnit, Topology, UnitKind};
 use portolan_tables::dmar::{Dmar, Structure};
-use portolan_tables::iort::{Body, Iort};
+use portolan_tables::iort::{Iort, IortBody};
 
 /// A table with the name of its file.
 struct Table {
@@ -192,7 +192,7 @@ fn each_smmu_of_version_2_of_these_laptops_is_qualcomm_s() {
     for table in tables("iort") {
         let parsed = Iort::parse(&table.bytes).expect(&table.name);
         for node in parsed.nodes() {
-            let Body::Smmu(unit) = node.expect(&table.name).body else {
+            let IortBody::Smmu(unit) = node.expect(&table.name).body else {
                 continue;
             };
             let found = Implementation::of_iort(parsed.maker(), unit.model, 0);

@@ -12,7 +12,7 @@ use super::bytes::{ITS, SMMU, node, reseal, table, viot_bytes, words};
 use super::iort::{root_with, stream_of};
 use crate::TableError;
 use crate::dmar::{self, Dmar, Ports, Scope, ScopeKind, Structure};
-use crate::iort::{self, Body, Iort, SmmuV3};
+use crate::iort::{self, Iort, IortBody, SmmuV3};
 use crate::ivrs::{self, Ivrs};
 use crate::sdt::{Sdt, Tables};
 use crate::viot::{self, Viot};
@@ -93,7 +93,9 @@ fn numbers_begin_with_their_lowest_byte() {
     body.extend(node(0, 1, &[2, 0x0102_0304, 9], &[]));
     let bytes = table(iort::SIGNATURE, &body);
     let group = Iort::parse(&bytes).unwrap().nodes().next().unwrap();
-    assert!(matches!(group.unwrap().body, Body::ItsGroup(its) if its.ids().eq([0x0102_0304, 9])));
+    assert!(
+        matches!(group.unwrap().body, IortBody::ItsGroup(its) if its.ids().eq([0x0102_0304, 9]))
+    );
 }
 
 #[test]
@@ -201,7 +203,7 @@ fn an_endpoint_that_is_no_pci_function_is_found_by_its_registers() {
     let nodes = Viot::parse(&bytes).unwrap().nodes().map(Result::unwrap);
     let found: Vec<_> = nodes
         .filter_map(|(_, node)| match node {
-            viot::Node::MmioEndpoint(endpoint) => Some(endpoint),
+            viot::ViotNode::MmioEndpoint(endpoint) => Some(endpoint),
             _ => None,
         })
         .collect();
@@ -223,15 +225,15 @@ fn nodes_of_the_first_revision_are_shorter() {
     // The last field of the shortest node, and the part of later ones that it has.
     let root = one(node(2, 0, &[0, 0, 0, 9], &[]));
     let found = Iort::parse(&root).unwrap().nodes().next().unwrap();
-    assert!(matches!(found.unwrap().body, Body::RootComplex(root)
+    assert!(matches!(found.unwrap().body, IortBody::RootComplex(root)
         if root.segment == PciSegment::new(9) && root.address_lg2.is_none()));
     let counters = one(node(5, 0, &[0x907_0000, 0, 33, SMMU], &[]));
     let found = Iort::parse(&counters).unwrap().nodes().next().unwrap();
-    assert!(matches!(found.unwrap().body, Body::CounterGroup(group)
+    assert!(matches!(found.unwrap().body, IortBody::CounterGroup(group)
         if group.page1 == PhysAddr::new(0x907_0000)));
     let counters = one(node(5, 1, &[0x907_0000, 0, 33, SMMU, 0x908_0000, 1], &[]));
     let found = Iort::parse(&counters).unwrap().nodes().next().unwrap();
-    assert!(matches!(found.unwrap().body, Body::CounterGroup(group)
+    assert!(matches!(found.unwrap().body, IortBody::CounterGroup(group)
         if group.page1 == PhysAddr::new(0x1_0908_0000)));
     // A word less than later revisions have.
     for (kind, words) in [(2, 4), (4, 11), (5, 4)] {
@@ -252,7 +254,7 @@ fn smmu_v3(revision: u8, flags: u32, [event, pri, gerror, sync]: [u32; 4]) -> Sm
     let bytes = table(iort::SIGNATURE, &body);
     let found = Iort::parse(&bytes).unwrap().nodes().next().unwrap();
     match found.unwrap().body {
-        Body::SmmuV3(unit) => unit,
+        IortBody::SmmuV3(unit) => unit,
         other => panic!("{other:?}"),
     }
 }
@@ -346,7 +348,7 @@ fn registers_of_no_bytes_are_named_by_the_place_of_their_length() {
     body.extend(node(6, 3, &[&[0, 2, 28][..], &pieces].concat(), &[]));
     let bytes = table(iort::SIGNATURE, &body);
     let found = Iort::parse(&bytes).unwrap().nodes().next().unwrap();
-    let Body::ReservedMemory(memory) = found.unwrap().body else {
+    let IortBody::ReservedMemory(memory) = found.unwrap().body else {
         panic!("no reserved memory");
     };
     let errors: Vec<_> = memory.ranges().filter_map(Result::err).collect();

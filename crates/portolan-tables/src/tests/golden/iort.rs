@@ -13,7 +13,7 @@ use super::bytes::{
     ITS, LOOPED, NAMED, PARENT, ROOT, SMMU, iort_bytes, node, reseal, table, words,
 };
 use crate::TableError;
-use crate::iort::{Body, Iort};
+use crate::iort::{Iort, IortBody};
 use crate::reserved::Streams;
 use portolan::addr::{PciSegment, RequesterId};
 
@@ -26,25 +26,25 @@ fn iort_by_hand() {
     assert_eq!((nodes.len(), walk.unknown()), (8, 1));
     let offsets: Vec<_> = nodes.iter().take(6).map(|n| n.offset as u32).collect();
     assert_eq!(offsets, [ITS, SMMU, PARENT, ROOT, NAMED, LOOPED]);
-    assert!(matches!(nodes[0].body, Body::ItsGroup(its) if its.ids().eq([4])));
-    let Body::SmmuV3(smmu) = nodes[1].body else {
+    assert!(matches!(nodes[0].body, IortBody::ItsGroup(its) if its.ids().eq([4])));
+    let IortBody::SmmuV3(smmu) = nodes[1].body else {
         panic!("no SMMUv3");
     };
     assert_eq!(smmu.base, PhysAddr::new(0x905_0000));
     assert_eq!((smmu.interrupts.event, smmu.interrupts.sync), (106, 108));
     assert_eq!((smmu.proximity, smmu.device_mapping), (Some(2), None));
-    assert!(matches!(nodes[2].body, Body::Smmu(s) if s.model == 3 && s.flags == 2));
-    assert!(matches!(nodes[3].body, Body::RootComplex(r) if r.address_lg2 == Some(48)));
-    let Body::NamedComponent(named) = nodes[4].body else {
+    assert!(matches!(nodes[2].body, IortBody::Smmu(s) if s.model == 3 && s.flags == 2));
+    assert!(matches!(nodes[3].body, IortBody::RootComplex(r) if r.address_lg2 == Some(48)));
+    let IortBody::NamedComponent(named) = nodes[4].body else {
         panic!("no named component");
     };
     assert_eq!((named.address_lg2, named.name), (40, &b"\\_SB.X"[..]));
-    let Body::ReservedMemory(reserved) = nodes[6].body else {
+    let IortBody::ReservedMemory(reserved) = nodes[6].body else {
         panic!("no reserved memory");
     };
     let (_, range) = reserved.ranges().next().unwrap().unwrap();
     assert_eq!(range.last(), PhysAddr::new(0x801f_ffff));
-    assert!(matches!(nodes[7].body, Body::CounterGroup(c) if c.counted == SMMU));
+    assert!(matches!(nodes[7].body, IortBody::CounterGroup(c) if c.counted == SMMU));
 }
 
 #[test]
@@ -240,8 +240,8 @@ fn firmware_overrides_coherency_of_an_smmu() {
         let bytes = table(crate::iort::SIGNATURE, &body);
         let iort = Iort::parse(&bytes).unwrap();
         match iort.nodes().next().unwrap().unwrap().body {
-            Body::Smmu(unit) => unit.coherency(),
-            Body::SmmuV3(unit) => unit.coherency(),
+            IortBody::Smmu(unit) => unit.coherency(),
+            IortBody::SmmuV3(unit) => unit.coherency(),
             other => panic!("{other:?}"),
         }
     };

@@ -5,7 +5,7 @@ use portolan::iommu::{Polarity, Trigger};
 
 use super::bytes::rimt_bytes;
 use super::*;
-use crate::rimt::{Body, GlobalWire, Mapping, Rimt, Unit, UnitPlace};
+use crate::rimt::{GlobalWire, Rimt, RimtBody, RimtMapping, Unit, UnitPlace};
 
 /// Offsets of the nodes.
 const PLATFORM: usize = 48;
@@ -26,18 +26,18 @@ fn every_node_is_read() {
     let wire = GlobalWire { interrupt: 36, trigger: Trigger::Edge, polarity: Polarity::High };
     let platform =
         Unit { place: UnitPlace::Registers(PhysAddr::new(0x301_0000)), wire: Some(wire) };
-    assert_eq!(all[0].body, Body::Unit(platform));
+    assert_eq!(all[0].body, RimtBody::Unit(platform));
     let at = PciFunction { segment: PciSegment::new(2), requester: RequesterId::of(0, 1, 2) };
     let function = Unit { place: UnitPlace::Function(at), wire: None };
-    assert_eq!(all[1].body, Body::Unit(function));
-    let Body::RootComplex { segment, mappings } = all[2].body else {
+    assert_eq!(all[1].body, RimtBody::Unit(function));
+    let RimtBody::RootComplex { segment, mappings } = all[2].body else {
         panic!("{:?}", all[2]);
     };
     assert_eq!(segment.get(), 2);
-    let first = Mapping { first: 0, count: 10, stream: StreamId::new(0x100), unit: 104 };
-    let second = Mapping { first: 0xb, count: 0xfff5, stream: StreamId::new(0xb), unit: 48 };
+    let first = RimtMapping { first: 0, count: 10, stream: StreamId::new(0x100), unit: 104 };
+    let second = RimtMapping { first: 0xb, count: 0xfff5, stream: StreamId::new(0xb), unit: 48 };
     assert_eq!(mappings.collect::<Vec<_>>(), [first, second]);
-    let Body::Device { name, mappings } = all[3].body else {
+    let RimtBody::Device { name, mappings } = all[3].body else {
         panic!("{:?}", all[3]);
     };
     assert_eq!(name, b"\\_SB.D");
@@ -75,7 +75,7 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
         assert_eq!(refused, Err(TableError::Reference { offset, target }));
     }
     // A stream past the last.
-    let last = Mapping { first: 0, count: u32::MAX, stream: StreamId::new(u32::MAX), unit: 48 };
+    let last = RimtMapping { first: 0, count: u32::MAX, stream: StreamId::new(u32::MAX), unit: 48 };
     assert_eq!(last.stream_of(0), Some(StreamId::new(u32::MAX)));
     assert_eq!((last.stream_of(1), last.stream_of(u32::MAX)), (None, None));
 }
