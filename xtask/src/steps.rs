@@ -100,7 +100,16 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
                     root,
                     extent,
                     "crates/portolan/Cargo.toml",
-                    &["-p", "portolan", "-p", "portolan-tables", "-p", "portolan-hw"],
+                    &[
+                        "-p",
+                        "portolan",
+                        "-p",
+                        "portolan-spec",
+                        "-p",
+                        "portolan-tables",
+                        "-p",
+                        "portolan-hw",
+                    ],
                 )
             }),
         },
