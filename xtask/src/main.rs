@@ -1,6 +1,8 @@
 //! `cargo xtask`: every check and test of the workspace.
 #![forbid(unsafe_code)]
 
+mod adopter;
+mod api;
 mod backports;
 mod cross;
 mod demo;
@@ -24,6 +26,8 @@ usage: cargo xtask COMMAND
                   demos; --fast leaves out the compilers and the counts; --long adds guests in which each load
                   is recorded by each recorder (10 minutes of CPU time), and mistakes (an hour)
   {mutants}  {mistakes}  tidy            structure and style only
+  api [--write]   compares the public items of the libraries with the lists in crates/*/api.txt, or writes these
+  packages        packs the libraries, and builds the tutorial in a crate that depends on the packages
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
   guest --build-kernel
@@ -52,6 +56,9 @@ fn main() -> ExitCode {
             None => return unknown(&words),
         },
         ["tidy"] => tidy::run(&root),
+        ["api"] => steps::say("public API", api::check(&root)),
+        ["api", "--write"] => steps::say("public API", api::write(&root)),
+        ["packages"] => steps::say("packages", adopter::run(&root)),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,
             Err(why) => return refuse(&why),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::{cross, demo, guest, mutants, packages, qemu, tidy};
+use crate::{adopter, cross, demo, guest, mutants, packages, qemu, tidy};
 
 /// Extent of a test run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,7 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step { name: "library without std", run: Box::new(|| no_std_gate(root)) },
+        Step { name: "packages and their adopter", run: Box::new(|| adopter::run(root)) },
         Step { name: "orders of the library's own atomics", run: Box::new(|| orders(root)) },
         Step {
             name: "libraries for AArch64",
@@ -414,8 +415,18 @@ fn instructions(root: &Path, extent: Extent) -> Outcome {
     outcome(Command::new("cargo").args(arguments).args(["--", "--check"]).current_dir(root))
 }
 
-/// Runs `command`; tells if it ends well.
-fn outcome(command: &mut Command) -> Outcome {
+/// Prints the outcome of a step that runs alone; tells if it did not fail.
+pub fn say(name: &str, outcome: Outcome) -> bool {
+    match &outcome {
+        Outcome::Pass => println!("PASS  {name}"),
+        Outcome::Fail => println!("FAIL  {name}"),
+        Outcome::Skip(why) => println!("SKIP  {name}: {why}"),
+    }
+    !matches!(outcome, Outcome::Fail)
+}
+
+/// Runs a command; it passes if the command ends well.
+pub fn outcome(command: &mut Command) -> Outcome {
     match command.status() {
         Ok(status) if status.success() => Outcome::Pass,
         Ok(_) => Outcome::Fail,

@@ -18,7 +18,27 @@
 //! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
 //! function.
 //!
-//! A `spec` module holds layouts and nothing else.
+//! # Example
+//!
+//! ```no_run
+//! use portolan::addr::PciFunction;
+//! use portolan::dma::Device;
+//! use portolan::platform::Platform;
+//! use portolan_hw::TrustedDescription;
+//! use portolan_hw::topology::{Options, Topology};
+//!
+//! fn open<K: Platform>(
+//!     kernel: K,
+//!     tables: &[&[u8]],
+//! ) -> Result<Device<K>, Box<dyn core::error::Error>> {
+//!     // SAFETY: they are this machine's tables.
+//!     let described = unsafe { TrustedDescription::new() };
+//!     let topology = Topology::from_acpi(tables.iter().copied())?;
+//!     // From here on every device is blocked, until it is opened.
+//!     let iommus = topology.enable(kernel, Options::default(), described)?;
+//!     Ok(iommus.trusted_device(PciFunction::of(0, 3, 0))?)
+//! }
+//! ```
 #![no_std]
 #![deny(unsafe_code)]
 
