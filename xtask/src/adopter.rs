@@ -10,7 +10,7 @@ use std::process::Command;
 
 use crate::api::LIBRARIES;
 use crate::cross;
-use crate::steps::{self, Outcome};
+use crate::outcome::{Outcome, outcome};
 
 /// Libraries that an adopter's kernel uses; the others are for processes.
 const FOR_KERNELS: &[&str] = &[
@@ -48,7 +48,7 @@ fn publication(root: &Path, target: &Path) -> Outcome {
         "--no-verify",
         "--allow-dirty",
     ]);
-    steps::outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
+    outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
 }
 
 fn unpacked(root: &Path, target: &Path) -> Outcome {
@@ -57,7 +57,7 @@ fn unpacked(root: &Path, target: &Path) -> Outcome {
     for library in LIBRARIES {
         command.args(["-p", library]);
     }
-    match steps::outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target)) {
+    match outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target)) {
         Outcome::Pass => {}
         other => return other,
     }
@@ -65,7 +65,7 @@ fn unpacked(root: &Path, target: &Path) -> Outcome {
         let packed = target.join("package").join(format!("{library}-{}.crate", version()));
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(&packed).arg("-C").arg(target.join("package"));
-        match steps::outcome(&mut tar) {
+        match outcome(&mut tar) {
             Outcome::Pass => {}
             other => return other,
         }
@@ -106,7 +106,7 @@ fn adopter(root: &Path, target: &Path) -> Outcome {
     let check = |extra: &[&str]| {
         let mut command = Command::new("cargo");
         command.args(["check", "--quiet"]).args(extra).current_dir(&folder);
-        steps::outcome(command.env("CARGO_TARGET_DIR", target.join("build")))
+        outcome(command.env("CARGO_TARGET_DIR", target.join("build")))
     };
     match check(&["--features", "processes"]) {
         Outcome::Pass => {}

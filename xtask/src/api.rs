@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::steps::{self, Outcome};
+use crate::outcome::{Outcome, outcome};
 
 /// Libraries that others depend on, in the order in which they are published.
 pub const LIBRARIES: &[&str] = &[
@@ -116,7 +116,7 @@ fn document(root: &Path, target: &Path) -> Result<(), Outcome> {
     }
     command.env("RUSTDOC", &wrapper).env("CARGO_TARGET_DIR", target);
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
-    match steps::outcome(&mut command) {
+    match outcome(&mut command) {
         Outcome::Pass => Ok(()),
         other => Err(other),
     }

@@ -8,6 +8,7 @@ mod cross;
 mod demo;
 mod guest;
 mod mutants;
+mod outcome;
 mod packages;
 mod qemu;
 mod runner;
@@ -56,9 +57,9 @@ fn main() -> ExitCode {
             None => return unknown(&words),
         },
         ["tidy"] => tidy::run(&root),
-        ["api"] => steps::say("public API", api::check(&root)),
-        ["api", "--write"] => steps::say("public API", api::write(&root)),
-        ["packages"] => steps::say("packages", adopter::run(&root)),
+        ["api"] => outcome::say("public API", api::check(&root)),
+        ["api", "--write"] => outcome::say("public API", api::write(&root)),
+        ["packages"] => outcome::say("packages", adopter::run(&root)),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,
             Err(why) => return refuse(&why),

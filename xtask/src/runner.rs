@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use crate::steps::{self, Extent, Outcome, Step};
+use crate::outcome::Outcome;
+use crate::steps::{self, Extent, Step};
 
 /// Outcomes of steps: a line each, and the number of each outcome.
 #[derive(Default)]

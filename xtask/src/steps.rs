@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use crate::outcome::{Outcome, outcome};
 use crate::{adopter, cross, demo, guest, mutants, packages, qemu, tidy};
 
 /// Extent of a test run.
@@ -31,16 +32,6 @@ impl Extent {
             Self::Long => &["--long"],
         }
     }
-}
-
-/// Outcome of a step.
-pub enum Outcome {
-    /// Well.
-    Pass,
-    /// Not; it said why.
-    Fail,
-    /// It was not run, for this reason.
-    Skip(String),
 }
 
 /// A step: its name, and the function that does it.
@@ -413,26 +404,4 @@ fn instructions(root: &Path, extent: Extent) -> Outcome {
     let arguments =
         ["run", "--quiet", "--profile", "bench", "-p", "portolan-bench", "--bin", "instructions"];
     outcome(Command::new("cargo").args(arguments).args(["--", "--check"]).current_dir(root))
-}
-
-/// Prints the outcome of a step that runs alone; tells if it did not fail.
-pub fn say(name: &str, outcome: Outcome) -> bool {
-    match &outcome {
-        Outcome::Pass => println!("PASS  {name}"),
-        Outcome::Fail => println!("FAIL  {name}"),
-        Outcome::Skip(why) => println!("SKIP  {name}: {why}"),
-    }
-    !matches!(outcome, Outcome::Fail)
-}
-
-/// Runs a command; it passes if the command ends well.
-pub fn outcome(command: &mut Command) -> Outcome {
-    match command.status() {
-        Ok(status) if status.success() => Outcome::Pass,
-        Ok(_) => Outcome::Fail,
-        Err(error) => {
-            eprintln!("cannot start {command:?}: {error}");
-            Outcome::Fail
-        }
-    }
 }
