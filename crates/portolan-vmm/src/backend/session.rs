@@ -17,6 +17,7 @@ use vm_memory::iommu::IommuMemory;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 
 use super::Device;
+use super::request::FrontendRequest;
 use super::ring::{Ring, Shared};
 use super::wire::{self, Incoming, WireError};
 use crate::{Counts, FrontendAddr, IotlbOptions, MemoryRegion, VhostIotlb};
@@ -32,8 +33,6 @@ const BACKEND_REQ: u64 = 1 << 5;
 const CONFIG: u64 = 1 << 9;
 /// Bytes of configuration space at most.
 const CONFIG_BYTES: usize = 256;
-/// A message about translations.
-const IOTLB: u32 = 22;
 /// Messages that are read while a ring is being stopped, at most.
 const MOST_PENDING: usize = 16;
 /// In a message about a ring's files: there is none.
@@ -208,7 +207,7 @@ impl<D: Device> Session<D> {
                     _ => break,
                 }
                 match wire::receive(stream) {
-                    Ok(Some(message)) if message.request == IOTLB => {
+                    Ok(Some(message)) if message.request == FrontendRequest::IotlbMsg as u32 => {
                         self.answer(message, stream)?;
                     }
                     Ok(Some(message)) => self.pending.push_back(Ok(Some(message))),
@@ -229,49 +228,49 @@ impl<D: Device> Session<D> {
     }
 
     fn handle(&mut self, message: Incoming, stream: &UnixStream) -> Result<Outcome, Refusal> {
+        use FrontendRequest as R;
         let Incoming { request, payload, mut files, .. } = message;
         let word = |at| word(&payload, at);
         let word32 = |at| word32(&payload, at);
         let number = |value: u64| Ok(Outcome::Reply(value.to_le_bytes().to_vec()));
-        match request {
-            1 => return number(self.offered()),
-            2 => self.features = self.accepted(word(0)?)?,
-            // The owner, and the file for errors.
-            3 | 14 => {}
-            5 => self.set_memory(&payload, files)?,
-            8 => self.ring(word32(0)?)?.set_size(word32(4)?)?,
-            9 => {
+        match FrontendRequest::from_number(request).ok_or("it is not supported")? {
+            R::GetFeatures => return number(self.offered()),
+            R::SetFeatures => self.features = self.accepted(word(0)?)?,
+            R::SetOwner | R::SetVringErr => {}
+            R::SetMemTable => self.set_memory(&payload, files)?,
+            R::SetVringNum => self.ring(word32(0)?)?.set_size(word32(4)?)?,
+            R::SetVringAddr => {
                 let addresses = [word(8)?, word(24)?, word(16)?];
                 self.ring(word32(0)?)?.set_addresses(addresses)?;
             }
-            10 => {
+            R::SetVringBase => {
                 let base = u16::try_from(word32(4)?)?;
                 self.ring(word32(0)?)?.set_base(base)?;
             }
-            11 => {
+            R::GetVringBase => {
                 let at = word32(0)?;
                 let base = u32::from(self.stop(at, stream)?);
                 let reply = [at.to_le_bytes(), base.to_le_bytes()].concat();
                 return Ok(Outcome::Reply(reply));
             }
-            12 => {
+            R::SetVringKick => {
                 let (at, kick) = file(word(0)?, &mut files)?;
                 self.ring(at)?.set_kick(kick)?;
                 self.start(at)?;
             }
-            13 => {
+            R::SetVringCall => {
                 let (at, call) = file(word(0)?, &mut files)?;
                 self.ring(at)?.set_call(call);
             }
-            15 => return number(MQ | REPLY_ACK | BACKEND_REQ | CONFIG),
-            16 => self.protocol = word(0)?,
-            17 => return number(self.rings.len() as u64),
-            18 => {
+            R::GetProtocolFeatures => return number(MQ | REPLY_ACK | BACKEND_REQ | CONFIG),
+            R::SetProtocolFeatures => self.protocol = word(0)?,
+            R::GetQueueNum => return number(self.rings.len() as u64),
+            R::SetVringEnable => {
                 let at = word32(0)?;
                 self.ring(at)?.set_enabled(word32(4)? == 1);
                 self.start(at)?;
             }
-            21 => {
+            R::SetBackendReqFd => {
                 let channel = files.pop().ok_or("there is no channel")?;
                 let channel = UnixStream::from(OwnedFd::from(channel));
                 match self.protocol & REPLY_ACK {
@@ -279,9 +278,8 @@ impl<D: Device> Session<D> {
                     _ => self.iotlb().connect(channel)?,
                 }
             }
-            IOTLB => self.translations(&payload)?,
-            24 => return Ok(Outcome::Reply(self.config(&payload)?)),
-            _ => return Err("it is not supported".into()),
+            R::IotlbMsg => self.translations(&payload)?,
+            R::GetConfig => return Ok(Outcome::Reply(self.config(&payload)?)),
         }
         Ok(Outcome::Done)
     }
