@@ -11,6 +11,7 @@ use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan::iommu::{DeviceTlb, MsiMessage};
 use portolan::platform::Mmio;
 use portolan_hw::topology::pci::PciOverrides;
+use portolan_spec::pci::{capabilities, extended_capabilities, extended_id, id};
 
 use crate::{Machine, Registers};
 
@@ -21,7 +22,6 @@ const HEADER: usize = 0x0c;
 /// The base address registers of a function that is no bridge.
 const FIRST_BAR: usize = 0x10;
 const AFTER_BARS: usize = 0x28;
-const CAPABILITIES: usize = 0x34;
 
 /// Bits of the command register. The upper half of its word is written as zero, which changes nothing.
 const MEMORY_SPACE: u32 = 1 << 1;
@@ -37,23 +37,15 @@ const PORTS: u32 = 1;
 const WIDE: u32 = 0x4;
 const FLAGS: u32 = 0xf;
 
-/// The capability of message-signalled interrupts, and bits of its first word.
-const MSI: u32 = 0x05;
+/// Bits of the first word of the capability of message-signalled interrupts.
 const MSI_ENABLED: u32 = 1 << 16;
 const MSI_SEVERAL: u32 = 7 << 20;
 const MSI_WIDE: u32 = 1 << 23;
-/// Capabilities that a list has room for.
-const MOST_CAPABILITIES: usize = 48;
 
-/// Offset of the first extended capability, the most that there is room for, and the number of access
-/// control services; its services that keep functions from each other: source validation, redirection
-/// of requests and of completions, upstream forwarding.
-const EXTENDED: usize = 0x100;
-const MOST_EXTENDED: usize = 480;
-const ACS: u32 = 0x0d;
-/// The capability of address translation services; in its word the depth of its queue, and the enable bit.
-const ATS: u32 = 0x0f;
+/// The enable bit in the word of address translation services.
 const ATS_ON: u32 = 1 << 31;
+/// Access control services that keep functions from each other: source validation, redirection of requests
+/// and of completions, upstream forwarding.
 const ISOLATION: u32 = 0x1d;
 
 /// A function, by its configuration space.
@@ -103,27 +95,12 @@ impl<R: Mmio> Function<R> {
         self.space.write32(COMMAND, command & !BUS_MASTER);
     }
 
-    /// Offset of the first capability with this number.
-    fn capability(&self, wanted: u32) -> Option<usize> {
-        let mut at = (self.space.read32(CAPABILITIES) & 0xfc) as usize;
-        for _ in 0..MOST_CAPABILITIES {
-            let head = match at {
-                0 => return None,
-                _ => self.space.read32(at),
-            };
-            if head & 0xff == wanted {
-                return Some(at);
-            }
-            at = (head >> 8 & 0xfc) as usize;
-        }
-        None
-    }
-
     /// Has the function raise its interrupt by `message`; `None` if it has no MSI capability.
     pub fn set_message(&self, message: MsiMessage) -> Option<()> {
         let space = &self.space;
-        let at = self.capability(MSI)?;
-        let head = space.read32(at) & !(MSI_ENABLED | MSI_SEVERAL);
+        let found = capabilities(|at| Some(space.read32(at.into()))).first(id::MSI)?;
+        let at = usize::from(found.at);
+        let head = found.head & !(MSI_ENABLED | MSI_SEVERAL);
         // So that no message is sent with half of an address.
         space.write32(at, head);
         space.write32(at + 4, message.address as u32);
@@ -139,29 +116,16 @@ impl<R: Mmio> Function<R> {
         Some(())
     }
 
-    /// Offset of the first extended capability with this number.
-    fn extended(&self, wanted: u32) -> Option<usize> {
-        let mut at = EXTENDED;
-        for _ in 0..MOST_EXTENDED {
-            let head = self.space.read32(at);
-            if head == u32::MAX {
-                return None;
-            }
-            if head & 0xffff == wanted {
-                return Some(at);
-            }
-            at = (head >> 20 & !3) as usize;
-            if at < EXTENDED {
-                return None;
-            }
-        }
-        None
+    /// Offset of the first extended capability with this identifier.
+    fn extended(&self, id: u16) -> Option<usize> {
+        let read = |at: u16| Some(self.space.read32(at.into()));
+        extended_capabilities(read).first(id).map(|found| found.at.into())
     }
 
     /// Switches access control services on, as far as the function has them: functions behind it, or
     /// beside it in the same device, then reach others through the IOMMU alone.
     fn isolate(&self) {
-        if let Some(at) = self.extended(ACS) {
+        if let Some(at) = self.extended(extended_id::ACS) {
             // The capability is in the lower half, and read-only.
             let word = self.space.read32(at + 4);
             self.space.write32(at + 4, word | (word & ISOLATION) << 16);
@@ -178,7 +142,7 @@ impl<R: Mmio> Function<R> {
     /// told before it is attached
     /// ([`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)).
     pub fn start_device_tlb(&self) {
-        if let Some(at) = self.extended(ATS) {
+        if let Some(at) = self.extended(extended_id::ATS) {
             // The lower half is read-only. QEMU looks for the bit there in a write of 32 bits.
             self.space.write32(at + 4, ATS_ON | ATS_ON >> 16);
         }
@@ -321,8 +285,9 @@ mod tests {
             (0x0080, [0x0081_0005, 0xfee0_1000, 1, 0x40]),
             (0x0070, [0x0001_0005, 0xfee0_1000, 0x40, 0]),
         ] {
-            let head = control << 16 | MSI;
-            let function = Space::with(&[(0x34, 0x40), (0x40, 0x5010), (0x50, head)], |_| u32::MAX);
+            let head = control << 16 | u32::from(id::MSI);
+            let list = [(4, 1 << 20), (0x34, 0x40), (0x40, 0x5010), (0x50, head)];
+            let function = Space::with(&list, |_| u32::MAX);
             assert_eq!(function.set_message(MESSAGE), Some(()));
             let found = [0x50, 0x54, 0x58, 0x5c].map(|at| function.space.read32(at));
             assert_eq!(found, words);
@@ -331,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_list_of_capabilities_that_never_ends_is_left() {
-        let circle = Space::with(&[(0x34, 0x40), (0x40, 0x4010)], |_| 0);
+        let circle = Space::with(&[(4, 1 << 20), (0x34, 0x40), (0x40, 0x4010)], |_| 0);
         assert_eq!(circle.set_message(MESSAGE), None);
         let nowhere = Space::with(&[], |_| 0);
         assert_eq!(nowhere.set_message(MESSAGE), None);

@@ -1,4 +1,4 @@
-//! Layouts of IOMMUs: registers, descriptors, commands and records.
+//! Layouts of IOMMUs: registers, descriptors, commands and records; PCI's lists of capabilities.
 //!
 //! Each module implements the layouts of one specification, which it names with its sections, and
 //! nothing else: constants and fields for drivers, register models and monitors. Page tables are not
@@ -11,6 +11,7 @@
 mod bits;
 
 pub mod amd;
+pub mod pci;
 pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;

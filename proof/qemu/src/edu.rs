@@ -8,6 +8,7 @@
 
 use portolan::addr::Iova;
 use portolan::platform::Mmio;
+use portolan_spec::pci::id;
 use thiserror::Error;
 
 use crate::mmio::Registers;
@@ -17,7 +18,6 @@ use crate::qtest::{Batch, QtestError};
 /// Vendor and device.
 pub const ID: (u16, u16) = (0x1234, 0x11e8);
 
-const MSI: u8 = 0x05;
 const INTERRUPT_RAISE: u64 = 0x60;
 const INTERRUPT_ACKNOWLEDGE: u64 = 0x64;
 const IDENTIFICATION: u64 = 0;
@@ -85,7 +85,7 @@ impl Edu {
     /// [`EduError`].
     pub fn new(function: &Function) -> Result<Self, EduError> {
         let registers = function.bar(0)?;
-        let msi = function.capability(MSI)?;
+        let msi = function.capability(id::MSI)?;
         function.enable()?;
         // Enable one vector.
         let control = function.read16(msi + 2)?;

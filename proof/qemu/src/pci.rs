@@ -6,6 +6,7 @@
 //! section 3.2, PCI Express 4.0 sections 7.2.2 and 7.6.3.
 
 use portolan::addr::StreamId;
+use portolan_spec::pci::{Capability, capabilities, extended_capabilities};
 use thiserror::Error;
 
 use crate::config::Architecture;
@@ -14,10 +15,6 @@ use crate::qtest::{Batch, Qtest, QtestError};
 
 /// Buses that are numbered at most.
 const MAX_BUSES: u8 = 32;
-/// Capabilities of a function at most: as many as fit 256 bytes.
-const MAX_CAPABILITIES: usize = 48;
-/// Extended ones: as many as fit 4096 bytes.
-const MAX_EXTENDED: usize = 480;
 /// Granularity of a bridge's memory window.
 const BRIDGE_WINDOW: u64 = 1 << 20;
 
@@ -28,8 +25,6 @@ const BAR0: u16 = 0x10;
 const BUS_NUMBERS: u16 = 0x18;
 const BRIDGE_MEMORY: u16 = 0x20;
 const BRIDGE_PREFETCHABLE: u16 = 0x24;
-const CAPABILITIES: u16 = 0x34;
-const EXTENDED: u16 = 0x100;
 const MEMORY_AND_MASTER: u16 = 0x6;
 /// A prefetchable window that ends before it starts.
 const NO_WINDOW: u32 = 0x0000_fff0;
@@ -208,50 +203,36 @@ impl Function {
         self.write16(COMMAND, command | MEMORY_AND_MASTER)
     }
 
-    /// Capabilities as id and offset, in the order of the list, which is cut where it loops.
+    /// Capabilities, in the order of the list, which is cut where it loops.
     ///
     /// # Errors
     /// [`QtestError`].
-    pub fn capabilities(&self) -> Result<Vec<(u8, u16)>, QtestError> {
-        let mut found = Vec::new();
-        let mut at = (self.read32(CAPABILITIES)? & 0xfc) as u16;
-        while at >= 0x40 && found.len() < MAX_CAPABILITIES {
-            let head = self.read32(at)?;
-            if head == u32::MAX {
-                break;
-            }
-            found.push((head as u8, at));
-            at = (head >> 8) as u16 & 0xfc;
-        }
-        Ok(found)
+    pub fn capabilities(&self) -> Result<Vec<Capability>, QtestError> {
+        let mut error = None;
+        let read = |at| self.read32(at).map_err(|failed| error = Some(failed)).ok();
+        let found = capabilities(read).collect();
+        error.map_or(Ok(found), Err)
     }
 
-    /// Extended capabilities as id and offset; none where there is no extended space.
+    /// Extended capabilities; none where there is no extended space.
     ///
     /// # Errors
     /// [`QtestError`].
-    pub fn extended_capabilities(&self) -> Result<Vec<(u16, u16)>, QtestError> {
-        let mut found = Vec::new();
-        let mut at = EXTENDED;
-        while at >= EXTENDED && found.len() < MAX_EXTENDED {
-            let head = self.read32(at)?;
-            if head == 0 || head == u32::MAX {
-                break;
-            }
-            found.push((head as u16, at));
-            at = (head >> 20) as u16 & 0xffc;
-        }
-        Ok(found)
+    pub fn extended_capabilities(&self) -> Result<Vec<Capability>, QtestError> {
+        let mut error = None;
+        let read = |at| self.read32(at).map_err(|failed| error = Some(failed)).ok();
+        let found = extended_capabilities(read).collect();
+        error.map_or(Ok(found), Err)
     }
 
     /// Offset of the first capability of this id.
     ///
     /// # Errors
     /// [`PciError::Absent`].
-    pub fn capability(&self, id: u8) -> Result<u16, PciError> {
-        let found = self.capabilities()?.into_iter().find(|(of, _)| *of == id);
+    pub fn capability(&self, id: u16) -> Result<u16, PciError> {
+        let found = self.capabilities()?.into_iter().find(|of| of.id == id);
         let absent = PciError::Absent { what: "capability", at: self.id };
-        found.map(|(_, at)| at).ok_or(absent)
+        found.map(|of| of.at).ok_or(absent)
     }
 
     /// Offset of the first extended capability of this id.
@@ -259,9 +240,9 @@ impl Function {
     /// # Errors
     /// [`PciError::Absent`].
     pub fn extended_capability(&self, id: u16) -> Result<u16, PciError> {
-        let found = self.extended_capabilities()?.into_iter().find(|(of, _)| *of == id);
+        let found = self.extended_capabilities()?.into_iter().find(|of| of.id == id);
         let absent = PciError::Absent { what: "extended capability", at: self.id };
-        found.map(|(_, at)| at).ok_or(absent)
+        found.map(|of| of.at).ok_or(absent)
     }
 
     fn is_bridge(&self) -> Result<bool, QtestError> {

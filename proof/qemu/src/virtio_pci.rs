@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use portolan::platform::Mmio;
+use portolan_spec::pci::{Capability, id};
 use thiserror::Error;
 
 use crate::dma::{DmaArea, poll};
@@ -25,7 +26,6 @@ pub const VERSION_1: u64 = 1 << 32;
 /// VIRTIO_F_ACCESS_PLATFORM: the device's DMA goes through the IOMMU.
 pub const ACCESS_PLATFORM: u64 = 1 << 33;
 
-const VENDOR_CAPABILITY: u8 = 0x09;
 const COMMON: u8 = 1;
 const NOTIFY: u8 = 2;
 const DEVICE: u8 = 4;
@@ -118,11 +118,11 @@ impl VirtioPci {
     pub fn new(function: &Function, limit: Duration) -> Result<Self, VirtioError> {
         let (mut common, mut notify, mut device) = (None, None, None);
         let mut notify_multiplier = 0;
-        for (id, at) in function.capabilities()? {
-            if id != VENDOR_CAPABILITY {
+        for Capability { id, at, head } in function.capabilities()? {
+            if id != id::VENDOR {
                 continue;
             }
-            let kind = (function.read32(at)? >> 24) as u8;
+            let kind = (head >> 24) as u8;
             let slot = match kind {
                 COMMON => &mut common,
                 NOTIFY => &mut notify,

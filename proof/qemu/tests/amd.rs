@@ -20,14 +20,13 @@ use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::{AmdCommand as A, Counts};
+use portolan_spec::pci::id;
 
 use support::{Bench, PAGE, at, map, rw, start, unmap};
 
 type Driver = AmdVi<UnitParts<Registers, GuestTables, HostClock>>;
 
 const BASE: Iova = Iova::new(0x4000_0000);
-/// Capability ID of a secure device.
-const SECURE_DEVICE: u8 = 0x0f;
 
 /// The driver on a machine with an edu and a buffer.
 struct Ground {
@@ -82,7 +81,7 @@ impl Ground {
 /// Capability of the IOMMU, as its own PCI function reports it.
 fn capability(pci: &Pci) -> Capability {
     for function in pci.functions() {
-        if let Ok(at) = function.capability(SECURE_DEVICE) {
+        if let Ok(at) = function.capability(id::SECURE_DEVICE) {
             let word = |n: u16| function.read32(at + 4 * n).unwrap();
             return Capability::parse([0, 1, 2, 3, 4].map(word)).unwrap();
         }

@@ -14,6 +14,7 @@ use portolan_qemu::machine::{self, Builder, Machine, StartError};
 use portolan_qemu::pci::FunctionId;
 use portolan_qemu::qtest::{IrqLevel, QtestError};
 use portolan_qemu::trace::{VtdDescriptor, VtdInvalidation};
+use portolan_spec::pci::extended_id;
 
 use support::start;
 
@@ -66,8 +67,8 @@ fn a_device_behind_a_port_is_found_and_reached() {
         let edu = Edu::find(&pci).unwrap();
         assert_eq!(edu.function().stream().get(), 0x0100);
         let disk = pci.at(FunctionId::new(2, 0, 0)).unwrap();
-        assert!(disk.extended_capability(0x0f).is_ok());
-        assert!(edu.function().extended_capability(0x0f).is_err());
+        assert!(disk.extended_capability(extended_id::ATS).is_ok());
+        assert!(edu.function().extended_capability(extended_id::ATS).is_err());
     }
 }
 

@@ -17,6 +17,7 @@ use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::{AmdCommand, Counts};
 use portolan_sim::clock::PollingClock;
+use portolan_spec::pci::id;
 
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
@@ -38,9 +39,6 @@ type Opened = AmdVi<QemuMachine>;
 type Domain = AmdDomain<QemuMachine>;
 /// The driver on QEMU.
 pub type OnQemu = Rig<Opened, Domain, QemuHost>;
-
-/// Capability ID of a secure device, which an IOMMU is.
-const SECURE_DEVICE: u8 = 0x0f;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +125,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
 /// Capability of the IOMMU, as its own PCI function reports it.
 fn capability(pci: &Pci) -> Option<Capability> {
     let found = pci.functions().iter().find_map(|function| {
-        let at = function.capability(SECURE_DEVICE).ok()?;
+        let at = function.capability(id::SECURE_DEVICE).ok()?;
         let mut words = [0; 5];
         for (offset, word) in (at..).step_by(4).zip(&mut words) {
             *word = function.read32(offset).ok()?;

@@ -6,13 +6,13 @@
 
 use portolan::addr::PciFunction;
 use portolan::iommu::DeviceTlb;
+use portolan_spec::pci::extended_id;
 
 use super::node::{IDENTITY, PciId, REVISION, extended};
 use super::{PciOverrides, PciTree};
 use crate::topology::ConfigSpace;
 
-/// Capability of a function with a TLB, and its bytes.
-const TRANSLATIONS: u32 = 0x0f;
+/// Bytes of the capability of a function with a TLB.
 const BYTES: u16 = 8;
 /// The field for the number of invalidations that the function takes at a time; 0 stands for the most.
 const DEPTH: u32 = 0x1f;
@@ -64,7 +64,7 @@ impl PciOverrides {
         physical: PciFunction,
         read: &impl Fn(u16) -> Option<u32>,
     ) -> Option<DeviceTlb> {
-        let capability = extended(read, TRANSLATIONS, BYTES)?;
+        let capability = extended(read, extended_id::ATS, BYTES)?;
         let revision = read(REVISION)? as u8;
         let board = identity(read(BOARD)?);
         let mut known = self.tlbs.iter().filter(|known| {

@@ -10,6 +10,7 @@ use core::fmt;
 
 use bitflags::bitflags;
 use portolan::addr::PciFunction;
+use portolan_spec::pci::{Capability, capabilities, extended_capabilities, extended_id, id};
 
 pub(super) const IDENTITY: u16 = 0x00;
 /// Of the revision, in the lowest byte, and the class.
@@ -17,23 +18,12 @@ pub(super) const REVISION: u16 = 0x08;
 const CLASS: u16 = REVISION;
 const HEADER: u16 = 0x0c;
 const BUSES: u16 = 0x18;
-const CAPABILITIES: u16 = 0x34;
-const EXTENDED: u16 = 0x100;
 
-/// The bit of the status register that says that there are capabilities.
-const HAS_CAPABILITIES: u32 = 1 << 20;
-/// Capabilities that 256 bytes have room for.
-const MOST_CAPABILITIES: u32 = 48;
-/// Extended capabilities that 4 KiB have room for.
-const MOST_EXTENDED: u32 = 480;
-const EXPRESS: u32 = 0x10;
-/// Bit of the word of that capability that says that the port has a slot.
+/// Bit of the first word of PCI Express's capability that says that the port has a slot.
 const HAS_SLOT: u32 = 1 << 24;
 /// Offset of the slot's capabilities from there, and the bit that says that devices come and go.
 const SLOT: u16 = 0x14;
 const HOT_PLUG: u32 = 1 << 6;
-const ACCESS_CONTROL: u32 = 0x0d;
-const VIRTUAL_FUNCTIONS: u32 = 0x10;
 /// Bytes of configuration space.
 const SPACE: u16 = 0x1000;
 
@@ -210,8 +200,8 @@ impl PciNode {
     pub fn read(at: PciFunction, read: impl Fn(u16) -> Option<u32>) -> Option<Self> {
         let identity = read(IDENTITY).filter(|word| *word as u16 != u16::MAX)?;
         let header = read(HEADER).unwrap_or(0) >> 16;
-        let capability = express(&read);
-        let express = capability.map(|(_, word)| word >> 20 & 0xf);
+        let capability = capabilities(&read).first(id::EXPRESS);
+        let express = capability.map(|found| found.head >> 20 & 0xf);
         let bridge = header & 0x7f == 1;
         Some(Self {
             at,
@@ -225,7 +215,7 @@ impl PciNode {
             behind: bridge.then(|| buses(&read)).flatten(),
             hot_plug: capability.is_some_and(|found| hot_plug(found, &read)),
             acs: express.and_then(|_| access_control(&read)),
-            virtual_functions: express.and_then(|_| extended(&read, VIRTUAL_FUNCTIONS, 0x40)),
+            virtual_functions: express.and_then(|_| extended(&read, extended_id::SRIOV, 0x40)),
         })
     }
 
@@ -271,27 +261,9 @@ impl PciNode {
     }
 }
 
-/// Offset of the capability of PCI Express and its first word, if the function has it.
-fn express(read: &impl Fn(u16) -> Option<u32>) -> Option<(u16, u32)> {
-    if read(4)? & HAS_CAPABILITIES == 0 {
-        return None;
-    }
-    let mut at = read(CAPABILITIES)? as u16 & 0xfc;
-    for _ in 0..MOST_CAPABILITIES {
-        if at < 0x40 {
-            return None;
-        }
-        let word = read(at)?;
-        if word & 0xff == EXPRESS {
-            return Some((at, word));
-        }
-        at = (word >> 8) as u16 & 0xfc;
-    }
-    None
-}
-
 /// Tells if devices may be plugged in below a function with this capability of PCI Express.
-fn hot_plug((at, word): (u16, u32), read: &impl Fn(u16) -> Option<u32>) -> bool {
+fn hot_plug(express: Capability, read: &impl Fn(u16) -> Option<u32>) -> bool {
+    let Capability { at, head: word, .. } = express;
     let port =
         matches!(kind(Some(word >> 20 & 0xf), true), PciKind::RootPort | PciKind::DownstreamPort);
     let slot = || read(at + SLOT).is_some_and(|slot| slot != u32::MAX && slot & HOT_PLUG != 0);
@@ -321,7 +293,7 @@ fn buses(read: &impl Fn(u16) -> Option<u32>) -> Option<Buses> {
 }
 
 fn access_control(read: &impl Fn(u16) -> Option<u32>) -> Option<AcsState> {
-    let at = extended(read, ACCESS_CONTROL, 8)?;
+    let at = extended(read, extended_id::ACS, 8)?;
     let word = read(at + 4)?;
     Some(AcsState {
         control: at + 6,
@@ -331,17 +303,7 @@ fn access_control(read: &impl Fn(u16) -> Option<u32>) -> Option<AcsState> {
 }
 
 /// Offset of an extended capability of so many bytes, all of which are within configuration space.
-pub(super) fn extended(read: &impl Fn(u16) -> Option<u32>, wanted: u32, bytes: u16) -> Option<u16> {
-    let mut at = EXTENDED;
-    for _ in 0..MOST_EXTENDED {
-        let head = read(at).filter(|head| *head != 0 && *head != u32::MAX)?;
-        if head & 0xffff == wanted {
-            return (at <= SPACE - bytes).then_some(at);
-        }
-        at = (head >> 20) as u16 & 0xffc;
-        if at < EXTENDED {
-            return None;
-        }
-    }
-    None
+pub(super) fn extended(read: &impl Fn(u16) -> Option<u32>, id: u16, bytes: u16) -> Option<u16> {
+    let found = extended_capabilities(read).first(id)?;
+    (found.at <= SPACE - bytes).then_some(found.at)
 }
