@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-spec", &[]),
     ("portolan-tables", &["portolan"]),
     ("portolan-hw", &["portolan", "portolan-spec", "portolan-tables"]),
-    ("portolan-bare", &["portolan", "portolan-tables", "portolan-hw"]),
+    ("portolan-bare", &["portolan", "portolan-spec", "portolan-tables", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-spec", "portolan-hw"]),
     ("portolan-sim", &["portolan"]),
     ("portolan-chips", &["portolan", "portolan-sim"]),
@@ -57,6 +57,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 
 const BACKENDS: &[&str] = &[
     "portolan",
+    "portolan-spec",
     "portolan-tables",
     "portolan-hw",
     "portolan-sim",

@@ -1,3 +1,5 @@
+//! Lists of capabilities, in order and hostile.
+
 use super::*;
 
 /// Reader of a space that is zero but for these words, in which `read` counts.

@@ -1,7 +1,8 @@
 //! A vhost-user back-end behind its guest's IOMMU: one connection to a front-end, a thread for each ring.
 //!
 //! `vhost-user-backend` 0.24 cannot be one (`docs/vmm.md` names the parts that it lacks), so here is a message
-//! loop for the needs of such a device. `wire` has messages, `request` their numbers, `session` answers them, `ring` serves rings.
+//! loop for the needs of such a device. `wire` has messages, `request` their numbers, `session` answers them, `ring`
+//! serves rings.
 
 mod request;
 mod ring;
