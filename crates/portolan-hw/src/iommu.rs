@@ -14,14 +14,14 @@ use portolan::iommu::{
 use portolan::platform::{AllMemory, Cpus, UnitPlatform};
 use portolan::table::format::VtdFirstLevels;
 
-use crate::amd::{self, AmdVi};
+use crate::amd::AmdVi;
 use crate::promise;
 use crate::riscv::RiscvIommu;
 use crate::smmuv2::{self, SmmuV2};
 use crate::smmuv3::{self, Smmu, StallModel};
 use crate::tegra_smmu::TegraSmmu;
 use crate::virtio::{Transport, Viommu};
-use crate::vtd::{Has, Mode, Vtd};
+use crate::vtd::{Mode, Vtd, VtdFeature};
 
 /// Methods that are alike in drivers with registers: the unit without the trait's additions, and its counts by kind.
 macro_rules! common {
@@ -66,14 +66,14 @@ impl<P: UnitPlatform> IommuDomains for Vtd<P> {
     fn conditions(&self) -> Conditions {
         let stage = self.new_stage();
         // Virtual units have caching mode, and there an invalidation is an exit.
-        match self.features().has.contains(Has::CACHING_MODE) {
+        match self.features().has.contains(VtdFeature::CACHING_MODE) {
             false => plain(stage),
             true => played(stage, Shadowing::CachingMode),
         }
     }
 
     fn recoverable_faults(&self) -> RecoverableFaults {
-        let requests = self.features().has.contains(Has::PAGE_REQUESTS);
+        let requests = self.features().has.contains(VtdFeature::PAGE_REQUESTS);
         match (self.config.mode, requests) {
             (Mode::Scalable, true) => RecoverableFaults::Present,
             _ => RecoverableFaults::Absent,
@@ -104,7 +104,7 @@ impl<P: UnitPlatform> IommuDomains for Smmu<P> {
     /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
     /// is no first stage.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-        let options = smmuv3::DomainOptions::default();
+        let options = smmuv3::SmmuDomainOptions::default();
         let has = |granule| self.features().granules.contains(granule);
         macro_rules! domain {
             ($make:ident, $lg2:literal) => {{
@@ -124,16 +124,13 @@ impl<P: UnitPlatform> IommuDomains for Smmu<P> {
     }
 
     fn conditions(&self) -> Conditions {
-        plain(match self.features().stage1 {
-            smmuv3::Has::Yes => Stage::First,
-            smmuv3::Has::No => Stage::Second,
-        })
+        plain(if self.features().stage1 { Stage::First } else { Stage::Second })
     }
 
     fn recoverable_faults(&self) -> RecoverableFaults {
         let features = self.features();
         match (features.stalls, features.pri) {
-            (StallModel::Terminate, smmuv3::Has::No) => RecoverableFaults::Absent,
+            (StallModel::Terminate, false) => RecoverableFaults::Absent,
             _ => RecoverableFaults::Present,
         }
     }
@@ -157,7 +154,7 @@ impl<P: UnitPlatform> IommuDomains for Smmu<P> {
 impl<P: UnitPlatform> IommuDomains for SmmuV2<P> {
     /// First-stage tables; second-stage tables where there is no first stage.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-        let options = smmuv2::DomainOptions::default();
+        let options = smmuv2::SmmuV2DomainOptions::default();
         match self.conditions().stage {
             Stage::First => {
                 let domain = Arc::new(self.first_stage::<12>(&options)?);
@@ -171,10 +168,7 @@ impl<P: UnitPlatform> IommuDomains for SmmuV2<P> {
     }
 
     fn conditions(&self) -> Conditions {
-        plain(match self.features().stage1 {
-            smmuv2::Has::Yes => Stage::First,
-            smmuv2::Has::No => Stage::Second,
-        })
+        plain(if self.features().stage1 { Stage::First } else { Stage::Second })
     }
 
     common!();
@@ -212,10 +206,7 @@ impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
     }
 
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
-        self.signal(match target {
-            Some(_) => amd::Signal::Sent,
-            None => amd::Signal::NotSent,
-        })
+        self.signal_events(target.is_some())
     }
 
     common!();

@@ -144,8 +144,8 @@ impl Reservations {
     /// # Errors
     /// See [`Ignored`]. It is counted.
     pub fn add(&mut self, reserved: Reserved) -> Result<(), Ignored> {
-        let checked = self.offer().and_then(|()| self.check(reserved));
-        if checked.map_err(|why| self.leave_out(why))? == Known::No {
+        let is_new = self.offer().and_then(|()| self.is_new(reserved));
+        if is_new.map_err(|why| self.leave_out(why))? {
             self.list.push(reserved);
         }
         Ok(())
@@ -243,7 +243,8 @@ impl Reservations {
         regions.into_iter().for_each(each);
     }
 
-    fn check(&self, reserved: Reserved) -> Result<Known, Ignored> {
+    /// Tells if the list lacks `reserved`, which makes sense beside the others.
+    fn is_new(&self, reserved: Reserved) -> Result<bool, Ignored> {
         if let Some(access) = reserved.region.kind.direct() {
             let most_bytes = self.limits.most_bytes;
             if reserved.region.range.len_minus_one() >= most_bytes {
@@ -256,11 +257,11 @@ impl Reservations {
         let has =
             |one: &Reserved| one.region == reserved.region && one.streams.covers(reserved.streams);
         if self.list.iter().any(has) {
-            return Ok(Known::Yes);
+            return Ok(false);
         }
         match self.list.iter().find(|one| reserved.contradicts(one, PAGE)) {
             Some(&other) => Err(Ignored::Contradiction { reserved, other }),
-            None => Ok(Known::No),
+            None => Ok(true),
         }
     }
 
@@ -279,13 +280,6 @@ impl Reservations {
         self.left_out.first.get_or_insert(why);
         why
     }
-}
-
-/// Presence of a reservation in the list.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Yes,
-    No,
 }
 
 #[cfg(test)]

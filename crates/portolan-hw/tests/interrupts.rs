@@ -149,7 +149,7 @@ fn smmu() -> Made<SmmuMade, SmmuDomain> {
     let cpu = Arc::new(Beside(registers.clone()));
     let unit = SmmuMade::enable(Stepping(registers), memory, UnitParts::new(cpu), config)
         .expect("enabled");
-    let options = smmuv3::DomainOptions::default();
+    let options = smmuv3::SmmuDomainOptions::default();
     let domain = || Arc::new(unit.first_stage(&options).expect("a domain"));
     let domains = [domain(), domain()];
     (Arc::new(unit), domains)
@@ -215,7 +215,7 @@ fn arm2() -> Made<Arm2Made, Arm2Domain> {
     let unit = Arm2Made::enable(Stepping(registers), memory, UnitParts::new(cpu), config)
         .expect("enabled");
     let domain =
-        || Arc::new(unit.first_stage(&smmuv2::DomainOptions::default()).expect("a domain"));
+        || Arc::new(unit.first_stage(&smmuv2::SmmuV2DomainOptions::default()).expect("a domain"));
     let domains = [domain(), domain()];
     (Arc::new(unit), domains)
 }

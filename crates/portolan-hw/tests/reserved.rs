@@ -229,7 +229,7 @@ fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv3_is_attached() {
     let unit =
         smmuv3::Smmu::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
-    let domain = unit.first_stage::<12>(&smmuv3::DomainOptions::default());
+    let domain = unit.first_stage::<12>(&smmuv3::SmmuDomainOptions::default());
     let domain = domain.expect("a domain");
     keeps_off(&unit, domain, cpus, 0, |at| {
         let done = registers.dma(STREAM, None, at, AccessKind::Read, 8);
@@ -255,7 +255,7 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let unit =
         smmuv3::Smmu::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
-    let domain = unit.first_stage::<12>(&smmuv3::DomainOptions::default());
+    let domain = unit.first_stage::<12>(&smmuv3::SmmuDomainOptions::default());
     let domain = Arc::new(domain.expect("a domain"));
     let mut told = None;
     unit.reserved(STREAM, &mut |region| told = Some(region));
@@ -287,7 +287,7 @@ fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv2_is_attached() {
     let unit =
         smmuv2::SmmuV2::enable(registers.clone(), memory, UnitParts::new(cpus.clone()), config);
     let unit = Arc::new(unit.expect("enabled"));
-    let domain = unit.first_stage::<12>(&smmuv2::DomainOptions::default());
+    let domain = unit.first_stage::<12>(&smmuv2::SmmuV2DomainOptions::default());
     let domain = domain.expect("a domain");
     keeps_off(&unit, domain, cpus, 0, |at| {
         let done = registers.dma(STREAM, at, AccessKind::Read, 8);

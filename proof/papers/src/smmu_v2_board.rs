@@ -14,7 +14,9 @@ use portolan::platform::{Nanos, UnitParts};
 use portolan_chips::chips::LS1088A;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_hw::smmuv2::{Config, DomainOptions, FirstStage, Implementation, SmmuV2, WaitForSafe};
+use portolan_hw::smmuv2::{
+    Config, FirstStage, Implementation, SmmuV2, SmmuV2DomainOptions, WaitForSafe,
+};
 use portolan_sim::clock::{PollingClock, Tick};
 use portolan_sim::decode::{AccessKind, TableFormat};
 use portolan_sim::iommu::Temper;
@@ -133,7 +135,7 @@ impl SmmuV2Board {
         });
         let unit =
             SmmuV2::enable(registers, memory.clone(), UnitParts::new(Arc::new(clock)), config)?;
-        let mut options = DomainOptions::default();
+        let mut options = SmmuV2DomainOptions::default();
         options.input_lg2 = Some(input.into());
         options.capabilities = Some(machine.capabilities());
         options.quirks = Some(way.quirks);

@@ -11,7 +11,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Capabilities, Gather, Preference, Quirks, RangeForm, WalkFlush};
 use portolan::iommu::{Attach, Domain};
 use portolan::table::Access;
-use portolan_hw::smmuv3::{self, DomainOptions, Smmu};
+use portolan_hw::smmuv3::{self, Smmu, SmmuDomainOptions};
 use portolan_hw::virtio::Viommu;
 use portolan_hw::vtd::{self, Vtd};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd as QemuVtd, VtdWidth};
@@ -135,7 +135,7 @@ fn commands_of_an_smmuv3() {
     let found = unit.features().capabilities(PageSize::SIZE_4K);
     let mut rows = Vec::new();
     for policy in policies() {
-        let mut options = DomainOptions::default();
+        let mut options = SmmuDomainOptions::default();
         options.capabilities = Some(policy.capabilities(found));
         options.quirks = policy.quirks;
         let figures = MIB.map(|mib| {

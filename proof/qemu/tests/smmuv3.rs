@@ -17,8 +17,7 @@ use portolan::platform::{Mmio, UnitParts};
 use portolan::table::Access;
 use portolan::table::format::Format;
 use portolan_hw::smmuv3::{
-    Blocking, CommandCounts, CommandKind, Config, DomainOptions, FirstStage, GlobalErrors, Has,
-    Smmu,
+    Blocking, CommandCounts, CommandKind, Config, FirstStage, GlobalErrors, Smmu, SmmuDomainOptions,
 };
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
@@ -116,14 +115,14 @@ fn map<D: Domain>(domain: &Arc<D>, iova: u64, pa: PhysAddr, bytes: u64) -> IovaR
 }
 
 /// Domains with the widest input addresses and this way of invalidating.
-fn preferring(preference: Preference) -> DomainOptions {
-    let mut options = DomainOptions::default();
+fn preferring(preference: Preference) -> SmmuDomainOptions {
+    let mut options = SmmuDomainOptions::default();
     options.quirks = Quirks { preference, ..Quirks::default() };
     options
 }
 
 /// One granule: reached, stale after the unmap, blocked after the sync, and reported.
-fn one_granule<const G: u32>(bench: &Bench, driver: &Driver, options: &DomainOptions) {
+fn one_granule<const G: u32>(bench: &Bench, driver: &Driver, options: &SmmuDomainOptions) {
     let domain: Arc<First<G>> = Arc::new(driver.first_stage::<G>(options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
     let page = PageSize::of_lg2(G);
@@ -203,7 +202,7 @@ fn ranges_reach_every_page_with_few_commands() {
     let whole = unmap_many(&bench, &driver, Preference::ByContext, PAGES);
     assert_eq!(each.of(CommandKind::Address), PAGES);
     assert_eq!((whole.of(CommandKind::Asid), whole.total()), (1, 2));
-    if driver.features().range == Has::Yes {
+    if driver.features().range {
         assert!(few.of(CommandKind::Address) <= 4, "{few:?}");
     }
     for counts in [few, each, whole] {
@@ -219,7 +218,7 @@ fn a_stream_moves_between_domains_bypass_and_nothing() {
     let (one, two) = (bench.buffer(PageSize::SIZE_4K), bench.buffer(PageSize::SIZE_4K));
     let iova = 0x7000;
     let domain = |buffer| {
-        let options = DomainOptions::default();
+        let options = SmmuDomainOptions::default();
         let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(&options).unwrap());
         map(&domain, iova, buffer, 0x1000);
         domain
@@ -255,7 +254,7 @@ fn a_stream_moves_between_domains_bypass_and_nothing() {
 fn read_only_memory_is_not_written() {
     let Some(bench) = Bench::new() else { return };
     let driver = bench.driver(Config::default());
-    let options = DomainOptions::default();
+    let options = SmmuDomainOptions::default();
     let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(&options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
     let buffer = bench.buffer(PageSize::SIZE_4K);
@@ -317,7 +316,7 @@ fn a_disabled_unit_lets_go_of_everything() {
     let Some(bench) = Bench::new() else { return };
     let before = bench.machine.tables().live();
     let driver = bench.driver(Config::default());
-    let options = DomainOptions::default();
+    let options = SmmuDomainOptions::default();
     let domain: Arc<First<16>> = Arc::new(driver.first_stage::<16>(&options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
     driver.disable().unwrap();
@@ -353,9 +352,9 @@ fn a_queue_of_few_commands_wraps() {
 fn a_second_stage_where_there_is_one() {
     let Some(bench) = Bench::new() else { return };
     let driver = bench.driver(Config::default());
-    let options = DomainOptions::default();
+    let options = SmmuDomainOptions::default();
     let domain = driver.second_stage::<12>(&options);
-    if driver.features().stage2 == Has::No {
+    if !driver.features().stage2 {
         assert_eq!(domain.err(), Some(IommuError::Unsupported));
         println!("SKIP: this QEMU's SMMUv3 has no stage 2");
         return;
@@ -412,7 +411,7 @@ fn a_refused_command_is_reported_and_the_queue_goes_on() {
     let driver =
         Smmu::enable(registers, tables, UnitParts::new(HostClock::new()), Config::default())
             .unwrap();
-    let options = DomainOptions::default();
+    let options = SmmuDomainOptions::default();
     let domain = Arc::new(driver.first_stage::<12>(&options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
     let buffer = bench.buffer(PageSize::SIZE_4K);
@@ -434,7 +433,12 @@ fn a_refused_command_is_reported_and_the_queue_goes_on() {
 }
 
 /// Commands, without the sync, of one unmap of `bytes` in pages of 4 KiB.
-fn commands_of_unmap(bench: &Bench, driver: &Driver, bytes: u64, options: &DomainOptions) -> u64 {
+fn commands_of_unmap(
+    bench: &Bench,
+    driver: &Driver,
+    bytes: u64,
+    options: &SmmuDomainOptions,
+) -> u64 {
     let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
     let buffer = bench.buffer(PageSize::SIZE_4K);
@@ -462,12 +466,12 @@ fn commands_of_unmap(bench: &Bench, driver: &Driver, bytes: u64, options: &Domai
 fn commands_of_large_unmaps_by_policy() {
     let Some(bench) = Bench::new() else { return };
     let driver = bench.driver(Config::default());
-    let ranged = DomainOptions::default();
+    let ranged = SmmuDomainOptions::default();
     let mut capabilities = driver.features().capabilities(PageSize::SIZE_4K);
     capabilities.range = RangeForm::Absent;
     let mut paged = ranged;
     paged.capabilities = Some(capabilities);
-    let flush = |mut options: DomainOptions| {
+    let flush = |mut options: SmmuDomainOptions| {
         options.quirks = Quirks { walk_flush: WalkFlush::ByContext, ..Quirks::default() };
         options
     };

@@ -13,9 +13,9 @@ use portolan::iommu::{
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
 use super::command::{self, Counted};
-use super::queue::Shared;
+use super::queue::AmdShared;
 use super::tables::{Attachment, Streams, entry_of};
-use super::tables::{BLOCKED, Forget, Memory};
+use super::tables::{BLOCKED, EntryCommands, Memory};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
@@ -46,7 +46,7 @@ impl<P: UnitPlatform> AmdVi<P> {
 
     /// Makes the entries of `streams` block, and everything forgotten.
     pub(super) fn block_table(&self, streams: impl Iterator<Item = u16>) -> Result<(), IommuError> {
-        let nothing = Forget { old: &[], blocked: &[] };
+        let nothing = EntryCommands { old: &[], blocked: &[] };
         for stream in streams {
             self.table.change(&self.shared, stream, None, &nothing)?;
         }
@@ -71,8 +71,10 @@ impl<P: UnitPlatform> AmdVi<P> {
                 (Some(new), true) => forget(stream, new.to).into(),
                 _ => core::iter::once(command::device_entry(stream)).collect(),
             };
-            let forget =
-                Forget { old: old.as_ref().map_or(&[], |all| all.as_slice()), blocked: &arrive };
+            let forget = EntryCommands {
+                old: old.as_ref().map_or(&[], |all| all.as_slice()),
+                blocked: &arrive,
+            };
             self.table.change(&self.shared, stream, memory, &forget)
         };
         let go = |streams: &mut Streams| streams.go(stream, new, settle, change);
@@ -107,7 +109,7 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        let Shared { control, events, .. } = &*self.shared;
+        let AmdShared { control, events, .. } = &*self.shared;
         let mut event = events.next(control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
             let is_fault =

@@ -133,7 +133,7 @@ crate::chassis::counters! {
 }
 
 /// Registers, memory, clock and features, which all parts of a unit need.
-pub(super) struct Control<P: UnitPlatform> {
+pub(super) struct AmdControl<P: UnitPlatform> {
     pub(super) regs: P::Registers,
     pub(super) mem: P::Memory,
     pub(super) clock: P,
@@ -145,7 +145,7 @@ pub(super) struct Control<P: UnitPlatform> {
     switches: Guarded<P, ()>,
 }
 
-impl<P: UnitPlatform> Control<P> {
+impl<P: UnitPlatform> AmdControl<P> {
     pub(super) fn new(
         regs: P::Registers,
         mem: P::Memory,

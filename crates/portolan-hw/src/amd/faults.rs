@@ -8,7 +8,7 @@
 //! left for a later call. A full log stops the unit's logging; once it is read empty, logging is
 //! turned on again.
 
-use super::command::Control;
+use super::command::AmdControl;
 use super::command::refusal;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
@@ -28,7 +28,7 @@ const LOOKS: u32 = 8;
 
 /// State of reading.
 #[derive(Debug, Default)]
-struct Reader {
+struct EventReader {
     /// Slot of the next event to read.
     next: u64,
     /// Since when its record is announced and not written.
@@ -40,7 +40,7 @@ pub(super) struct Events<P: UnitPlatform> {
     base: PhysAddr,
     size: PageSize,
     lg2_slots: u32,
-    reader: Guarded<P, Reader>,
+    reader: Guarded<P, EventReader>,
     /// The last event of a command that was read: its code, in bits 63:60, and the address.
     command: AtomicU64,
 }
@@ -102,18 +102,19 @@ impl<P: UnitPlatform> Events<P> {
     }
 
     /// Slot behind the last event.
-    fn tail(&self, unit: &Control<P>) -> Result<u64, IommuError> {
+    fn tail(&self, unit: &AmdControl<P>) -> Result<u64, IommuError> {
         let offset = reg::EVENT_TAIL;
         let value = unit.read(offset)?;
         let index = reg::INDEX.of(value);
-        match index > 1 << self.lg2_slots {
-            true => Err(IommuError::Nonsense { offset, value }),
-            false => Ok(self.slot(index)),
+        if index > 1 << self.lg2_slots {
+            Err(IommuError::Nonsense { offset, value })
+        } else {
+            Ok(self.slot(index))
         }
     }
 
     /// The oldest event of an access, or that some were lost.
-    pub(super) fn next(&self, unit: &Control<P>) -> Result<Option<FaultEvent>, IommuError> {
+    pub(super) fn next(&self, unit: &AmdControl<P>) -> Result<Option<FaultEvent>, IommuError> {
         // Before the log is looked at: what comes from now on interrupts again.
         unit.regs.write64(reg::STATUS, status::EVENT_INTERRUPT);
         // One turn of the log at most: a unit that logs faster than we read must not keep us.
@@ -134,7 +135,7 @@ impl<P: UnitPlatform> Events<P> {
 
     /// The oldest event. The tail may move before the record is there; a few looks bridge that, and a
     /// record that does not come within the limit counts as lost.
-    fn take(&self, unit: &Control<P>) -> Result<Oldest, IommuError> {
+    fn take(&self, unit: &AmdControl<P>) -> Result<Oldest, IommuError> {
         for _ in 0..LOOKS {
             match self.look(unit)? {
                 Oldest::Unwritten => unit.clock.relax(),
@@ -144,7 +145,7 @@ impl<P: UnitPlatform> Events<P> {
         Ok(Oldest::Unwritten)
     }
 
-    fn look(&self, unit: &Control<P>) -> Result<Oldest, IommuError> {
+    fn look(&self, unit: &AmdControl<P>) -> Result<Oldest, IommuError> {
         let mut reader = self.reader.lock();
         if reader.next == self.tail(unit)? {
             return Ok(Oldest::Nothing);
@@ -174,7 +175,7 @@ impl<P: UnitPlatform> Events<P> {
     }
 
     /// Turns logging on again if it stopped because the log was full (2.5.1).
-    fn restart(&self, unit: &Control<P>) -> Result<Option<FaultEvent>, IommuError> {
+    fn restart(&self, unit: &AmdControl<P>) -> Result<Option<FaultEvent>, IommuError> {
         // Held so that no other caller turns logging off between the two.
         let _held = self.reader.lock();
         if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {
@@ -189,7 +190,7 @@ impl<P: UnitPlatform> Events<P> {
     /// Reason of the unit's refusal of the command at `address`, from a record that was read or one
     /// that is still in the log. Looks without a lock: the log may be long, and the answer only
     /// explains.
-    pub(super) fn of_command(&self, unit: &Control<P>, address: u64) -> u32 {
+    pub(super) fn of_command(&self, unit: &AmdControl<P>, address: u64) -> u32 {
         let kind = |record: Record| match event::CODE.of(record[0]) {
             code::ILLEGAL_COMMAND => Some(refusal::ILLEGAL),
             code::COMMAND_HARDWARE => Some(refusal::HARDWARE),
@@ -216,9 +217,10 @@ fn decode([low, high]: Record) -> FaultRecord {
         code::ILLEGAL_ENTRY => FaultReason::Configuration,
         code::PAGE_FAULT if flag(event::INTERRUPT) => FaultReason::Interrupt {
             index: None,
-            refusal: match flag(event::RESERVED) {
-                true => InterruptRefusal::Malformed,
-                false => InterruptRefusal::Absent,
+            refusal: if flag(event::RESERVED) {
+                InterruptRefusal::Malformed
+            } else {
+                InterruptRefusal::Absent
             },
         },
         code::PAGE_FAULT if flag(event::RESERVED) => FaultReason::Table,
@@ -229,10 +231,7 @@ fn decode([low, high]: Record) -> FaultRecord {
     };
     // Of the others the address is that of a table, or nothing.
     let is_fault = event::CODE.of(low) == code::PAGE_FAULT && !flag(event::INTERRUPT);
-    let access = match flag(event::WRITE) {
-        true => FaultAccess::Write,
-        false => FaultAccess::Read,
-    };
+    let access = if flag(event::WRITE) { FaultAccess::Write } else { FaultAccess::Read };
     FaultRecord {
         stream: StreamId::new(event::DEVICE.of(low) as u32),
         pasid: None,

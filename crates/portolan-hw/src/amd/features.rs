@@ -55,9 +55,10 @@ impl Features {
     /// [`IommuError::Gone`]; [`IommuError::Nonsense`] for a reserved number of levels.
     pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, IommuError> {
         regs.present64(reg::CONTROL)?;
-        let value = match capability.offers.contains(Offers::EXTENDED) {
-            true => regs.present64(reg::FEATURES)?,
-            false => 0,
+        let value = if capability.offers.contains(Offers::EXTENDED) {
+            regs.present64(reg::FEATURES)?
+        } else {
+            0
         };
         let more = fields::HOST_LEVELS.of(value);
         if more == 3 {
@@ -93,9 +94,10 @@ impl Features {
     /// Way in which a hypervisor follows tables: units that cache absence (`NpCache`) are virtual
     /// ones.
     pub fn shadowing(&self) -> Shadowing {
-        match self.capability.offers.contains(Offers::CACHES_ABSENCE) {
-            true => Shadowing::CachingMode,
-            false => Shadowing::None,
+        if self.capability.offers.contains(Offers::CACHES_ABSENCE) {
+            Shadowing::CachingMode
+        } else {
+            Shadowing::None
         }
     }
 
@@ -108,10 +110,7 @@ impl Features {
             range: RangeForm::PowerOfTwo { max_lg2_pages: MAX_LG2_PAGES },
             leaf_only: LeafOnly::Present,
             walker: Walker::Coherent,
-            caching: match absence {
-                true => Caching::NotPresentToo,
-                false => Caching::PresentOnly,
-            },
+            caching: if absence { Caching::NotPresentToo } else { Caching::PresentOnly },
             write_buffer: WriteBuffer::Absent,
         }
     }

@@ -17,7 +17,9 @@
 //! bits; guest virtual APIC; the unit's own interrupts, which its PCI function's MSI capability sends.
 
 use super::command;
-use super::tables::{INTERRUPT_LG2_ALIGNED, INTERRUPT_LG2_BYTES, InterruptSlots, Remap};
+use super::tables::{
+    AmdInterruptTables, INTERRUPT_LG2_ALIGNED, INTERRUPT_LG2_BYTES, InterruptSlots,
+};
 use super::unit::AmdVi;
 use crate::chassis::Block;
 use crate::interrupt::compose::{amd_message, amd_redirection, checked, delivery_mode};
@@ -127,20 +129,15 @@ impl<P: UnitPlatform> AmdVi<P> {
         Ok(self.shared.run([command].into_iter())?)
     }
 
-    /// Has each event raise the interrupt of the unit's PCI function, or none.
-    pub(crate) fn signal(&self, wanted: Signal) -> Result<(), IommuError> {
+    /// Makes each event raise the interrupt of the unit's PCI function, or none.
+    pub(crate) fn signal_events(&self, raises: bool) -> Result<(), IommuError> {
         let unit = &self.shared.control;
-        match wanted {
-            Signal::Sent => unit.switch(u64::MAX, control::EVENT_INTERRUPT),
-            Signal::NotSent => unit.switch(!control::EVENT_INTERRUPT, 0),
+        if raises {
+            unit.switch(u64::MAX, control::EVENT_INTERRUPT)
+        } else {
+            unit.switch(!control::EVENT_INTERRUPT, 0)
         }
     }
-}
-
-/// Choice of interrupts for events.
-pub(crate) enum Signal {
-    Sent,
-    NotSent,
 }
 
 /// Writes an entry, by one store of the word that it shares with another.
@@ -165,7 +162,7 @@ fn entry(target: &InterruptTarget) -> Result<u32, InterruptError> {
 }
 
 impl<P: UnitPlatform> AmdVi<P> {
-    fn remap(&self) -> Result<&Remap<P>, IommuError> {
+    fn remap(&self) -> Result<&AmdInterruptTables<P>, IommuError> {
         self.remap.as_ref().ok_or(IommuError::Unsupported)
     }
 

@@ -21,7 +21,6 @@ pub use command::{CommandKind, Counts};
 pub use config::{Config, StreamSettings};
 pub use features::{Capability, NotAnIommu, Offers};
 pub use features::{Features, InvalidateAll};
-pub(crate) use interrupts::Signal;
 pub use interrupts::{InterruptTable, NotAnInterruptTable};
 pub use queue::AmdQueue;
 pub(crate) use tables::windows;

@@ -13,13 +13,13 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
 //! commands complete in any order, except around a COMPLETION_WAIT that flushes.
 
+use super::command::AmdControl;
 use super::command::CommandKind as Kind;
-use super::command::Control;
 use super::command::Counted;
 use super::faults::Events;
 use super::features::InvalidateAll;
 use super::{command, refusal};
-use crate::chassis::{Ring, Shape, Stop, Submitters, Unit, Words};
+use crate::chassis::{Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PhysAddr};
@@ -38,11 +38,11 @@ pub(super) fn ring<P: UnitPlatform>(
     mem: &impl TableMem<AtomicU64>,
     lg2_slots: u32,
 ) -> Result<Ring<P>, IommuError> {
-    let shape = Shape {
+    let shape = RingShape {
         lg2_slots: lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end()),
         lg2_bytes: LG2_BYTES,
     };
-    Ring::new(mem, shape, u64::MAX, Some(()))
+    Ring::new(mem, shape, u64::MAX, true)
 }
 
 /// Value of the base register.
@@ -50,7 +50,7 @@ pub(super) fn address<P: UnitPlatform>(ring: &Ring<P>) -> u64 {
     ring.commands().at.get() | reg::LENGTH.at(ring.shape().lg2_slots.into())
 }
 
-impl<P: UnitPlatform> Unit for Shared<P> {
+impl<P: UnitPlatform> Unit for AmdShared<P> {
     type Memory = P::Memory;
     type Cpus = P;
     type Command = Counted;
@@ -86,7 +86,7 @@ impl<P: UnitPlatform> Unit for Shared<P> {
         self.control.read(reg::COMMAND_HEAD)
     }
 
-    fn index(head: u64, shape: Shape) -> u64 {
+    fn index(head: u64, shape: RingShape) -> u64 {
         match reg::INDEX.of(head) {
             // QEMU shows the head behind the last slot before it shows it at the first.
             end if end == 1 << shape.lg2_slots => 0,
@@ -94,7 +94,7 @@ impl<P: UnitPlatform> Unit for Shared<P> {
         }
     }
 
-    fn set_tail(&self, index: u64, _: Shape) {
+    fn set_tail(&self, index: u64, _: RingShape) {
         let regs = &self.control.regs;
         regs.write64(reg::COMMAND_TAIL, reg::INDEX.at(index));
     }
@@ -118,7 +118,7 @@ impl<P: UnitPlatform> Unit for Shared<P> {
         refusal::UNKNOWN
     }
 
-    fn resume(&self, _: Stop, shape: Shape, head: u64, tail: u64) -> Result<(), IommuError> {
+    fn resume(&self, _: Stop, shape: RingShape, head: u64, tail: u64) -> Result<(), IommuError> {
         let unit = &self.control;
         unit.switch(!control::COMMANDS, 0)?;
         unit.regs.write64(reg::COMMAND_HEAD, reg::INDEX.at(head));
@@ -133,8 +133,8 @@ pub(super) const DOMAINS: u32 = 1 << 16;
 pub(super) const NOTHING: u16 = (DOMAINS - 1) as u16;
 
 /// Shared by the unit, its handles and its domains.
-pub(super) struct Shared<P: UnitPlatform> {
-    pub(super) control: Control<P>,
+pub(super) struct AmdShared<P: UnitPlatform> {
+    pub(super) control: AmdControl<P>,
     pub(super) queue: Ring<P>,
     pub(super) events: Events<P>,
     pub(super) ids: Ids<P>,
@@ -143,7 +143,7 @@ pub(super) struct Shared<P: UnitPlatform> {
     pub(super) submitters: Submitters<P>,
 }
 
-impl<P: UnitPlatform> Shared<P> {
+impl<P: UnitPlatform> AmdShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.control.clock
@@ -179,11 +179,11 @@ impl<P: UnitPlatform> Shared<P> {
     }
 }
 
-crate::chassis::handle!(AmdQueue of Shared, AtomicU64);
+crate::chassis::handle!(AmdQueue of AmdShared, AtomicU64);
 
 /// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum AmdRoundEnd {
     NotYet,
     /// With a sync.
     Sync,
@@ -194,45 +194,45 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a> {
+struct AmdRound<'a> {
     steps: &'a mut dyn Iterator<Item = Step>,
-    ended: Ended,
+    ended: AmdRoundEnd,
 }
 
-impl Iterator for Round<'_> {
+impl Iterator for AmdRound<'_> {
     type Item = Counted;
 
     fn next(&mut self) -> Option<Counted> {
-        while self.ended == Ended::NotYet {
+        while self.ended == AmdRoundEnd::NotYet {
             match self.steps.next() {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
-                    self.ended = Ended::Everything;
+                    self.ended = AmdRoundEnd::Everything;
                 }
                 Some(Step::Invalidate(what)) => match command::invalidate(what) {
                     Some(command) => return Some(command),
-                    None => self.ended = Ended::Everything,
+                    None => self.ended = AmdRoundEnd::Everything,
                 },
-                Some(Step::Sync) => self.ended = Ended::Sync,
-                None => self.ended = Ended::Exhausted,
+                Some(Step::Sync) => self.ended = AmdRoundEnd::Sync,
+                None => self.ended = AmdRoundEnd::Exhausted,
             }
         }
         None
     }
 }
 
-impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
+impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         loop {
-            let mut round = Round { steps: &mut *steps, ended: Ended::NotYet };
+            let mut round = AmdRound { steps: &mut *steps, ended: AmdRoundEnd::NotYet };
             self.run(&mut round)?;
             match round.ended {
-                Ended::Everything => self.forget_everything()?,
-                Ended::Exhausted => return Ok(()),
-                Ended::Sync | Ended::NotYet => {}
+                AmdRoundEnd::Everything => self.forget_everything()?,
+                AmdRoundEnd::Exhausted => return Ok(()),
+                AmdRoundEnd::Sync | AmdRoundEnd::NotYet => {}
             }
         }
     }

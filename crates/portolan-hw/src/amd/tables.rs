@@ -26,7 +26,7 @@
 use super::command::Counted;
 use super::config::{Config, StreamSettings};
 use super::features::Features;
-use super::queue::{NOTHING, Shared};
+use super::queue::{AmdShared, NOTHING};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
 use crate::chassis::turn::Turn;
@@ -92,7 +92,7 @@ const NOTHING_LEVELS: AmdLevels = AmdLevels::Three;
 const LAST: PhysAddr = PhysAddr::new(u32::MAX as u64);
 
 /// Commands that make hardware forget an entry, before and after a change.
-pub(super) struct Forget<'a> {
+pub(super) struct EntryCommands<'a> {
     pub(super) old: &'a [Counted],
     pub(super) blocked: &'a [Counted],
 }
@@ -216,10 +216,10 @@ impl DeviceTable {
     /// On an error the entry blocks, and hardware may still use its copy of it.
     pub(super) fn change<P: UnitPlatform>(
         &self,
-        shared: &Shared<P>,
+        shared: &AmdShared<P>,
         stream: u16,
         new: Option<Memory>,
-        forget: &Forget<'_>,
+        forget: &EntryCommands<'_>,
     ) -> Result<(), IommuError> {
         let (at, mem) = (self.at(stream), &shared.control.mem);
         let old = at.read(mem);
@@ -260,20 +260,21 @@ impl InterruptSlots {
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
         let (table, index, _) = interrupt.place();
-        match table == self.block.at && self.slots.holds(interrupt) {
-            true => Ok(index),
-            false => Err(InterruptError::NotInUse),
+        if table == self.block.at && self.slots.holds(interrupt) {
+            Ok(index)
+        } else {
+            Err(InterruptError::NotInUse)
         }
     }
 }
 
 /// The interrupt tables, by stream. They stay until the unit is released, as it may read them.
-pub(super) struct Remap<P: UnitPlatform> {
+pub(super) struct AmdInterruptTables<P: UnitPlatform> {
     pub(super) lg2_entries: u32,
     pub(super) tables: Turn<P, BTreeMap<u16, InterruptSlots>>,
 }
 
-impl<P: UnitPlatform> Remap<P> {
+impl<P: UnitPlatform> AmdInterruptTables<P> {
     /// No tables yet. *Context.* Interrupt.
     pub(super) fn new(wanted: Remapping) -> Result<Self, IommuError> {
         if wanted.apic == ApicMode::X2Apic {
@@ -375,9 +376,10 @@ pub(super) fn address_lg2(features: &Features, config: &Config) -> u32 {
 /// The format of the tables.
 fn format(features: &Features, config: &Config) -> AmdV1 {
     let output_lg2 = features.output_lg2(config);
-    let levels = match features.walks(AmdLevels::Five) && output_lg2 > 48 {
-        true => AmdLevels::Five,
-        false => AmdLevels::Four,
+    let levels = if features.walks(AmdLevels::Five) && output_lg2 > 48 {
+        AmdLevels::Five
+    } else {
+        AmdLevels::Four
     };
     AmdV1 { levels, output_lg2 }
 }

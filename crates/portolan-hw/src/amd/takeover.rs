@@ -9,9 +9,9 @@
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 
-use super::command::Control;
+use super::command::AmdControl;
 use super::config;
-use super::queue::Shared;
+use super::queue::AmdShared;
 use super::queue::address;
 use super::tables::DeviceTable;
 use crate::chassis::Present as _;
@@ -36,18 +36,18 @@ const TRAFFIC: u64 =
     control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
 
 /// Stops commands and logs. Accesses go on as they did: translated, or not.
-pub(super) fn stop_rings<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
+pub(super) fn stop_rings<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), IommuError> {
     unit.switch(!RINGS, 0)?;
     unit.await_status(RINGS_RUN, 0)
 }
 
 /// From stopped rings to a unit that uses `table`, and has forgotten everything else.
 pub(super) fn start<P: UnitPlatform>(
-    shared: &Shared<P>,
+    shared: &AmdShared<P>,
     table: &DeviceTable,
     flags: Option<UnitFlags>,
 ) -> Result<(), IommuError> {
-    let Shared { control: unit, queue, events, .. } = shared;
+    let AmdShared { control: unit, queue, events, .. } = shared;
     let regs = &unit.regs;
     regs.write64(reg::COMMAND_BASE, address(queue));
     regs.write64(reg::EVENT_BASE, events.address());
@@ -89,7 +89,7 @@ pub(super) fn start<P: UnitPlatform>(
 }
 
 /// Turns off all parts that run: commands, the log, and the unit.
-pub(super) fn turn_off<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
+pub(super) fn turn_off<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), IommuError> {
     unit.switch(control::DEVICE_TLB_LIMIT | TRAFFIC, 0)?;
     unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)
 }

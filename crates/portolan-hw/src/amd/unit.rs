@@ -15,17 +15,17 @@ use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 
 use super::command;
-use super::command::Control;
+use super::command::AmdControl;
 use super::command::Counts;
 use super::config::Config;
 use super::faults::Events;
 use super::features::Capability;
 use super::features::Features;
 use super::queue;
-use super::queue::{AmdQueue, NOTHING, Shared};
+use super::queue::{AmdQueue, AmdShared, NOTHING};
 use super::tables;
+use super::tables::{AmdInterruptTables, DeviceTable};
 use super::tables::{Attachment, Streams, windows};
-use super::tables::{DeviceTable, Remap};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::{Ring, Submitters};
@@ -45,23 +45,23 @@ pub type AmdDomain<P> = PagedDomain<AmdV1, <P as UnitPlatform>::Memory, AmdQueue
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 pub struct AmdVi<P: UnitPlatform> {
-    pub(super) shared: Arc<Shared<P>>,
+    pub(super) shared: Arc<AmdShared<P>>,
     pub(crate) config: Config,
     pub(super) table: DeviceTable,
     pub(super) book: Book<P, u16, u16, ()>,
-    pub(super) remap: Option<Remap<P>>,
+    pub(super) remap: Option<AmdInterruptTables<P>>,
 }
 
 crate::chassis::opaque!(AmdVi, AtomicU64);
 
 /// Memory that the hardware is going to be told of.
-struct Parts<P: UnitPlatform> {
+struct AmdAllocations<P: UnitPlatform> {
     queue: Ring<P>,
     events: Events<P>,
     table: DeviceTable,
 }
 
-impl<P: UnitPlatform> Parts<P> {
+impl<P: UnitPlatform> AmdAllocations<P> {
     fn new(mem: &impl TableMem<AtomicU64>, config: &Config) -> Result<Self, IommuError> {
         let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
         let events = Events::new(mem, config.events_lg2).inspect_err(|_| queue.free(mem))?;
@@ -99,10 +99,10 @@ impl<P: UnitPlatform> AmdVi<P> {
         let features = Features::read(&regs, capability)?;
         config.reserved.within(tables::address_lg2(&features, &config));
         config.reserved.hold(windows());
-        let control = Control::new(regs, mem, clock, config.limit, features);
+        let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
-        let remap = config.interrupts.map(Remap::new).transpose()?;
-        let parts = Parts::new(mem, &config)?;
+        let remap = config.interrupts.map(AmdInterruptTables::new).transpose()?;
+        let parts = AmdAllocations::new(mem, &config)?;
         if remap.is_some() {
             parts.table.abort_interrupts(mem);
         }
@@ -110,11 +110,17 @@ impl<P: UnitPlatform> AmdVi<P> {
         let prepared = tables::prepare(mem, &features, &ids, &parts.table, &config)
             .and_then(|prepared| stop_rings(&control).map(|()| prepared))
             .inspect_err(|_| parts.free(mem))?;
-        let Parts { queue, events, table } = parts;
+        let AmdAllocations { queue, events, table } = parts;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let shared =
-            Arc::new(Shared { control, queue, events, ids, streams: table.streams(), submitters });
+        let shared = Arc::new(AmdShared {
+            control,
+            queue,
+            events,
+            ids,
+            streams: table.streams(),
+            submitters,
+        });
         if let Err(error) = start(&shared, &table, config.flags) {
             for mut of in prepared {
                 of.table.keep();

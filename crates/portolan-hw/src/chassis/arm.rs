@@ -1,54 +1,37 @@
 //! Common code for the architectures of Arm's SMMUs: widths of the tables that both of them walk
-//! (DDI 0487, section D8.2), and presence of features.
+//! (DDI 0487, section D8.2), and the treatment of accesses while a unit is disabled.
 
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::Walker;
 use portolan::iommu::IommuError;
+use portolan::platform::AllMemory;
 use portolan::table::Format;
 use portolan::table::format::Armv8Stage2;
 
-/// Something that a unit has or has not.
+/// Treatment of accesses while a unit is disabled.
 ///
 /// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Has {
-    /// It has not.
-    #[default]
-    No,
-    /// It has.
-    Yes,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenDisabled {
+    /// They are aborted: they fault.
+    Abort,
+    /// They pass through, as that gives leave to.
+    Bypass(AllMemory),
 }
 
-impl Has {
-    pub(crate) const fn of(bits: u64) -> Self {
-        if bits == 0 { Self::No } else { Self::Yes }
-    }
+/// Walker of a unit with or without coherent access.
+pub(crate) const fn walker(coherent: bool) -> Walker {
+    if coherent { Walker::Coherent } else { Walker::NonCoherent }
+}
 
-    /// Tells if the unit has the feature.
-    pub const fn yes(self) -> bool {
-        matches!(self, Self::Yes)
-    }
-
-    /// Walker of a unit that has coherent access, or has not.
-    pub(crate) const fn walker(self) -> Walker {
-        match self {
-            Self::Yes => Walker::Coherent,
-            Self::No => Walker::NonCoherent,
-        }
-    }
-
-    /// Presence of coherent access in a unit with this walker.
-    pub(crate) const fn coherent(walker: Walker) -> Self {
-        match walker {
-            Walker::Coherent => Self::Yes,
-            Walker::NonCoherent => Self::No,
-        }
-    }
+/// Coherent access of a unit with this walker.
+pub(crate) const fn is_coherent(walker: Walker) -> bool {
+    matches!(walker, Walker::Coherent)
 }
 
 /// Granules by a unit's flags for those of 4, 16 and 64 KiB; `None` if it has none.
-pub(crate) fn granules(of: [Has; 3]) -> Option<PageSizes> {
-    let there = of.into_iter().zip([12, 14, 16]).filter(|(has, _)| has.yes());
+pub(crate) fn granules(of: [bool; 3]) -> Option<PageSizes> {
+    let there = of.into_iter().zip([12, 14, 16]).filter(|(has, _)| *has);
     let all = there.fold(PageSizes::default(), |set, (_, lg2)| set.with(PageSize::of_lg2(lg2)));
     all.smallest().map(|_| all)
 }
@@ -56,22 +39,25 @@ pub(crate) fn granules(of: [Has; 3]) -> Option<PageSizes> {
 /// Narrowest input address that a descriptor or a bank can name.
 const NARROWEST: u32 = 25;
 
+/// One stage of a unit, and the tables that it walks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageReach {
+    /// Set if the unit has the stage.
+    pub(crate) present: bool,
+    pub(crate) granules: PageSizes,
+    /// Bits of the widest input address.
+    pub(crate) widest_lg2: u32,
+}
+
 /// Bits of an input address of a stage with granule `2^g`: the most that there are, or `wanted`.
 ///
 /// # Errors
 /// [`IommuError::Unsupported`] without the stage or the granule, or if it has not as many or as few.
-pub(crate) fn input_lg2(
-    (stage, granules, widest): (Has, PageSizes, u32),
-    g: u32,
-    wanted: Option<u32>,
-) -> Result<u32, IommuError> {
-    let granule = PageSize::from_lg2(g).is_some_and(|g| granules.contains(g));
-    let input_lg2 = wanted.unwrap_or(widest);
-    let fits = (NARROWEST..=widest).contains(&input_lg2);
-    match stage.yes() && granule && fits {
-        true => Ok(input_lg2),
-        false => Err(IommuError::Unsupported),
-    }
+pub(crate) fn input_lg2(stage: StageReach, g: u32, wanted: Option<u32>) -> Result<u32, IommuError> {
+    let granule = PageSize::from_lg2(g).is_some_and(|g| stage.granules.contains(g));
+    let input_lg2 = wanted.unwrap_or(stage.widest_lg2);
+    let fits = (NARROWEST..=stage.widest_lg2).contains(&input_lg2);
+    if stage.present && granule && fits { Ok(input_lg2) } else { Err(IommuError::Unsupported) }
 }
 
 /// The widest input address of a second stage without tables side by side at its root: a walk from
@@ -96,20 +82,22 @@ mod tests {
 
     #[test]
     fn an_input_address_has_25_bits_at_least_and_as_many_as_there_are_at_most() {
-        let granules = granules([Has::Yes, Has::No, Has::Yes]).unwrap();
-        let of = |stage, g, wanted| input_lg2((stage, granules, 48), g, wanted);
-        assert_eq!(of(Has::Yes, 12, None), Ok(48));
+        let granules = granules([true, false, true]).unwrap();
+        let of = |present, g, wanted| {
+            input_lg2(StageReach { present, granules, widest_lg2: 48 }, g, wanted)
+        };
+        assert_eq!(of(true, 12, None), Ok(48));
         for fits in [25, 26, 47, 48] {
-            assert_eq!(of(Has::Yes, 16, Some(fits)), Ok(fits));
+            assert_eq!(of(true, 16, Some(fits)), Ok(fits));
         }
         let refused = Err(IommuError::Unsupported);
         for wide in [0, 24, 49, 64, u32::MAX] {
-            assert_eq!(of(Has::Yes, 12, Some(wide)), refused, "{wide}");
+            assert_eq!(of(true, 12, Some(wide)), refused, "{wide}");
         }
         // Without the stage, without the granule, and with one that cannot be.
-        assert_eq!(of(Has::No, 12, None), refused);
-        assert_eq!(of(Has::Yes, 14, None), refused);
-        assert_eq!(of(Has::Yes, 99, None), refused);
+        assert_eq!(of(false, 12, None), refused);
+        assert_eq!(of(true, 14, None), refused);
+        assert_eq!(of(true, 99, None), refused);
     }
 
     #[test]

@@ -55,13 +55,13 @@ pub(crate) type Unsettled<T> = ArrayVec<Attachment<T>, 2>;
 
 /// Entry of the book for one stream.
 #[derive(Debug)]
-struct Stream<T> {
+struct BookedStream<T> {
     attachment: Option<Attachment<T>>,
     /// Present after a failure. The stream is blocked meanwhile.
     unsettled: Option<Unsettled<T>>,
 }
 
-impl<T> Stream<T> {
+impl<T> BookedStream<T> {
     const BLOCKED: Self = Self { attachment: None, unsettled: None };
 
     fn is_blocked(&self) -> bool {
@@ -79,7 +79,7 @@ impl<T> Stream<T> {
 /// All streams, and other state that the driver keeps for the caller that moves them.
 #[derive(Debug)]
 pub(crate) struct Streams<K, T, S> {
-    streams: BTreeMap<K, Stream<T>>,
+    streams: BTreeMap<K, BookedStream<T>>,
     pub(crate) state: S,
 }
 
@@ -96,7 +96,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
     /// `key` has been attached from the start.
     pub(crate) fn begin(&mut self, key: K, attachment: Attachment<T>) {
         let attachment = Some(attachment);
-        self.streams.insert(key, Stream { attachment, ..Stream::BLOCKED });
+        self.streams.insert(key, BookedStream { attachment, ..BookedStream::BLOCKED });
     }
 
     pub(crate) fn attachment(&self, key: K) -> Option<&Attachment<T>> {
@@ -124,7 +124,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
 
     /// Has memory for `key`, so that noting where it is needs none.
     pub(crate) fn name(&mut self, key: K) {
-        self.streams.entry(key).or_insert(Stream::BLOCKED);
+        self.streams.entry(key).or_insert(BookedStream::BLOCKED);
     }
 
     /// Calls `forget` to make the hardware forget the remains of a failure of `key`, which are
@@ -168,7 +168,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
         new: Option<Attachment<T>>,
         moved: Result<(), E>,
     ) -> Result<Option<Attachment<T>>, E> {
-        let stream = self.streams.entry(key).or_insert(Stream::BLOCKED);
+        let stream = self.streams.entry(key).or_insert(BookedStream::BLOCKED);
         match moved {
             Ok(()) => Ok(core::mem::replace(&mut stream.attachment, new)),
             Err(error) => {
@@ -274,7 +274,7 @@ impl<K: Ord + Copy, T, S: Default> Default for Streams<K, T, S> {
 impl<K, T, S> Drop for Streams<K, T, S> {
     /// Never frees memory that the hardware may still reach.
     fn drop(&mut self) {
-        if !self.streams.values().all(Stream::is_blocked) {
+        if !self.streams.values().all(BookedStream::is_blocked) {
             core::mem::forget(core::mem::take(&mut self.streams));
         }
     }

@@ -56,7 +56,7 @@ pub(super) type Silent = ArrayVec<Option<u16>, { KEPT + 1 }>;
 
 /// Something that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum RefusedBecause {
     /// With this code.
     Code(u32),
     /// Perhaps: the record was overwritten.
@@ -97,14 +97,14 @@ impl Refusals {
     }
 
     /// Returns the outcome for `ticket`, whose commands are complete with `sync`.
-    pub(super) fn concern(&self, ticket: &Ticket, sync: Sync) -> Result<Silent, Why> {
+    pub(super) fn concern(&self, ticket: &Ticket, sync: Sync) -> Result<Silent, RefusedBecause> {
         let mut silent = Silent::new();
         for kept in &self.kept {
             match *kept {
                 Refusal::Command { owner, position, code } => {
                     let shared = owner == SYNC && position + 1 == sync.position;
                     if shared || owner == ticket.owner {
-                        return Err(Why::Code(code));
+                        return Err(RefusedBecause::Code(code));
                     }
                 }
                 Refusal::Device { stream, after, before } => {
@@ -115,7 +115,7 @@ impl Refusals {
             }
         }
         if ticket.first < self.commands {
-            return Err(Why::Overwritten);
+            return Err(RefusedBecause::Overwritten);
         }
         if ticket.first < self.devices {
             silent.push(None);
@@ -134,7 +134,7 @@ mod tests {
 
     /// Returns the outcome for a producer whose command is at `first` and whose sync is right
     /// behind.
-    fn hears(refusals: &Refusals, owner: Owner, first: u64) -> Result<usize, Why> {
+    fn hears(refusals: &Refusals, owner: Owner, first: u64) -> Result<usize, RefusedBecause> {
         let position = first + 2;
         let sync = Sync { position, number: 0 };
         refusals.concern(&ticket(owner, first), sync).map(|silent| silent.len())
@@ -149,20 +149,20 @@ mod tests {
             refusals.refuse(NOBODY, owner, 7);
         }
         assert_eq!(hears(&refusals, 99, 0), Ok(0));
-        assert_eq!(hears(&refusals, 1, 1), Err(Why::Code(7)));
+        assert_eq!(hears(&refusals, 1, 1), Err(RefusedBecause::Code(7)));
         refusals.refuse(90, 90, 7);
         // The first's was overwritten: it hears that, and so does another that began before it.
-        assert_eq!(hears(&refusals, 1, 1), Err(Why::Overwritten));
-        assert_eq!(hears(&refusals, 99, 0), Err(Why::Overwritten));
+        assert_eq!(hears(&refusals, 1, 1), Err(RefusedBecause::Overwritten));
+        assert_eq!(hears(&refusals, 99, 0), Err(RefusedBecause::Overwritten));
         assert_eq!(hears(&refusals, 99, 2), Ok(0));
-        assert_eq!(hears(&refusals, 64, 64), Err(Why::Code(7)));
+        assert_eq!(hears(&refusals, 64, 64), Err(RefusedBecause::Code(7)));
     }
 
     #[test]
     fn a_refused_sync_is_told_to_all_who_wait_for_it() {
         let mut refusals = Refusals::default();
         refusals.refuse(SYNC, 5, 7);
-        assert_eq!(hears(&refusals, 1, 4), Err(Why::Code(7)));
+        assert_eq!(hears(&refusals, 1, 4), Err(RefusedBecause::Code(7)));
         assert_eq!(hears(&refusals, 1, 3), Ok(0));
         assert_eq!(hears(&refusals, 1, 5), Ok(0));
     }

@@ -37,7 +37,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Guarded, Held, SharedWord, TableMem, Word};
 
 use super::refusals::{NOBODY, Owner, Refusals, SYNC, Ticket};
-use super::{Block, Shape, Stop, Unit};
+use super::{Block, RingShape, Stop, Unit};
 
 /// Commands written under one turn of the lock.
 const CHUNK: usize = 64;
@@ -47,7 +47,7 @@ const NUMBERS: u32 = 256;
 
 /// Kind of command that follows some commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum BatchEnd {
     /// More of them.
     More,
     /// A sync.
@@ -73,7 +73,7 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Debug)]
-struct State {
+struct RingState {
     tail: u64,
     /// Position that the unit is known to have reached.
     head: u64,
@@ -85,7 +85,7 @@ struct State {
     refusals: Refusals,
 }
 
-impl State {
+impl RingState {
     fn ticket(&mut self) -> Ticket {
         self.last_owner += 1;
         Ticket {
@@ -102,10 +102,10 @@ pub(crate) struct Ring<C: Cpus> {
     commands: Block,
     /// Memory to which syncs write their numbers.
     numbers: Option<Block>,
-    shape: Shape,
+    shape: RingShape,
     /// Most commands between two syncs.
     most_unsynced: u64,
-    state: Guarded<C, State>,
+    state: Guarded<C, RingState>,
     /// Position that the unit is known to have reached, for readers that do not hold the lock.
     done: C::Word,
     /// Refusals so far, likewise.
@@ -126,14 +126,14 @@ impl<C: Cpus> Ring<C> {
     /// commands. Syncs write their numbers if `numbers` says so. *Context.* Task.
     pub(crate) fn new<M: TableMem<AtomicU64>>(
         mem: &M,
-        shape: Shape,
+        shape: RingShape,
         most_unsynced: u64,
-        numbers: Option<()>,
+        numbers: bool,
     ) -> Result<Self, IommuError> {
         let commands = Block::new(mem, shape.lg2_slots + shape.lg2_bytes)?;
-        let numbers = numbers.map(|()| Block::new(mem, 12)).transpose();
+        let numbers = numbers.then(|| Block::new(mem, 12)).transpose();
         let numbers = numbers.inspect_err(|_| commands.free(mem))?;
-        let state = State {
+        let state = RingState {
             tail: 0,
             head: 0,
             owners: alloc::vec![NOBODY; 1 << shape.lg2_slots],
@@ -153,7 +153,7 @@ impl<C: Cpus> Ring<C> {
         })
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> RingShape {
         self.shape
     }
 
@@ -189,7 +189,7 @@ impl<C: Cpus> Ring<C> {
             if !chunk.is_full() {
                 return self.finish(unit, &mut ticket, &chunk, asked);
             }
-            self.place(unit, &mut ticket, &chunk, Ending::More)?;
+            self.place(unit, &mut ticket, &chunk, BatchEnd::More)?;
         }
     }
 
@@ -202,7 +202,7 @@ impl<C: Cpus> Ring<C> {
         commands: &[U::Command],
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        let (ticket, placed) = self.place(unit, ticket, commands, Ending::Sync)?;
+        let (ticket, placed) = self.place(unit, ticket, commands, BatchEnd::Sync)?;
         let sync = match placed {
             Some(sync) => sync,
             None => self.sync(unit, &ticket)?,
@@ -217,7 +217,7 @@ impl<C: Cpus> Ring<C> {
         unit: &U,
         ticket: &mut Option<Ticket>,
         commands: &[U::Command],
-        ending: Ending,
+        ending: BatchEnd,
     ) -> Result<(Ticket, Option<Sync>), IommuError> {
         let mut rest = commands;
         loop {
@@ -239,7 +239,7 @@ impl<C: Cpus> Ring<C> {
                 }
                 ticket.end = state.tail;
                 let alone = self.waiting.load(Ordering::Relaxed) == 0;
-                let end = ending == Ending::Sync && rest.is_empty();
+                let end = ending == BatchEnd::Sync && rest.is_empty();
                 let sync = (end && alone && room > 0).then(|| self.put_sync(unit, state));
                 if state.tail != before {
                     self.publish(unit, state);
@@ -307,7 +307,7 @@ impl<C: Cpus> Ring<C> {
     fn with_state<T, U: Unit<Cpus = C>>(
         &self,
         unit: &U,
-        work: impl FnOnce(&mut State) -> Result<T, IommuError>,
+        work: impl FnOnce(&mut RingState) -> Result<T, IommuError>,
     ) -> Result<T, IommuError> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -332,7 +332,7 @@ impl<C: Cpus> Ring<C> {
     }
 
     /// Free slots as far as is known.
-    fn free_slots<U: Unit>(&self, state: &State) -> u64 {
+    fn free_slots<U: Unit>(&self, state: &RingState) -> u64 {
         let usable = self.shape.slots() - u64::from(U::TURN_BITS == 0);
         usable - (state.tail - state.head)
     }
@@ -342,12 +342,12 @@ impl<C: Cpus> Ring<C> {
         1 + u64::from(self.most_unsynced != u64::MAX)
     }
 
-    fn sync_is_due(&self, state: &State) -> bool {
+    fn sync_is_due(&self, state: &RingState) -> bool {
         state.tail - state.sync.position >= self.most_unsynced
     }
 
     /// Free slots; looks at the unit only if too few are known for one command.
-    fn room<U: Unit<Cpus = C>>(&self, unit: &U, state: &mut State) -> Result<u64, IommuError> {
+    fn room<U: Unit<Cpus = C>>(&self, unit: &U, state: &mut RingState) -> Result<u64, IommuError> {
         if self.free_slots::<U>(state) < self.needed() {
             self.advance(unit, state)?;
         }
@@ -355,7 +355,7 @@ impl<C: Cpus> Ring<C> {
     }
 
     /// The caller has seen that there is room.
-    fn put<U: Unit>(&self, unit: &U, state: &mut State, command: &U::Command, owner: Owner) {
+    fn put<U: Unit>(&self, unit: &U, state: &mut RingState, command: &U::Command, owner: Owner) {
         self.write(unit, state.tail, command);
         if let Some(of) = state.owners.get_mut(self.slot(state.tail)) {
             *of = owner;
@@ -364,7 +364,7 @@ impl<C: Cpus> Ring<C> {
     }
 
     /// The caller has seen that there is room.
-    fn put_sync<U: Unit>(&self, unit: &U, state: &mut State) -> Sync {
+    fn put_sync<U: Unit>(&self, unit: &U, state: &mut RingState) -> Sync {
         let number = state.sync.number.wrapping_add(1);
         let command = U::sync(self.word(number % NUMBERS), number);
         self.put(unit, state, &command, SYNC);
@@ -384,7 +384,7 @@ impl<C: Cpus> Ring<C> {
         unit.count(command);
     }
 
-    fn publish<U: Unit>(&self, unit: &U, state: &State) {
+    fn publish<U: Unit>(&self, unit: &U, state: &RingState) {
         unit.barrier();
         unit.set_tail(self.index::<U>(state.tail), self.shape);
     }

@@ -11,14 +11,14 @@ pub(crate) type Words = [u64; 2];
 
 /// Sizes of a ring, as exponents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct RingShape {
     /// Of the number of slots.
     pub(crate) lg2_slots: u32,
     /// Of a slot's bytes.
     pub(crate) lg2_bytes: u32,
 }
 
-impl Shape {
+impl RingShape {
     pub(super) const fn slots(self) -> u64 {
         1 << self.lg2_slots
     }
@@ -79,8 +79,8 @@ pub(crate) trait Unit {
     /// The register of the head.
     fn head(&self) -> Result<u64, IommuError>;
     /// The index in it.
-    fn index(head: u64, shape: Shape) -> u64;
-    fn set_tail(&self, index: u64, shape: Shape);
+    fn index(head: u64, shape: RingShape) -> u64;
+    fn set_tail(&self, index: u64, shape: RingShape);
 
     /// Returns the stop of the unit, if it has stopped with `head` in its register.
     fn stopped(&self, head: u64) -> Result<Option<Stop>, IommuError>;
@@ -91,5 +91,5 @@ pub(crate) trait Unit {
     /// The code of a device that did not answer.
     fn silent(stream: Option<u16>) -> u32;
     /// Acknowledges `stop`, and sets the unit going again between two indices.
-    fn resume(&self, stop: Stop, shape: Shape, head: u64, tail: u64) -> Result<(), IommuError>;
+    fn resume(&self, stop: Stop, shape: RingShape, head: u64, tail: u64) -> Result<(), IommuError>;
 }

@@ -13,10 +13,10 @@
 //! accident. Not supported: a second stage beneath, requests with supervisor privilege (`ta.ENS`).
 
 use super::command::Counted;
-use super::command::{Attachment, NOWHERE, PASSING, Tag, translated};
-use super::features::Has;
+use super::command::{Attachment, NOWHERE, PASSING, RiscvTag, translated};
+use super::features::RiscvFeature;
 use super::queue::RiscvQueue;
-use super::tables::{CONTEXT, Directory, Shape};
+use super::tables::{CONTEXT, Directory, DirectoryShape};
 use super::tables::{Key, Place, Streams, Tables};
 use super::unit::RiscvIommu;
 use super::{command, faults, messages};
@@ -41,7 +41,7 @@ use portolan_spec::riscv::context::{
 /// Commands that make hardware forget `context` when its user leaves the domain of `tag`: the
 /// context, and then the translations, so that nothing is kept again by a stale context. A unit
 /// may keep translations of both stages by other tags than those of the second alone.
-pub(super) fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 4> {
+pub(super) fn forget(context: Counted, tag: Option<RiscvTag>) -> ArrayVec<Counted, 4> {
     let mut commands = ArrayVec::new();
     commands.push(context);
     if let Some(tag) = tag {
@@ -104,7 +104,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let Some(messages) = &mut streams.state.messages else {
             return Ok(*words);
         };
-        if let Some(Some(Tag::Second(_))) = new.map(|new| new.to) {
+        if let Some(Some(RiscvTag::Second(_))) = new.map(|new| new.to) {
             return Ok(messages.with_table(mem, stream, words)?);
         }
         if let Some(table) = messages.known(stream) {
@@ -124,7 +124,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         key: Key,
         words: &Words,
         new: Option<Attachment>,
-    ) -> Result<Left<Option<Tag>>, AttachError> {
+    ) -> Result<Left<Option<RiscvTag>>, AttachError> {
         streams.state.has(key)?;
         if streams.state.processes.contains_key(&key.0) {
             return self.change_to(streams, key, words, new);
@@ -147,7 +147,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         key: Key,
         words: &Words,
         new: Option<Attachment>,
-    ) -> Result<Left<Option<Tag>>, AttachError> {
+    ) -> Result<Left<Option<RiscvTag>>, AttachError> {
         let context = streams.state.forget(key);
         let settle = |tables: &mut Tables, unsettled: &[Attachment]| {
             let mut all = unsettled.iter();
@@ -275,7 +275,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
             return Err(AttachError::Mismatch);
         }
-        let tag = Tag::of(domain.context());
+        let tag = RiscvTag::of(domain.context());
         let table = domain.table();
         let words = translated(tag, table.root(), table.format().levels.count());
         self.go(stream, pasid, words, Some(Attachment::new(Some(tag), domain)))
@@ -313,8 +313,11 @@ attach!(RiscvSecondStage);
 
 /// Modes of a process directory, the shallowest first: which unit has it, its value, and the width of
 /// the numbers of address spaces.
-const MODES: [(Has, u64, u32); 3] =
-    [(Has::PASIDS_8, 1, 8), (Has::PASIDS_17, 2, 17), (Has::PASIDS_20, 3, 20)];
+const MODES: [(RiscvFeature, u64, u32); 3] = [
+    (RiscvFeature::PASIDS_8, 1, 8),
+    (RiscvFeature::PASIDS_17, 2, 17),
+    (RiscvFeature::PASIDS_20, 3, 20),
+];
 
 impl<P: UnitPlatform> RiscvIommu<P> {
     /// Gives a stream room for PASIDs of `lg2` bits at least, 0 of which are its requests without one.
@@ -333,7 +336,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let mut modes = (1..).zip(MODES);
         let mode = modes.find(|(_, (bit, _, width))| has.contains(*bit) && lg2 <= *width);
         let (levels, (_, mode, lg2)) = mode.ok_or(IommuError::Unsupported)?;
-        let shape = Shape { levels, words: PROCESS_WORDS, lg2 };
+        let shape = DirectoryShape { levels, words: PROCESS_WORDS, lg2 };
         let mem = &self.shared.control.mem;
         self.book.with(self.turn(), |streams| {
             if let Some(known) = streams.state.processes.get(&stream) {

@@ -12,7 +12,7 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use super::control::CommandKind as Kind;
-use super::features::{Features, Has, MAX_LG2_PAGES};
+use super::features::{Features, MAX_LG2_PAGES, RiscvFeature};
 use crate::chassis::entry::WORDS;
 use crate::chassis::{Words, book, entry};
 use portolan::addr::{InvalTag, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
@@ -76,27 +76,27 @@ pub(super) fn translations() -> [Counted; 2] {
 }
 
 /// Word 0 of a command that forgets translations of `tag`.
-fn tagged(tag: Tag) -> u64 {
+fn tagged(tag: RiscvTag) -> u64 {
     let word = |function| OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(function);
     match tag {
-        Tag::First(id) => word(of::VMA) | of::PSCV.at(1) | of::PSCID.at(id.into()),
-        Tag::Second(id) => word(of::GVMA) | of::GV.at(1) | of::GSCID.at(id.into()),
+        RiscvTag::First(id) => word(of::VMA) | of::PSCV.at(1) | of::PSCID.at(id.into()),
+        RiscvTag::Second(id) => word(of::GVMA) | of::GV.at(1) | of::GSCID.at(id.into()),
     }
 }
 
 /// Forget all of `tag`.
-pub(super) fn context(tag: Tag) -> Counted {
+pub(super) fn context(tag: RiscvTag) -> Counted {
     let kind = match tag {
-        Tag::First(_) => Kind::Context,
-        Tag::Second(_) => Kind::Guest,
+        RiscvTag::First(_) => Kind::Context,
+        RiscvTag::Second(_) => Kind::Guest,
     };
     (kind, [tagged(tag), 0])
 }
 
 /// Forget all translations through a first stage whose tables are behind the second stage of `tag`:
 /// none if that is a first stage itself.
-pub(super) fn through_both(tag: Tag) -> Option<Counted> {
-    let Tag::Second(id) = tag else { return None };
+pub(super) fn through_both(tag: RiscvTag) -> Option<Counted> {
+    let RiscvTag::Second(id) = tag else { return None };
     let word = OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(of::VMA);
     let word = word | of::GV.at(1) | of::GSCID.at(id.into());
     Some((Kind::Both, [word, 0]))
@@ -104,13 +104,13 @@ pub(super) fn through_both(tag: Tag) -> Option<Counted> {
 
 /// Forget `2^lg2_pages` pages of `tag` around `start`: all of the tag where the unit has no command for
 /// that.
-fn some(has: Has, tag: Tag, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
+fn some(has: RiscvFeature, tag: RiscvTag, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
     let above = match depth {
         Depth::LeafOnly => 0,
         Depth::AllLevels => of::NL.at(1),
     };
-    let ranges = lg2_pages == 0 || has.contains(Has::RANGES);
-    let levels = above == 0 || has.contains(Has::NON_LEAF);
+    let ranges = lg2_pages == 0 || has.contains(RiscvFeature::RANGES);
+    let levels = above == 0 || has.contains(RiscvFeature::NON_LEAF);
     if lg2_pages > u32::from(MAX_LG2_PAGES) || !ranges || !levels {
         return context(tag);
     }
@@ -121,27 +121,27 @@ fn some(has: Has, tag: Tag, start: u64, lg2_pages: u32, depth: Depth) -> Counted
         lg2 => of::S.at(1) | of::PAGE.at(first | ((1 << (lg2 - 1)) - 1)),
     };
     let kind = match tag {
-        Tag::First(_) => Kind::Pages,
-        Tag::Second(_) => Kind::GuestPages,
+        RiscvTag::First(_) => Kind::Pages,
+        RiscvTag::Second(_) => Kind::GuestPages,
     };
     (kind, [tagged(tag) | of::AV.at(1) | above, address])
 }
 
 /// Forget the smallest page at `address`, and an interrupt's entry there: leaves of `tag`.
-pub(super) fn page(has: Has, tag: Tag, address: u64) -> Counted {
+pub(super) fn page(has: RiscvFeature, tag: RiscvTag, address: u64) -> Counted {
     some(has, tag, address, 0, Depth::LeafOnly)
 }
 
 /// A device and one of its address spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct DeviceSpace {
     pub(super) stream: StreamId,
     pub(super) pasid: Option<Pasid>,
     /// Width of the numbers of devices: with more than 16 bits there are segments.
     pub(super) lg2: u32,
 }
 
-impl Target {
+impl DeviceSpace {
     fn word(self, function: u64) -> u64 {
         let stream = u64::from(self.stream.get());
         let segment = device::DSV.at(1) | device::DSEG.at(stream >> 16);
@@ -155,7 +155,7 @@ impl Target {
 
 /// Has a device forget `range`, or all addresses. Sizes are powers of two: where the range is none, the
 /// smallest that holds it.
-pub(super) fn forget(to: Target, range: Option<IovaRange>) -> Counted {
+pub(super) fn forget(to: DeviceSpace, range: Option<IovaRange>) -> Counted {
     let (start, last) = match range {
         Some(range) => (range.start().get() >> 12, range.last().get() >> 12),
         None => (0, u64::MAX >> 12),
@@ -170,7 +170,7 @@ pub(super) fn forget(to: Target, range: Option<IovaRange>) -> Counted {
 }
 
 /// Tells a device the response to a group of its page requests.
-pub(super) fn respond(to: Target, group: u16, response: Response) -> Counted {
+pub(super) fn respond(to: DeviceSpace, group: u16, response: Response) -> Counted {
     let code = match response {
         Response::Success => device::SUCCESS,
         Response::Invalid => device::INVALID,
@@ -189,22 +189,22 @@ pub(super) fn invalidate(features: &Features, command: Command) -> Option<Counte
     Some(match command {
         Command::Page { context, iova, size, depth } => {
             let lg2 = size.lg2().saturating_sub(12);
-            some(has, Tag::of(context), iova.get(), lg2, depth)
+            some(has, RiscvTag::of(context), iova.get(), lg2, depth)
         }
         Command::Range { context, run, granule, depth } => {
             let range = run.range(granule);
             let differ = (range.start().get() ^ range.last().get()) >> PageSize::SIZE_4K.lg2();
             let lg2 = 64 - differ.leading_zeros();
-            some(has, Tag::of(context), range.start().get(), lg2, depth)
+            some(has, RiscvTag::of(context), range.start().get(), lg2, depth)
         }
-        Command::Context { context: tag } => context(Tag::of(tag)),
+        Command::Context { context: tag } => context(RiscvTag::of(tag)),
         Command::Global | Command::Configuration { .. } => return None,
     })
 }
 
 /// Tag of the translations of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Tag {
+pub(super) enum RiscvTag {
     /// A first stage without a second: its PSCID.
     First(u32),
     /// A second stage without a first: its GSCID.
@@ -214,7 +214,7 @@ pub(super) enum Tag {
 /// Bit of a context's name that says that it is a second stage's: identifiers are of 20 bits at most.
 const OF_SECOND: u32 = 1 << 31;
 
-impl Tag {
+impl RiscvTag {
     /// Of the domain that is named so.
     pub(super) fn of(context: InvalTag) -> Self {
         match context.get() & OF_SECOND {
@@ -233,7 +233,7 @@ impl Tag {
 }
 
 /// An attachment, by its tag: nothing where accesses pass through.
-pub(super) type Attachment = book::Attachment<Option<Tag>>;
+pub(super) type Attachment = book::Attachment<Option<RiscvTag>>;
 
 /// The context of a stream that is nowhere.
 pub(super) const NOWHERE: entry::Words = [0; WORDS];
@@ -247,16 +247,16 @@ pub(super) const PASSING: entry::Words = {
 
 /// The context of a stream that tables of `levels` levels from `root` translate, whose translations are
 /// tagged by `tag`.
-pub(super) fn translated(tag: Tag, root: PhysAddr, levels: u32) -> entry::Words {
+pub(super) fn translated(tag: RiscvTag, root: PhysAddr, levels: u32) -> entry::Words {
     let mode = THREE_LEVELS + u64::from(levels.saturating_sub(3));
     let tables = MODE.at(mode) | ROOT.at(root.get() >> 12);
     let mut words = PASSING;
     match tag {
-        Tag::First(id) => {
+        RiscvTag::First(id) => {
             words[FIRST] = tables;
             words[ATTRIBUTES] = PSCID.at(id.into());
         }
-        Tag::Second(id) => words[SECOND] = tables | GSCID.at(id.into()),
+        RiscvTag::Second(id) => words[SECOND] = tables | GSCID.at(id.into()),
     }
     words
 }
@@ -276,7 +276,7 @@ mod tests {
     use portolan::addr::Iova;
     use portolan::inval::Run;
 
-    fn unit(has: Has) -> Features {
+    fn unit(has: RiscvFeature) -> Features {
         Features { has, version: 0x10, output_lg2: 56 }
     }
 
@@ -290,14 +290,14 @@ mod tests {
         assert_eq!(process(0x12_3456, 0xa_bcde).1, [0x1234_5602_abcd_e083, 0]);
         assert_eq!(devices().1, [0x0003, 0]);
         assert_eq!(translations().map(|(_, words)| words), [[1, 0], [0x81, 0]]);
-        assert_eq!(context(Tag::First(0xf_edcb)).1, [0x1_fedc_b001, 0]);
-        assert_eq!(context(Tag::Second(0xfedc)).1, [0x0fed_c002_0000_0081, 0]);
+        assert_eq!(context(RiscvTag::First(0xf_edcb)).1, [0x1_fedc_b001, 0]);
+        assert_eq!(context(RiscvTag::Second(0xfedc)).1, [0x0fed_c002_0000_0081, 0]);
     }
 
     #[test]
     fn what_devices_are_told_by_hand() {
         let (stream, pasid) = (StreamId::new(0x12_3456), Pasid::new(0xa_bcde));
-        let to = |pasid, lg2| Target { stream, pasid, lg2 };
+        let to = |pasid, lg2| DeviceSpace { stream, pasid, lg2 };
         let range = |start, last| IovaRange::new(Iova::new(start), Iova::new(last));
         let words = |range| forget(to(Some(pasid), 24), range).1;
         let who = 0x1234_5603_abcd_e004;
@@ -318,8 +318,8 @@ mod tests {
 
     #[test]
     fn pages_and_ranges_by_hand() {
-        let both = unit(Has::NON_LEAF | Has::RANGES);
-        let context = Tag::First(3).context();
+        let both = unit(RiscvFeature::NON_LEAF | RiscvFeature::RANGES);
+        let context = RiscvTag::First(3).context();
         let page = |lg2, depth| Command::Page {
             context,
             iova: Iova::new(0x4000_5000),
@@ -349,14 +349,14 @@ mod tests {
 
     #[test]
     fn what_a_unit_has_no_command_for_goes_with_its_context() {
-        let context = Tag::Second(3).context();
+        let context = RiscvTag::Second(3).context();
         let page = |lg2, depth| Command::Page {
             context,
             iova: Iova::new(0x4000_5000),
             size: PageSize::of_lg2(lg2),
             depth,
         };
-        let plain = unit(Has::empty());
+        let plain = unit(RiscvFeature::empty());
         let words = |command| invalidate(&plain, command).unwrap().1;
         let (some, all) = (0x0000_3002_0000_0481, 0x0000_3002_0000_0081);
         assert_eq!(words(page(12, Depth::LeafOnly)), [some, 0x1000_1400]);
@@ -371,7 +371,7 @@ mod tests {
         for lg2_pages in 1..=u32::from(MAX_LG2_PAGES) {
             let start = 0x5a5a_5000u64 << 20;
             let (_, [_, word]) =
-                some(Has::RANGES, Tag::First(1), start, lg2_pages, Depth::LeafOnly);
+                some(RiscvFeature::RANGES, RiscvTag::First(1), start, lg2_pages, Depth::LeafOnly);
             let zero = (10..62).find(|bit| word >> bit & 1 == 0).unwrap();
             assert_eq!(zero + 1, 10 + lg2_pages);
             assert_eq!(word >> (zero + 1), start >> 12 >> lg2_pages);
@@ -386,20 +386,20 @@ mod streams_tests {
     #[test]
     fn contexts_by_hand() {
         let root = PhysAddr::new(0x12_3456_7000);
-        let first = translated(Tag::First(0xf_edcb), root, 4);
+        let first = translated(RiscvTag::First(0xf_edcb), root, 4);
         let wanted = [1, 0, 0xfedc_b000, 0x9000_0000_0123_4567, 0, 0, 0, 0];
         assert_eq!(first, wanted);
-        let second = translated(Tag::Second(0xfedc), root, 3);
+        let second = translated(RiscvTag::Second(0xfedc), root, 3);
         let wanted = [1, 0x8fed_c000_0123_4567, 0, 0, 0, 0, 0, 0];
         assert_eq!(second, wanted);
-        assert_eq!(translated(Tag::First(1), root, 5)[3] >> 60, 10);
+        assert_eq!(translated(RiscvTag::First(1), root, 5)[3] >> 60, 10);
         assert_eq!(PASSING, [1, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
     fn a_tag_is_told_by_its_name() {
-        for tag in [Tag::First(1), Tag::First(0xf_ffff), Tag::Second(0xffff)] {
-            assert_eq!(Tag::of(tag.context()), tag);
+        for tag in [RiscvTag::First(1), RiscvTag::First(0xf_ffff), RiscvTag::Second(0xffff)] {
+            assert_eq!(RiscvTag::of(tag.context()), tag);
         }
     }
 }

@@ -20,7 +20,7 @@ use portolan_spec::riscv::reg;
 use portolan_spec::riscv::reg::{directory, queue};
 
 /// Registers, memory, clock and features, which all parts of a unit need.
-pub(super) struct Control<P: UnitPlatform> {
+pub(super) struct RiscvControl<P: UnitPlatform> {
     pub(super) regs: P::Registers,
     pub(super) mem: P::Memory,
     pub(super) clock: P,
@@ -29,7 +29,7 @@ pub(super) struct Control<P: UnitPlatform> {
     pub(super) counters: Counters,
 }
 
-impl<P: UnitPlatform> Control<P> {
+impl<P: UnitPlatform> RiscvControl<P> {
     /// A register that never reads as all ones while the unit is there.
     pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
         self.regs.present32(offset)

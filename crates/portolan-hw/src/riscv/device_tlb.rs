@@ -18,12 +18,12 @@
 
 use super::attach::forget;
 use super::command;
-use super::command::{Attachment, NOWHERE, Tag, translated};
-use super::faults::Next;
-use super::features::Has;
+use super::command::{Attachment, NOWHERE, RiscvTag, translated};
+use super::features::RiscvFeature;
 use super::tables::Directory;
 use super::tables::{Key, Place, Streams, Tables};
 use super::unit::RiscvIommu;
+use crate::chassis::NextRecord;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::sets::Atc;
 use crate::chassis::{Block, PageRequestEvent};
@@ -70,10 +70,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     /// somewhere.
     pub(super) fn lets(&self, tables: &Tables, stream: u32) -> u64 {
         let requests = self.shared.requests.as_ref().map_or(0, |_| REQUESTS);
-        let remote = match tables.remotes.has(stream) {
-            true => TRANSLATES | requests,
-            false => 0,
-        };
+        let remote = if tables.remotes.has(stream) { TRANSLATES | requests } else { 0 };
         remote | self.marks()
     }
 
@@ -100,7 +97,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         _all: AllMemory,
     ) -> Result<(), IommuError> {
         let stream = Directory::has(self.streams_lg2(), stream);
-        let stream = stream.filter(|_| self.features().has.contains(Has::ATS) && !tlb.twice);
+        let stream =
+            stream.filter(|_| self.features().has.contains(RiscvFeature::ATS) && !tlb.twice);
         let stream = stream.ok_or(IommuError::Unsupported)?;
         let mem = &self.shared.control.mem;
         self.book.with(self.turn(), |streams| {
@@ -120,11 +118,11 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// A context in which a device may answer, and which leads nowhere; with its tag.
-    fn asking(&self, tables: &Tables) -> Result<(Words, Tag), IommuError> {
+    fn asking(&self, tables: &Tables) -> Result<(Words, RiscvTag), IommuError> {
         let empty = tables.remotes.empty.ok_or(IommuError::Unsupported)?;
-        let first = self.best_first().map(|levels| (Tag::First(NOBODY), levels));
+        let first = self.best_first().map(|levels| (RiscvTag::First(NOBODY), levels));
         let second = self.best_second();
-        let second = second.map(|levels| (Tag::Second(NOBODY), levels));
+        let second = second.map(|levels| (RiscvTag::Second(NOBODY), levels));
         let (tag, levels) = first.or(second).ok_or(IommuError::Unsupported)?;
         let mut words = translated(tag, empty.at, levels.count());
         words[CONTROL] |= TRANSLATES;
@@ -140,7 +138,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Notes that the domain of `old` need not tell the device any more.
-    pub(super) fn leave(&self, tables: &Tables, key: Key, old: Option<Tag>) {
+    pub(super) fn leave(&self, tables: &Tables, key: Key, old: Option<RiscvTag>) {
         for atc in old.into_iter().flat_map(|_| tables.names(key)) {
             old.into_iter().for_each(|tag| self.shared.atcs.remove(tag, atc));
         }
@@ -152,9 +150,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         &self,
         tables: &mut Tables,
         (key, at): (Key, At),
-        old: Option<Tag>,
+        old: Option<RiscvTag>,
         wanted: &Words,
-    ) -> Result<Option<Tag>, IommuError> {
+    ) -> Result<Option<RiscvTag>, IommuError> {
         let (stream, _) = key;
         if !tables.remotes.has(stream) || tables.remotes.clean.contains(&key) {
             return Ok(old);
@@ -177,8 +175,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             // By one store, so that the device can answer others throughout.
             (true, Some(tag)) => {
                 let word = match tag {
-                    Tag::First(_) => FIRST,
-                    Tag::Second(_) => SECOND,
+                    RiscvTag::First(_) => FIRST,
+                    RiscvTag::Second(_) => SECOND,
                 };
                 let root = tables.remotes.empty.map_or(0, |empty| empty.at.get());
                 let root = ROOT.at(root >> 12);
@@ -201,7 +199,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Before a context that lets the device translate leads to `new`.
-    pub(super) fn enter(&self, tables: &mut Tables, key: Key, new: Option<Option<Tag>>) {
+    pub(super) fn enter(&self, tables: &mut Tables, key: Key, new: Option<Option<RiscvTag>>) {
         let (stream, _) = key;
         let Some(to) = new.filter(|_| tables.remotes.has(stream)) else {
             return;
@@ -340,9 +338,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let shared = &self.shared;
         let requests = shared.requests.as_ref().ok_or(IommuError::Unsupported)?;
         Ok(match requests.next(&shared.control)? {
-            Next::Record(words) => Some(PageRequestEvent::Request(decode(words))),
-            Next::Lost => Some(PageRequestEvent::Lost),
-            Next::Nothing => {
+            NextRecord::Record(words) => Some(PageRequestEvent::Request(decode(words))),
+            NextRecord::Lost => Some(PageRequestEvent::Lost),
+            NextRecord::Nothing => {
                 let cut = shared.requests_cut.swap(false, Ordering::Relaxed);
                 cut.then_some(PageRequestEvent::Lost)
             }
@@ -367,7 +365,7 @@ impl<P: UnitPlatform> Responder for RiscvIommu<P> {
             return Err(IommuError::Unsupported);
         }
         let (stream, pasid) = (to.stream, to.pasid);
-        let to = command::Target { stream, pasid, lg2 };
+        let to = command::DeviceSpace { stream, pasid, lg2 };
         let answer = command::respond(to, group.get(), response);
         self.shared.run([answer].into_iter())
     }

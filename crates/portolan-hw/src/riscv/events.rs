@@ -10,7 +10,7 @@ use portolan::platform::{Mmio, UnitPlatform};
 use thiserror::Error;
 
 use super::control::{MOST, Used, inhibits};
-use super::features::Has;
+use super::features::RiscvFeature;
 use super::tables::Directory;
 use super::unit::RiscvIommu;
 use portolan_spec::riscv::reg::{self, event};
@@ -103,7 +103,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     /// The registers of the counters, if there are any and the unit is there.
     fn monitored(&self) -> Result<&P::Registers, CounterError> {
         let control = &self.shared.control;
-        if !control.features.has.contains(Has::COUNTERS) {
+        if !control.features.has.contains(RiscvFeature::COUNTERS) {
             return Err(CounterError::Absent);
         }
         control.read(reg::COMMAND_CONTROL)?;

@@ -13,8 +13,9 @@
 //! records that are read. A full queue, or one that could not be written, stops recording; once it
 //! is read empty, recording goes on.
 
-use super::control::{Control, Turned};
+use super::control::{RiscvControl, Turned};
 use crate::chassis::Block;
+use crate::chassis::NextRecord;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
@@ -27,13 +28,13 @@ use portolan_spec::riscv::{fault, page_of, reg, request};
 
 /// Next event of the unit.
 pub(super) fn next<P: UnitPlatform>(
-    records: &Records<P>,
-    unit: &Control<P>,
+    records: &RecordQueue<P>,
+    unit: &RiscvControl<P>,
 ) -> Result<Option<FaultEvent>, IommuError> {
     Ok(match records.next(unit)? {
-        Next::Record(words) => Some(FaultEvent::Fault(decode(words))),
-        Next::Lost => Some(FaultEvent::Lost),
-        Next::Nothing => None,
+        NextRecord::Record(words) => Some(FaultEvent::Fault(decode(words))),
+        NextRecord::Lost => Some(FaultEvent::Lost),
+        NextRecord::Nothing => None,
     })
 }
 
@@ -118,7 +119,7 @@ pub(super) const REQUESTS: Registers = Registers {
 };
 
 /// A queue.
-pub(super) struct Records<P: UnitPlatform> {
+pub(super) struct RecordQueue<P: UnitPlatform> {
     registers: Registers,
     block: Block,
     lg2_slots: u32,
@@ -128,17 +129,7 @@ pub(super) struct Records<P: UnitPlatform> {
     next: Guarded<P, u32>,
 }
 
-/// Next record of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// A record; zeros behind its words.
-    Record([u64; WORDS]),
-    /// Some were lost.
-    Lost,
-    Nothing,
-}
-
-impl<P: UnitPlatform> Records<P> {
+impl<P: UnitPlatform> RecordQueue<P> {
     /// A queue of `2^lg2_slots` records, as far as it can have so many, not yet handed to the unit, that has
     /// `more` bits in its control register.
     pub(super) fn new(
@@ -157,7 +148,7 @@ impl<P: UnitPlatform> Records<P> {
     ///
     /// # Errors
     /// [`IommuError::Unsupported`] if the unit has none so long.
-    pub(super) fn install(&self, unit: &Control<P>) -> Result<(), IommuError> {
+    pub(super) fn install(&self, unit: &RiscvControl<P>) -> Result<(), IommuError> {
         let length = LENGTH.at(u64::from(self.lg2_slots) - 1);
         unit.install(self.registers.base, page_of(self.block.at.get()) | length)?;
         unit.regs.write32(self.registers.head, 0);
@@ -165,13 +156,13 @@ impl<P: UnitPlatform> Records<P> {
     }
 
     /// Has the unit fill it.
-    pub(super) fn turn_on(&self, unit: &Control<P>) -> Result<(), IommuError> {
+    pub(super) fn turn_on(&self, unit: &RiscvControl<P>) -> Result<(), IommuError> {
         let more = self.more;
         unit.turn_queue(self.registers.control, Turned::On { more })
     }
 
     /// Has the unit leave it alone.
-    pub(super) fn turn_off(&self, unit: &Control<P>) -> Result<(), IommuError> {
+    pub(super) fn turn_off(&self, unit: &RiscvControl<P>) -> Result<(), IommuError> {
         unit.turn_queue(self.registers.control, Turned::Off)
     }
 
@@ -181,7 +172,7 @@ impl<P: UnitPlatform> Records<P> {
     }
 
     /// Returns the next record of the unit.
-    pub(super) fn next(&self, unit: &Control<P>) -> Result<Next, IommuError> {
+    pub(super) fn next(&self, unit: &RiscvControl<P>) -> Result<NextRecord<WORDS>, IommuError> {
         let mut next = self.next.lock();
         if self.more & queue::INTERRUPT != 0 {
             // Before the queue is looked at: what comes from now on interrupts again.
@@ -199,7 +190,7 @@ impl<P: UnitPlatform> Records<P> {
         let record = self.read(&unit.mem, *next);
         *next = (*next + 1) & ((1 << self.lg2_slots) - 1);
         unit.regs.write32(self.registers.head, *next);
-        Ok(Next::Record(record))
+        Ok(NextRecord::Record(record))
     }
 
     fn read(&self, mem: &impl TableMem<AtomicU64>, slot: u32) -> [u64; WORDS] {
@@ -214,7 +205,7 @@ impl<P: UnitPlatform> Records<P> {
     }
 
     /// The queue is empty: has the unit record again if it has stopped.
-    fn go_on(&self, unit: &Control<P>) -> Result<Next, IommuError> {
+    fn go_on(&self, unit: &RiscvControl<P>) -> Result<NextRecord<WORDS>, IommuError> {
         let offset = self.registers.control;
         let status = unit.read(offset)?;
         if status & queue::ON == 0 {
@@ -222,16 +213,17 @@ impl<P: UnitPlatform> Records<P> {
         }
         let errors = status & (queue::MEMORY_FAULT | queue::OVERFLOW);
         if errors == 0 || status & queue::BUSY != 0 {
-            return Ok(Next::Nothing);
+            return Ok(NextRecord::Nothing);
         }
         let value = queue::ENABLE | self.more | errors;
         unit.regs.write32(offset, value);
         let after = unit.read(offset)?;
         // An empty queue does not overflow, and one that cannot be written is beyond repair: a
         // caller that reads until there is nothing left has to come to an end.
-        match after & queue::BUSY == 0 && after & errors != 0 {
-            true => Err(IommuError::Nonsense { offset, value: after.into() }),
-            false => Ok(Next::Lost),
+        if after & queue::BUSY == 0 && after & errors != 0 {
+            Err(IommuError::Nonsense { offset, value: after.into() })
+        } else {
+            Ok(NextRecord::Lost)
         }
     }
 }

@@ -38,7 +38,7 @@ bitflags! {
     ///
     /// *Context.* Interrupt: a value.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Has: u32 {
+    pub struct RiscvFeature: u32 {
         /// First-stage tables of three levels (Sv39).
         const FIRST_3 = 1;
         /// First-stage tables of four levels (Sv48).
@@ -81,31 +81,31 @@ bitflags! {
 }
 
 /// The fields of one bit.
-const FLAGS: [(Bits, Has); 17] = [
-    (capability::SV39, Has::FIRST_3),
-    (capability::SV48, Has::FIRST_4),
-    (capability::SV57, Has::FIRST_5),
-    (capability::SV39X4, Has::SECOND_3),
-    (capability::SV48X4, Has::SECOND_4),
-    (capability::SV57X4, Has::SECOND_5),
-    (capability::MSI_FLAT, Has::MESSAGE_TABLES),
-    (capability::ATS, Has::ATS),
-    (capability::END, Has::EITHER_ENDIAN),
-    (capability::NL, Has::NON_LEAF),
-    (capability::S, Has::RANGES),
-    (capability::SVPBMT, Has::MEMORY_TYPES),
-    (capability::PD8, Has::PASIDS_8),
-    (capability::PD17, Has::PASIDS_17),
-    (capability::PD20, Has::PASIDS_20),
-    (capability::HPM, Has::COUNTERS),
-    (capability::AMO_HWAD, Has::UPDATES),
+const FLAGS: [(Bits, RiscvFeature); 17] = [
+    (capability::SV39, RiscvFeature::FIRST_3),
+    (capability::SV48, RiscvFeature::FIRST_4),
+    (capability::SV57, RiscvFeature::FIRST_5),
+    (capability::SV39X4, RiscvFeature::SECOND_3),
+    (capability::SV48X4, RiscvFeature::SECOND_4),
+    (capability::SV57X4, RiscvFeature::SECOND_5),
+    (capability::MSI_FLAT, RiscvFeature::MESSAGE_TABLES),
+    (capability::ATS, RiscvFeature::ATS),
+    (capability::END, RiscvFeature::EITHER_ENDIAN),
+    (capability::NL, RiscvFeature::NON_LEAF),
+    (capability::S, RiscvFeature::RANGES),
+    (capability::SVPBMT, RiscvFeature::MEMORY_TYPES),
+    (capability::PD8, RiscvFeature::PASIDS_8),
+    (capability::PD17, RiscvFeature::PASIDS_17),
+    (capability::PD20, RiscvFeature::PASIDS_20),
+    (capability::HPM, RiscvFeature::COUNTERS),
+    (capability::AMO_HWAD, RiscvFeature::UPDATES),
 ];
 
 /// Features of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Features that it has.
-    pub has: Has,
+    pub has: RiscvFeature,
     /// Version of the specification that it follows: the major one in bits 7:4, the minor one in bits
     /// 3:0.
     pub version: u8,
@@ -127,9 +127,9 @@ impl Features {
             return Err(IommuError::Unsupported);
         }
         let interrupts = match capability::IGS.of(value) {
-            capability::MESSAGES => Has::MESSAGES,
-            capability::WIRES => Has::WIRES,
-            capability::BOTH => Has::MESSAGES | Has::WIRES,
+            capability::MESSAGES => RiscvFeature::MESSAGES,
+            capability::WIRES => RiscvFeature::WIRES,
+            capability::BOTH => RiscvFeature::MESSAGES | RiscvFeature::WIRES,
             _ => return Err(IommuError::Nonsense { offset, value }),
         };
         let output_lg2 = capability::PAS.of(value) as u32;
@@ -148,21 +148,18 @@ impl Features {
     pub(super) fn can_signal(&self, signal: Signal) -> bool {
         match signal {
             Signal::None => true,
-            Signal::Wired => self.has.contains(Has::WIRES),
+            Signal::Wired => self.has.contains(RiscvFeature::WIRES),
             Signal::Message { address, .. } => {
                 let address = address.at();
                 let fits = reg::MESSAGE_ADDRESS.at(address.get()) == address.get();
-                self.has.contains(Has::MESSAGES) && fits && address.get() & ALIGNED == 0
+                self.has.contains(RiscvFeature::MESSAGES) && fits && address.get() & ALIGNED == 0
             }
         }
     }
 
     /// Words of a device context.
     pub(super) fn context_words(&self) -> usize {
-        match self.has.contains(Has::MESSAGE_TABLES) {
-            true => EXTENDED_WORDS,
-            false => BASE_WORDS,
-        }
+        if self.has.contains(RiscvFeature::MESSAGE_TABLES) { EXTENDED_WORDS } else { BASE_WORDS }
     }
 
     /// Capabilities of the hardware for invalidation plans.
@@ -170,9 +167,10 @@ impl Features {
         Capabilities {
             granule: PageSize::SIZE_4K,
             page: PageForm::Granule,
-            range: match self.has.contains(Has::RANGES) {
-                true => RangeForm::PowerOfTwo { max_lg2_pages: MAX_LG2_PAGES },
-                false => RangeForm::Absent,
+            range: if self.has.contains(RiscvFeature::RANGES) {
+                RangeForm::PowerOfTwo { max_lg2_pages: MAX_LG2_PAGES }
+            } else {
+                RangeForm::Absent
             },
             leaf_only: LeafOnly::Present,
             walker: Walker::Coherent,
@@ -185,10 +183,10 @@ impl Features {
     /// leaves alone, and copies of freed tables go with the whole context; without ranges, so do
     /// more than [`MOST_PAGES`] pages.
     pub(super) fn quirks(&self, mut quirks: Quirks) -> Quirks {
-        if !self.has.contains(Has::NON_LEAF) {
+        if !self.has.contains(RiscvFeature::NON_LEAF) {
             quirks.walk_flush = WalkFlush::ByContext;
         }
-        if !self.has.contains(Has::RANGES) {
+        if !self.has.contains(RiscvFeature::RANGES) {
             quirks.context_above = quirks.context_above.min(MOST_PAGES);
         }
         quirks

@@ -5,8 +5,8 @@
 //! to count takes no command; units keep entries by the tag of the second stage.
 
 use super::command;
-use super::command::{Attachment, Tag};
-use super::messages::{Messages, Table, entry};
+use super::command::{Attachment, RiscvTag};
+use super::messages::{MessageTables, Table, entry};
 use super::tables::Directory;
 use super::tables::Streams;
 use super::unit::RiscvIommu;
@@ -19,7 +19,7 @@ use portolan::iommu::{
 use portolan::platform::UnitPlatform;
 
 /// Table of a source's entries, and its tag.
-type At<'s> = (&'s mut Table, Tag);
+type At<'s> = (&'s mut Table, RiscvTag);
 
 /// The table of `stream` and the tag by which the unit keeps its entries.
 fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
@@ -27,7 +27,7 @@ fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
     let messages = streams.state.messages.as_mut();
     let table = messages.and_then(|messages| messages.known(stream));
     match (table, at) {
-        (Some(table), Some(tag @ Tag::Second(_))) => Ok((table, tag)),
+        (Some(table), Some(tag @ RiscvTag::Second(_))) => Ok((table, tag)),
         _ => Err(InterruptError::NotInUse),
     }
 }
@@ -53,18 +53,19 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         &self,
         streams: &mut Streams,
         stream: u32,
-    ) -> Result<Left<Option<Tag>>, InterruptError> {
+    ) -> Result<Left<Option<RiscvTag>>, InterruptError> {
         if streams.state.processes.contains_key(&stream) {
             return Err(InterruptError::Target);
         }
         match streams.attachment((stream, 0)).map(|at| at.to) {
-            Some(Some(Tag::Second(_))) => return Ok(Left::new_const()),
+            Some(Some(RiscvTag::Second(_))) => return Ok(Left::new_const()),
             // Its writes are not translated, or not by a stage that has message tables.
             Some(_) => return Err(InterruptError::Target),
             None => {}
         }
         let messages = streams.state.messages.as_ref();
-        let (tag, words) = messages.map(Messages::without_domain).ok_or(IommuError::Unsupported)?;
+        let (tag, words) =
+            messages.map(MessageTables::without_domain).ok_or(IommuError::Unsupported)?;
         let new = Attachment::without_domain(Some(tag));
         let moved = self.move_to(streams, (stream, 0), &words, Some(new));
         moved.map_err(|error| match error {
@@ -74,7 +75,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Has the unit forget entry `index` of `table`.
-    fn forget_entry(&self, table: &Table, tag: Tag, index: u16) -> Result<(), IommuError> {
+    fn forget_entry(&self, table: &Table, tag: RiscvTag, index: u16) -> Result<(), IommuError> {
         let has = self.features().has;
         let at = table.address(index);
         self.shared.run([command::page(has, tag, at)].into_iter())?;
@@ -83,7 +84,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Has the unit and devices forget all that is tagged so.
-    fn forget_all(&self, tag: Tag) -> Result<(), IommuError> {
+    fn forget_all(&self, tag: RiscvTag) -> Result<(), IommuError> {
         self.shared.run([command::context(tag)].into_iter())?;
         self.shared.ask_all(tag, None)
     }

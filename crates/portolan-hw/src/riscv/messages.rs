@@ -23,7 +23,7 @@ use portolan::iommu::{
 };
 use portolan::platform::TableMem;
 
-use super::command::{Tag, translated};
+use super::command::{RiscvTag, translated};
 use super::config::Messages as Config;
 use crate::chassis::Block;
 use crate::chassis::entry::Words;
@@ -54,14 +54,14 @@ pub(super) struct Table {
 /// The tables of all streams that have been given one. They stay until the unit is released, as it
 /// may read them.
 #[derive(Debug)]
-pub(super) struct Messages {
+pub(super) struct MessageTables {
     config: Config,
     tables: BTreeMap<u32, Table>,
     /// The root of a second stage in which nothing is mapped, for streams that have interrupts and
     /// no domain; its levels, and its tag.
     empty: Block,
     levels: u32,
-    tag: Tag,
+    tag: RiscvTag,
 }
 
 /// Returns the number of entries of a stream as an exponent, if the window is one.
@@ -97,13 +97,14 @@ pub(super) fn entry(
         return Err(InterruptError::Target);
     }
     let page = config.files.page(hart).ok_or(no_such)?.get();
-    match page >> output_lg2 == 0 && page & 0xfff == 0 {
-        true => Ok(V | MODE.at(TRANSLATED) | page_of(page)),
-        false => Err(no_such),
+    if page >> output_lg2 == 0 && page & 0xfff == 0 {
+        Ok(V | MODE.at(TRANSLATED) | page_of(page))
+    } else {
+        Err(no_such)
     }
 }
 
-impl Messages {
+impl MessageTables {
     /// No tables yet. Streams without a domain have `tag`, over tables of `levels` levels.
     ///
     /// # Errors
@@ -112,7 +113,7 @@ impl Messages {
         mem: &impl TableMem<AtomicU64>,
         config: Config,
         levels: u32,
-        tag: Tag,
+        tag: RiscvTag,
     ) -> Result<Self, IommuError> {
         let lg2_entries = checked(&config).ok_or(IommuError::Unsupported)?;
         Ok(Self {
@@ -125,7 +126,7 @@ impl Messages {
     }
 
     /// The tag of streams without a domain, and their context, but for the table.
-    pub(super) fn without_domain(&self) -> (Tag, Words) {
+    pub(super) fn without_domain(&self) -> (RiscvTag, Words) {
         (self.tag, translated(self.tag, self.empty.at, self.levels))
     }
 
@@ -216,9 +217,10 @@ impl Table {
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
         let (table, index, _) = interrupt.place();
-        match table == self.block.at && self.slots.holds(interrupt) {
-            true => Ok(index),
-            false => Err(InterruptError::NotInUse),
+        if table == self.block.at && self.slots.holds(interrupt) {
+            Ok(index)
+        } else {
+            Err(InterruptError::NotInUse)
         }
     }
 

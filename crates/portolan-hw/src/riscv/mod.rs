@@ -28,7 +28,7 @@ pub use config::{Config, Messages, Signal};
 pub use control::refusal;
 pub use control::{CommandKind, Counts};
 pub use events::{CounterError, Event, EventCounter};
-pub use features::{Features, Has};
+pub use features::{Features, RiscvFeature};
 pub use portolan_tables::imsic::InterruptFiles;
 pub use queue::RiscvQueue;
 pub use unit::{FirstDomain, RiscvIommu, SecondDomain};

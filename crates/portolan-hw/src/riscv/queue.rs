@@ -18,14 +18,14 @@
 //! from its caches.
 
 use super::command::Counted;
-use super::command::Tag;
+use super::command::RiscvTag;
 use super::control::CommandKind as Kind;
-use super::control::Control;
 use super::control::Monitor;
-use super::faults::Records;
+use super::control::RiscvControl;
+use super::faults::RecordQueue;
 use super::{command, refusal};
 use crate::chassis::sets::{Atc, Sets, Touched};
-use crate::chassis::{Outcome, Ring, Shape, Stop, Submitters, Unit, Words};
+use crate::chassis::{Outcome, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{InvalTag, IovaRange, PhysAddr};
@@ -44,11 +44,11 @@ pub(super) fn ring<P: UnitPlatform>(
     mem: &impl TableMem<AtomicU64>,
     lg2_slots: u32,
 ) -> Result<Ring<P>, IommuError> {
-    let shape = Shape {
+    let shape = RingShape {
         lg2_slots: lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end()),
         lg2_bytes: LG2_BYTES,
     };
-    Ring::new(mem, shape, u64::MAX, Some(()))
+    Ring::new(mem, shape, u64::MAX, true)
 }
 
 /// Value of the base register.
@@ -57,7 +57,7 @@ pub(super) fn base<P: UnitPlatform>(ring: &Ring<P>) -> u64 {
     page_of(ring.commands().at.get()) | length
 }
 
-impl<P: UnitPlatform> Unit for Shared<P> {
+impl<P: UnitPlatform> Unit for RiscvShared<P> {
     type Memory = P::Memory;
     type Cpus = P;
     type Command = Counted;
@@ -93,11 +93,11 @@ impl<P: UnitPlatform> Unit for Shared<P> {
         Ok(self.control.read(reg::COMMAND_HEAD)?.into())
     }
 
-    fn index(head: u64, _: Shape) -> u64 {
+    fn index(head: u64, _: RingShape) -> u64 {
         head
     }
 
-    fn set_tail(&self, index: u64, _: Shape) {
+    fn set_tail(&self, index: u64, _: RingShape) {
         let regs = &self.control.regs;
         regs.write32(reg::COMMAND_TAIL, index as u32);
     }
@@ -120,7 +120,7 @@ impl<P: UnitPlatform> Unit for Shared<P> {
         refusal::TIME_OUT
     }
 
-    fn resume(&self, stop: Stop, _: Shape, _: u64, _: u64) -> Result<(), IommuError> {
+    fn resume(&self, stop: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {
         // While a change is under way nothing may be written: the next look finds it stopped still.
         if self.control.read(reg::COMMAND_CONTROL)? & queue::BUSY == 0 {
             let regs = &self.control.regs;
@@ -138,11 +138,11 @@ impl<P: UnitPlatform> Unit for Shared<P> {
 const ATTEMPTS: u32 = 4;
 
 /// Shared by the unit, its handles and its domains.
-pub(super) struct Shared<P: UnitPlatform> {
-    pub(super) control: Control<P>,
+pub(super) struct RiscvShared<P: UnitPlatform> {
+    pub(super) control: RiscvControl<P>,
     pub(super) queue: Ring<P>,
-    pub(super) faults: Records<P>,
-    pub(super) requests: Option<Records<P>>,
+    pub(super) faults: RecordQueue<P>,
+    pub(super) requests: Option<RecordQueue<P>>,
     pub(super) monitor: Monitor<P>,
     /// A context that let its device send requests was closed: the unit has answered since, and no
     /// caller has heard of it.
@@ -150,7 +150,7 @@ pub(super) struct Shared<P: UnitPlatform> {
     /// Width of the numbers of devices in bits.
     pub(super) streams_lg2: u32,
     /// Devices with translations of their own, by the tag of the tables that those are of.
-    pub(super) atcs: Sets<P, Tag, Atc>,
+    pub(super) atcs: Sets<P, RiscvTag, Atc>,
     /// Number of times that the unit was set going again after a device that did not answer.
     pub(super) silences: AtomicU64,
     /// Tags of first stages (PSCID) and of second stages (GSCID). 0 stays in contexts without one.
@@ -159,7 +159,7 @@ pub(super) struct Shared<P: UnitPlatform> {
     pub(super) submitters: Submitters<P>,
 }
 
-impl<P: UnitPlatform> Shared<P> {
+impl<P: UnitPlatform> RiscvShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.control.clock
@@ -208,7 +208,7 @@ impl<P: UnitPlatform> Shared<P> {
             let asking = atcs().flat_map(move |Atc { stream, pasid }| {
                 let again = last.replace(stream) == Some(stream);
                 let fence = again.then(command::fence);
-                let to = command::Target { stream, pasid, lg2 };
+                let to = command::DeviceSpace { stream, pasid, lg2 };
                 fence.into_iter().chain([command::forget(to, range)])
             });
             let mut asking = asking.peekable();
@@ -228,7 +228,11 @@ impl<P: UnitPlatform> Shared<P> {
     }
 
     /// Has the devices that keep translations of `tag` forget a range of them, or all.
-    pub(super) fn ask_all(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), IommuError> {
+    pub(super) fn ask_all(
+        &self,
+        tag: RiscvTag,
+        range: Option<IovaRange>,
+    ) -> Result<(), IommuError> {
         self.ask(|| self.atcs.members(tag), range)
     }
 
@@ -243,11 +247,11 @@ fn everything() -> impl Iterator<Item = Counted> {
     [command::devices(), command::fence()].into_iter().chain(command::translations())
 }
 
-crate::chassis::handle!(RiscvQueue of Shared, AtomicU64);
+crate::chassis::handle!(RiscvQueue of RiscvShared, AtomicU64);
 
 /// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum RiscvRoundEnd {
     NotYet,
     /// With a sync.
     Sync,
@@ -260,44 +264,44 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, P: UnitPlatform> {
-    shared: &'a Shared<P>,
+struct RiscvRound<'a, P: UnitPlatform> {
+    shared: &'a RiscvShared<P>,
     steps: &'a mut dyn Iterator<Item = Step>,
     /// A command for the next round.
     held: Option<Command>,
-    touched: Touched<Tag>,
-    ended: Ended,
+    touched: Touched<RiscvTag>,
+    ended: RiscvRoundEnd,
 }
 
 /// Tag and range of the translations that a command is about; all of them if `None`.
-fn concerned(command: Command) -> Option<(Tag, Option<IovaRange>)> {
+fn concerned(command: Command) -> Option<(RiscvTag, Option<IovaRange>)> {
     let (context, range) = match command {
         Command::Page { context, iova, size, .. } => (context, Some(IovaRange::page(iova, size))),
         Command::Range { context, run, granule, .. } => (context, Some(run.range(granule))),
         Command::Context { context } => (context, None),
         Command::Global | Command::Configuration { .. } => return None,
     };
-    Some((Tag::of(context), range))
+    Some((RiscvTag::of(context), range))
 }
 
-impl<P: UnitPlatform> Iterator for Round<'_, P> {
+impl<P: UnitPlatform> Iterator for RiscvRound<'_, P> {
     type Item = Counted;
 
     fn next(&mut self) -> Option<Counted> {
         let features = &self.shared.control.features;
-        while self.ended == Ended::NotYet {
+        while self.ended == RiscvRoundEnd::NotYet {
             let held = self.held.take().map(Step::Invalidate);
             match held.or_else(|| self.steps.next()) {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
-                    self.ended = Ended::Everything;
+                    self.ended = RiscvRoundEnd::Everything;
                 }
                 Some(Step::Invalidate(what)) => {
                     let concerned = concerned(what);
                     if concerned.is_some_and(|(tag, _)| !self.touched.has_room(tag)) {
                         self.held = Some(what);
-                        self.ended = Ended::Full;
+                        self.ended = RiscvRoundEnd::Full;
                         continue;
                     }
                     if let Some((tag, range)) = concerned {
@@ -305,29 +309,29 @@ impl<P: UnitPlatform> Iterator for Round<'_, P> {
                     }
                     match command::invalidate(features, what) {
                         Some(command) => return Some(command),
-                        None => self.ended = Ended::Everything,
+                        None => self.ended = RiscvRoundEnd::Everything,
                     }
                 }
-                Some(Step::Sync) => self.ended = Ended::Sync,
-                None => self.ended = Ended::Exhausted,
+                Some(Step::Sync) => self.ended = RiscvRoundEnd::Sync,
+                None => self.ended = RiscvRoundEnd::Exhausted,
             }
         }
         None
     }
 }
 
-impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
+impl<P: UnitPlatform> InvalidationQueue for RiscvShared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut held = None;
         loop {
-            let mut round = Round {
+            let mut round = RiscvRound {
                 shared: self,
                 steps: &mut *steps,
                 held,
                 touched: Touched::new(),
-                ended: Ended::NotYet,
+                ended: RiscvRoundEnd::NotYet,
             };
             self.run(&mut round)?;
             let (touched, ended) = (round.touched, round.ended);
@@ -336,12 +340,12 @@ impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
                 self.ask_all(tag, range)?;
             }
             match ended {
-                Ended::Everything => {
+                RiscvRoundEnd::Everything => {
                     self.forget_everything()?;
                     self.ask(|| self.atcs.all(), None)?;
                 }
-                Ended::Exhausted => return Ok(()),
-                Ended::Full | Ended::Sync | Ended::NotYet => {}
+                RiscvRoundEnd::Exhausted => return Ok(()),
+                RiscvRoundEnd::Full | RiscvRoundEnd::Sync | RiscvRoundEnd::NotYet => {}
             }
         }
     }
@@ -349,11 +353,11 @@ impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
 
 impl<P: UnitPlatform> TagPool for RiscvQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
-        let tag = Tag::of(context);
+        let tag = RiscvTag::of(context);
         self.0.run([command::context(tag)].into_iter())?;
         match tag {
-            Tag::First(id) => self.0.firsts.give_back(id),
-            Tag::Second(id) => self.0.seconds.give_back(id),
+            RiscvTag::First(id) => self.0.firsts.give_back(id),
+            RiscvTag::Second(id) => self.0.seconds.give_back(id),
         }
         Ok(())
     }

@@ -14,8 +14,8 @@
 
 use super::command;
 use super::command::Counted;
-use super::command::{Tag, process_context};
-use super::messages::Messages;
+use super::command::{RiscvTag, process_context};
+use super::messages::MessageTables;
 use crate::chassis::entry::{At, Kind, Live, Words};
 use crate::chassis::{Block, book, entry};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ const MOST_LEVELS: u32 = 3;
 
 /// The shape of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct DirectoryShape {
     /// Number of levels.
     pub(super) levels: u32,
     /// Words of a context.
@@ -48,7 +48,7 @@ pub(super) struct Shape {
     pub(super) lg2: u32,
 }
 
-impl Shape {
+impl DirectoryShape {
     /// Bits of a device's number that a page of contexts of `words` words resolves.
     const fn leaf_lg2(words: usize) -> u32 {
         match words {
@@ -75,7 +75,7 @@ impl Shape {
 /// The tree. A caller that has it changes it alone.
 #[derive(Debug)]
 pub(super) struct Directory {
-    shape: Shape,
+    shape: DirectoryShape,
     root: Block,
     /// The other pages, by their level and by the part of the index that is resolved above them.
     pages: BTreeMap<(u32, u32), Block>,
@@ -83,7 +83,7 @@ pub(super) struct Directory {
 
 impl Directory {
     /// A directory over the empty page `root`.
-    pub(super) fn new(root: Block, shape: Shape) -> Self {
+    pub(super) fn new(root: Block, shape: DirectoryShape) -> Self {
         let pages = BTreeMap::new();
         Self { shape, root, pages }
     }
@@ -125,7 +125,7 @@ impl Directory {
                 }
             };
         }
-        let index = stream as usize & ((1 << Shape::leaf_lg2(shape.words)) - 1);
+        let index = stream as usize & ((1 << DirectoryShape::leaf_lg2(shape.words)) - 1);
         Ok(page.entry(index * shape.words, shape.words))
     }
 
@@ -186,7 +186,7 @@ impl Directory {
 pub(super) struct Tables {
     pub(super) directory: Directory,
     /// MSI page tables, where messages go through such.
-    pub(super) messages: Option<Messages>,
+    pub(super) messages: Option<MessageTables>,
     /// Process directories, of streams with PASIDs.
     pub(super) processes: BTreeMap<u32, Directory>,
     /// Devices with translations of their own.
@@ -205,19 +205,17 @@ pub(super) struct Place {
 impl Tables {
     /// The command by which the unit forgets the context of an address space.
     pub(super) fn forget(&self, (stream, pasid): Key) -> Counted {
-        match self.processes.contains_key(&stream) {
-            true => command::process(stream, pasid),
-            false => command::context_of(stream),
+        if self.processes.contains_key(&stream) {
+            command::process(stream, pasid)
+        } else {
+            command::context_of(stream)
         }
     }
 
     /// Checks that a stream has that address space.
     pub(super) fn has(&self, (stream, pasid): Key) -> Result<(), AttachError> {
         let lg2 = self.processes.get(&stream).map_or(0, Directory::lg2);
-        match u64::from(pasid) >> lg2 == 0 {
-            true => Ok(()),
-            false => Err(AttachError::Mismatch),
-        }
+        if u64::from(pasid) >> lg2 == 0 { Ok(()) } else { Err(AttachError::Mismatch) }
     }
 
     /// The place of the context of an address space that the stream has, and its words: those that
@@ -252,7 +250,7 @@ impl Tables {
 }
 
 /// Attachments of streams, and the tables that give them to the unit.
-pub(super) type Streams = book::Streams<Key, Option<Tag>, Tables>;
+pub(super) type Streams = book::Streams<Key, Option<RiscvTag>, Tables>;
 
 /// Devices with translations of their own.
 #[derive(Debug, Default)]
@@ -291,7 +289,7 @@ mod tests {
     /// Levels that are deep enough, by the width of numbers.
     #[test]
     fn shapes_by_hand() {
-        let levels = |words, lg2| Shape::shallowest(words, lg2).map(|of| of.levels);
+        let levels = |words, lg2| DirectoryShape::shallowest(words, lg2).map(|of| of.levels);
         for (words, widths) in [(4, [7, 16, 24]), (8, [6, 15, 24])] {
             assert_eq!(levels(words, 0), Some(1));
             assert_eq!(levels(words, widths[0]), Some(1));
@@ -306,7 +304,7 @@ mod tests {
     #[test]
     fn contexts_stay_where_they_are_while_a_directory_becomes_deeper() {
         let mem = SlabTables::new(PhysAddr::new(0x10_0000), PageSize::SIZE_4K, 8);
-        let shape = Shape::shallowest(4, 7).unwrap();
+        let shape = DirectoryShape::shallowest(4, 7).unwrap();
         let mut directory = Directory::new(Block::new(&mem, 12).unwrap(), shape);
         let place = directory.place(&mem, 0x6f).unwrap();
         for levels in [2, 3] {
@@ -331,7 +329,7 @@ mod tests {
         // In base format DDI is 0xab, 0x19b and 0x6f; in extended format 0x157, 0x137 and 0x2f.
         for (words, parts) in [(4, [0xab, 0x19b, 0x6f]), (8, [0x157, 0x137, 0x2f])] {
             let mem = SlabTables::new(PhysAddr::new(0x10_0000), PageSize::SIZE_4K, 8);
-            let shape = Shape { levels: 3, words, lg2: 24 };
+            let shape = DirectoryShape { levels: 3, words, lg2: 24 };
             let root = Block::new(&mem, 12).unwrap();
             let mut directory = Directory::new(root, shape);
             let place = directory.place(&mem, stream).unwrap();

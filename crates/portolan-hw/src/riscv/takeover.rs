@@ -14,10 +14,10 @@ use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::Signal;
 use super::control;
-use super::control::{Control, Turned};
-use super::features::Has;
+use super::control::{RiscvControl, Turned};
+use super::features::RiscvFeature;
 use super::queue;
-use super::queue::Shared;
+use super::queue::RiscvShared;
 use super::tables::Directory;
 use portolan_spec::riscv::PPN;
 use portolan_spec::riscv::page_of;
@@ -25,11 +25,11 @@ use portolan_spec::riscv::reg::{self, directory, feature, pending};
 
 /// Stops the queues, and lets no access through: unless there are devices `at_work` that need not be stopped.
 pub(super) fn stop<P: UnitPlatform>(
-    unit: &Control<P>,
+    unit: &RiscvControl<P>,
     signal: Signal,
     at_work: bool,
 ) -> Result<(), IommuError> {
-    let requests = unit.features.has.contains(Has::ATS);
+    let requests = unit.features.has.contains(RiscvFeature::ATS);
     let requests = requests.then_some(reg::REQUEST_CONTROL);
     let queues = [reg::COMMAND_CONTROL, reg::FAULT_CONTROL];
     for control in queues.into_iter().chain(requests) {
@@ -38,25 +38,23 @@ pub(super) fn stop<P: UnitPlatform>(
     let (of_us, wanted) = features(signal);
     let as_wanted = unit.read(reg::FEATURES)? & of_us == wanted;
     let bare = directory::MODE.of(unit.directory()?) == directory::BARE;
-    match at_work && bare && as_wanted {
-        true => Ok(()),
-        false => close(unit),
-    }
+    if at_work && bare && as_wanted { Ok(()) } else { close(unit) }
 }
 
 /// Lets no access through.
-pub(super) fn close<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
+pub(super) fn close<P: UnitPlatform>(unit: &RiscvControl<P>) -> Result<(), IommuError> {
     set_mode(unit, directory::OFF)
 }
 
 /// Changes the directory's mode, and leaves its address, as it must be where nothing is let through.
-fn set_mode<P: UnitPlatform>(unit: &Control<P>, mode: u64) -> Result<(), IommuError> {
+fn set_mode<P: UnitPlatform>(unit: &RiscvControl<P>, mode: u64) -> Result<(), IommuError> {
     let before = unit.directory()?;
     let value = unit.set_directory(before & PPN.mask() | directory::MODE.at(mode))?;
     let offset = reg::DIRECTORY;
-    match directory::MODE.of(value) == mode {
-        true => Ok(()),
-        false => Err(IommuError::Nonsense { offset, value }),
+    if directory::MODE.of(value) == mode {
+        Ok(())
+    } else {
+        Err(IommuError::Nonsense { offset, value })
     }
 }
 
@@ -64,13 +62,16 @@ fn set_mode<P: UnitPlatform>(unit: &Control<P>, mode: u64) -> Result<(), IommuEr
 ///
 /// # Errors
 /// [`IommuError::Unsupported`] if the unit has no queues so long, or no message with such an address.
-pub(super) fn start<P: UnitPlatform>(shared: &Shared<P>, signal: Signal) -> Result<(), IommuError> {
-    let Shared { control: unit, queue, faults, requests, .. } = shared;
+pub(super) fn start<P: UnitPlatform>(
+    shared: &RiscvShared<P>,
+    signal: Signal,
+) -> Result<(), IommuError> {
+    let RiscvShared { control: unit, queue, faults, requests, .. } = shared;
     set_features(unit, signal)?;
     set_signal(unit, signal)?;
     unit.install(reg::COMMAND_BASE, queue::base(queue))?;
     unit.regs.write32(reg::COMMAND_TAIL, 0);
-    if unit.features.has.contains(Has::COUNTERS) {
+    if unit.features.has.contains(RiscvFeature::COUNTERS) {
         // Those of a previous owner.
         unit.regs.write32(reg::COUNTER_INHIBIT, control::NONE);
     }
@@ -90,7 +91,7 @@ pub(super) fn start<P: UnitPlatform>(shared: &Shared<P>, signal: Signal) -> Resu
 /// # Errors
 /// [`IommuError::Unsupported`] if the unit has no directory so deep.
 pub(super) fn use_directory<P: UnitPlatform>(
-    unit: &Control<P>,
+    unit: &RiscvControl<P>,
     directory: &mut Directory,
 ) -> Result<(), IommuError> {
     let before = directory::MODE.of(unit.directory()?);
@@ -119,24 +120,21 @@ fn features(signal: Signal) -> (u32, u32) {
     }
 }
 
-fn set_features<P: UnitPlatform>(unit: &Control<P>, signal: Signal) -> Result<(), IommuError> {
+fn set_features<P: UnitPlatform>(unit: &RiscvControl<P>, signal: Signal) -> Result<(), IommuError> {
     let (of_us, wanted) = features(signal);
     let before = unit.read(reg::FEATURES)?;
     if before & of_us == wanted {
         return Ok(());
     }
     unit.regs.write32(reg::FEATURES, before & !of_us | wanted);
-    match unit.read(reg::FEATURES)? & of_us == wanted {
-        true => Ok(()),
-        false => Err(IommuError::Unsupported),
-    }
+    if unit.read(reg::FEATURES)? & of_us == wanted { Ok(()) } else { Err(IommuError::Unsupported) }
 }
 
 /// All features.
 const OF_ALL: u32 = feature::BIG_ENDIAN | feature::GUEST_32 | feature::WIRED;
 
 /// Vector 0 for every cause, and its message.
-fn set_signal<P: UnitPlatform>(unit: &Control<P>, signal: Signal) -> Result<(), IommuError> {
+fn set_signal<P: UnitPlatform>(unit: &RiscvControl<P>, signal: Signal) -> Result<(), IommuError> {
     let regs = &unit.regs;
     if signal != Signal::None {
         regs.write32(reg::VECTORS, 0);
@@ -151,7 +149,7 @@ fn set_signal<P: UnitPlatform>(unit: &Control<P>, signal: Signal) -> Result<(), 
 }
 
 /// Lets all accesses through, and turns the command queue off.
-pub(super) fn turn_off<P: UnitPlatform>(unit: &Control<P>) -> Result<(), IommuError> {
+pub(super) fn turn_off<P: UnitPlatform>(unit: &RiscvControl<P>) -> Result<(), IommuError> {
     set_mode(unit, directory::OFF)?;
     set_mode(unit, directory::BARE)?;
     unit.turn_queue(reg::COMMAND_CONTROL, Turned::Off)

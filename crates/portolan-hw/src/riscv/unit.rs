@@ -15,18 +15,18 @@ use portolan::table::format::{
     DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
 };
 
-use super::command::Tag;
+use super::command::RiscvTag;
 use super::config::{self, Config, Signal};
-use super::control::Control;
 use super::control::Counts;
 use super::control::Monitor;
-use super::faults::{FAULTS, REQUESTS, Records};
-use super::features::{Features, Has};
-use super::messages::{self, Messages};
+use super::control::RiscvControl;
+use super::faults::{FAULTS, REQUESTS, RecordQueue};
+use super::features::{Features, RiscvFeature};
+use super::messages::{self, MessageTables};
 use super::queue;
-use super::queue::{RiscvQueue, Shared};
+use super::queue::{RiscvQueue, RiscvShared};
 use super::tables::Remotes;
-use super::tables::{Directory, Shape};
+use super::tables::{Directory, DirectoryShape};
 use super::tables::{Key, Streams, Tables};
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
@@ -56,42 +56,42 @@ pub type SecondDomain<P> =
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 pub struct RiscvIommu<P: UnitPlatform> {
-    pub(super) shared: Arc<Shared<P>>,
-    pub(super) book: Book<P, Key, Option<Tag>, Tables>,
+    pub(super) shared: Arc<RiscvShared<P>>,
+    pub(super) book: Book<P, Key, Option<RiscvTag>, Tables>,
     config: Config,
 }
 
 crate::chassis::opaque!(RiscvIommu, AtomicU64);
 
 /// Memory that the hardware is going to be told of.
-struct Parts<P: UnitPlatform> {
+struct RiscvAllocations<P: UnitPlatform> {
     queue: Ring<P>,
-    faults: Records<P>,
-    requests: Option<Records<P>>,
+    faults: RecordQueue<P>,
+    requests: Option<RecordQueue<P>>,
     root: Block,
-    messages: Option<Messages>,
+    messages: Option<MessageTables>,
 }
 
 /// The tag of streams that have interrupts and no domain.
 const NO_DOMAIN: u32 = LAST_SECOND;
 
-impl<P: UnitPlatform> Parts<P> {
+impl<P: UnitPlatform> RiscvAllocations<P> {
     fn new(
         mem: &impl TableMem<AtomicU64>,
         config: &Config,
         features: &Features,
     ) -> Result<Self, IommuError> {
         let levels = best(&SECOND, features.has);
-        let levels = levels.filter(|_| features.has.contains(Has::MESSAGE_TABLES));
+        let levels = levels.filter(|_| features.has.contains(RiscvFeature::MESSAGE_TABLES));
 
         let more = match config.signal {
             Signal::None => 0,
             Signal::Wired | Signal::Message { .. } => reg::queue::INTERRUPT,
         };
         let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
-        let faults = Records::new(mem, FAULTS, config.faults_lg2, more);
+        let faults = RecordQueue::new(mem, FAULTS, config.faults_lg2, more);
         let faults = faults.inspect_err(|_| queue.free(mem))?;
-        let requests = config.requests_lg2.map(|lg2| Records::new(mem, REQUESTS, lg2, more));
+        let requests = config.requests_lg2.map(|lg2| RecordQueue::new(mem, REQUESTS, lg2, more));
         let requests = requests.transpose().inspect_err(|_| {
             queue.free(mem);
             faults.free(mem);
@@ -104,7 +104,7 @@ impl<P: UnitPlatform> Parts<P> {
         let root = Block::new(mem, 12).inspect_err(|_| free())?;
         let messages = config.interrupts.map(|wanted| {
             let levels = levels.ok_or(IommuError::Unsupported)?.count();
-            Messages::new(mem, wanted, levels, Tag::Second(NO_DOMAIN))
+            MessageTables::new(mem, wanted, levels, RiscvTag::Second(NO_DOMAIN))
         });
         let messages = messages.transpose().inspect_err(|_| {
             free();
@@ -125,12 +125,12 @@ impl<P: UnitPlatform> Parts<P> {
 }
 
 /// The directory with which a unit of these features does what `config` asks for; `None` if it cannot.
-fn served(config: &Config, features: &Features) -> Option<Shape> {
+fn served(config: &Config, features: &Features) -> Option<DirectoryShape> {
     let asks = config.requests_lg2.is_some();
     let tracks = config.dirty == DirtyTracking::Hardware;
-    let absent =
-        asks && !features.has.contains(Has::ATS) || tracks && !features.has.contains(Has::UPDATES);
-    let shape = Shape::shallowest(features.context_words(), config.streams_lg2);
+    let absent = asks && !features.has.contains(RiscvFeature::ATS)
+        || tracks && !features.has.contains(RiscvFeature::UPDATES);
+    let shape = DirectoryShape::shallowest(features.context_words(), config.streams_lg2);
     shape.filter(|_| !absent && features.can_signal(config.signal))
 }
 
@@ -159,7 +159,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         if let Some(interrupts) = &config.interrupts {
             config.reserved.hold([messages::window(interrupts)].into_iter());
         }
-        let control = Control {
+        let control = RiscvControl {
             regs,
             mem,
             clock,
@@ -169,13 +169,13 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         };
         let at_work = !config.reserved.at_work()?.is_empty();
         let mem = &control.mem;
-        let mut parts = Parts::new(mem, &config, &features)?;
+        let mut parts = RiscvAllocations::new(mem, &config, &features)?;
         stop(&control, config.signal, at_work).inspect_err(|_| parts.free(mem))?;
-        let Parts { queue, faults, requests, root, messages } = parts;
+        let RiscvAllocations { queue, faults, requests, root, messages } = parts;
 
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RiscvShared {
             control,
             queue,
             faults,
@@ -346,31 +346,32 @@ impl<P: UnitPlatform> RiscvIommu<P> {
 }
 
 /// The stages' tables by the unit's features, those first that cover the addresses of most devices.
-const FIRST: [(RiscvLevels, Has); 3] = [
-    (RiscvLevels::Four, Has::FIRST_4),
-    (RiscvLevels::Three, Has::FIRST_3),
-    (RiscvLevels::Five, Has::FIRST_5),
+const FIRST: [(RiscvLevels, RiscvFeature); 3] = [
+    (RiscvLevels::Four, RiscvFeature::FIRST_4),
+    (RiscvLevels::Three, RiscvFeature::FIRST_3),
+    (RiscvLevels::Five, RiscvFeature::FIRST_5),
 ];
-const SECOND: [(RiscvLevels, Has); 3] = [
-    (RiscvLevels::Four, Has::SECOND_4),
-    (RiscvLevels::Three, Has::SECOND_3),
-    (RiscvLevels::Five, Has::SECOND_5),
+const SECOND: [(RiscvLevels, RiscvFeature); 3] = [
+    (RiscvLevels::Four, RiscvFeature::SECOND_4),
+    (RiscvLevels::Three, RiscvFeature::SECOND_3),
+    (RiscvLevels::Five, RiscvFeature::SECOND_5),
 ];
 
-fn best(of: &[(RiscvLevels, Has)], has: Has) -> Option<RiscvLevels> {
+fn best(of: &[(RiscvLevels, RiscvFeature)], has: RiscvFeature) -> Option<RiscvLevels> {
     let mut all = of.iter();
     all.find(|(_, bit)| has.contains(*bit)).map(|(levels, _)| *levels)
 }
 
 impl<P: UnitPlatform> RiscvIommu<P> {
     /// Checks that the unit has that many levels.
-    fn walks(&self, of: &[(RiscvLevels, Has)], levels: RiscvLevels) -> Result<(), IommuError> {
+    fn walks(
+        &self,
+        of: &[(RiscvLevels, RiscvFeature)],
+        levels: RiscvLevels,
+    ) -> Result<(), IommuError> {
         let has = self.features().has;
-        let walks = |(known, bit): &(_, Has)| *known == levels && has.contains(*bit);
-        match of.iter().any(walks) {
-            true => Ok(()),
-            false => Err(IommuError::Unsupported),
-        }
+        let walks = |(known, bit): &(_, RiscvFeature)| *known == levels && has.contains(*bit);
+        if of.iter().any(walks) { Ok(()) } else { Err(IommuError::Unsupported) }
     }
 
     /// Tables of `levels` levels whose root has `2^ROOT` bytes.
@@ -379,9 +380,10 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         Riscv {
             levels,
             output_lg2: features.output_lg2,
-            memory_types: match features.has.contains(Has::MEMORY_TYPES) {
-                true => RiscvMemoryTypes::Svpbmt,
-                false => RiscvMemoryTypes::Absent,
+            memory_types: if features.has.contains(RiscvFeature::MEMORY_TYPES) {
+                RiscvMemoryTypes::Svpbmt
+            } else {
+                RiscvMemoryTypes::Absent
             },
             contiguity: self.config.contiguity,
             dirty: self.config.dirty,
@@ -411,7 +413,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         self.walks(&FIRST, levels)?;
         let format: RiscvFirstStage = self.format(levels);
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
-        let tag = Tag::First(self.shared.take(&self.shared.firsts)?);
+        let tag = RiscvTag::First(self.shared.take(&self.shared.firsts)?);
         let quirks = self.features().quirks(self.config.quirks);
         let (caps, queue) = (self.capabilities(), self.queue());
         Ok(PagedDomain::new(table, tag.context(), caps, quirks, queue))
@@ -427,7 +429,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         self.walks(&SECOND, levels)?;
         let format: RiscvSecondStage = self.format(levels);
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
-        let tag = Tag::Second(self.shared.take(&self.shared.seconds)?);
+        let tag = RiscvTag::Second(self.shared.take(&self.shared.seconds)?);
         let quirks = self.features().quirks(self.config.quirks);
         let (caps, queue) = (self.capabilities(), self.queue());
         Ok(PagedDomain::new(table, tag.context(), caps, quirks, queue))

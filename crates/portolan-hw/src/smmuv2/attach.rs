@@ -7,8 +7,8 @@
 
 use super::domain::{FirstStage, SecondStage};
 use super::features::Selection;
-use super::queue::{SmmuV2Queue, Tag};
-use super::streams::{Group, GroupError, Groups, Kept, Streams, To};
+use super::queue::{BankTag, SmmuV2Queue};
+use super::streams::{Group, GroupDestination, GroupError, Kept, StreamGroups, StreamMatch};
 use super::unit::SmmuV2;
 use crate::chassis::book::{self, Left};
 use alloc::sync::Arc;
@@ -20,7 +20,7 @@ use portolan::iommu::{
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 use portolan::table::format::Format;
 
-type Attachment = book::Attachment<To>;
+type Attachment = book::Attachment<GroupDestination>;
 
 impl<P: UnitPlatform> SmmuV2<P> {
     /// Lets the streams whose numbers equal `id` but for the bits of `mask` share one match
@@ -34,15 +34,20 @@ impl<P: UnitPlatform> SmmuV2<P> {
         self.book.with(self.turn(), |all| self.declare(&mut all.state, id, mask))?
     }
 
-    fn declare(&self, groups: &mut Groups, id: StreamId, mask: u16) -> Result<(), GroupError> {
+    fn declare(
+        &self,
+        groups: &mut StreamGroups,
+        id: StreamId,
+        mask: u16,
+    ) -> Result<(), GroupError> {
         let (mapping, registers) = (&self.mapping, self.features().streams);
         let number = mapping.number(id, registers).ok_or(GroupError::Width)?;
         if mask & !mapping.mask_bits != 0 || mapping.selection == Selection::Indexing {
             return Err(GroupError::Width);
         }
-        let streams = Streams { id: number, mask };
+        let streams = StreamMatch { id: number, mask };
         if let Some(other) = groups.conflict(streams) {
-            let Streams { id, mask } = other.streams;
+            let StreamMatch { id, mask } = other.streams;
             return Err(GroupError::Conflict { id, mask });
         }
         let slot = mapping.slot(groups, streams, registers);
@@ -77,12 +82,12 @@ impl<P: UnitPlatform> SmmuV2<P> {
     }
 
     /// Makes the unit forget translations that were cached by way of an attachment.
-    fn forget(&self, attached: Option<To>) -> Result<(), IommuError> {
+    fn forget(&self, attached: Option<GroupDestination>) -> Result<(), IommuError> {
         match attached {
             None => Ok(()),
             // Accesses that pass through have entries that only this drops.
-            Some(To::Through) => self.shared.forget_everything(),
-            Some(To::In(tag)) => self.shared.forget(tag),
+            Some(GroupDestination::Through) => self.shared.forget_everything(),
+            Some(GroupDestination::In(tag)) => self.shared.forget(tag),
         }
     }
 
@@ -90,9 +95,9 @@ impl<P: UnitPlatform> SmmuV2<P> {
     /// and needs none.
     fn slot(
         &self,
-        groups: &mut Groups,
+        groups: &mut StreamGroups,
         stream: StreamId,
-        new: Option<To>,
+        new: Option<GroupDestination>,
     ) -> Result<Option<usize>, AttachError> {
         let registers = self.features().streams;
         let number = self.mapping.number(stream, registers);
@@ -103,7 +108,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
         if new.is_none() {
             return Ok(None);
         }
-        let (streams, kept) = (Streams::one(number), Kept::WhileUsed);
+        let (streams, kept) = (StreamMatch::one(number), Kept::WhileUsed);
         let slot = self.mapping.slot(groups, streams, registers);
         let slot = slot.ok_or(IommuError::OutOfContexts)?;
         groups.0.push(Group { streams, slot, kept });
@@ -128,34 +133,35 @@ impl<P: UnitPlatform> SmmuV2<P> {
     /// Moves a group.
     fn go_group(
         &self,
-        all: &mut book::Streams<usize, To, Groups>,
+        all: &mut book::Streams<usize, GroupDestination, StreamGroups>,
         slot: usize,
         new: Option<Attachment>,
-    ) -> Result<Left<To>, IommuError> {
+    ) -> Result<Left<GroupDestination>, IommuError> {
         let block = || self.mapping.point(&self.shared.machine, slot, None);
-        let settle = |_: &mut Groups, unsettled: &[Attachment]| {
+        let settle = |_: &mut StreamGroups, unsettled: &[Attachment]| {
             // The write that blocked it may not have arrived either.
             block()?;
             let mut all = unsettled.iter();
             all.try_for_each(|left| self.forget(Some(left.to)))
         };
-        let change = |groups: &mut Groups, old: Option<&Attachment>, new: Option<&Attachment>| {
-            let moved = self.write(groups, slot, old.map(|old| old.to), new.map(|new| new.to));
-            moved.inspect_err(|_| {
-                // As far as the hardware looks, it faults.
-                let _ = block();
-            })
-        };
+        let change =
+            |groups: &mut StreamGroups, old: Option<&Attachment>, new: Option<&Attachment>| {
+                let moved = self.write(groups, slot, old.map(|old| old.to), new.map(|new| new.to));
+                moved.inspect_err(|_| {
+                    // As far as the hardware looks, it faults.
+                    let _ = block();
+                })
+            };
         all.go(slot, new, settle, change)
     }
 
     /// Writes the registers of a group, and makes the unit forget the attachment that it leaves.
     fn write(
         &self,
-        groups: &mut Groups,
+        groups: &mut StreamGroups,
         slot: usize,
-        old: Option<To>,
-        new: Option<To>,
+        old: Option<GroupDestination>,
+        new: Option<GroupDestination>,
     ) -> Result<(), IommuError> {
         let (mapping, machine) = (&self.mapping, &self.shared.machine);
         mapping.point(machine, slot, new)?;
@@ -186,9 +192,9 @@ impl<P: UnitPlatform> SmmuV2<P> {
         SmmuV2Queue<P>: TagPool,
     {
         let own = Arc::ptr_eq(&domain.queue().0, &self.shared);
-        let tag = Tag::of(domain.context()).filter(|_| own);
+        let tag = BankTag::of(domain.context()).filter(|_| own);
         let tag = tag.ok_or(AttachError::Mismatch)?;
-        Ok(Attachment::new(To::In(tag), domain))
+        Ok(Attachment::new(GroupDestination::In(tag), domain))
     }
 }
 
@@ -199,7 +205,7 @@ impl<P: UnitPlatform> Iommu for SmmuV2<P> {
     }
 
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        self.go(stream, Some(Attachment::without_domain(To::Through)))
+        self.go(stream, Some(Attachment::without_domain(GroupDestination::Through)))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {

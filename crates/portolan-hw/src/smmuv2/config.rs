@@ -8,19 +8,11 @@
 
 use super::quirks::{Implementation, Inherited};
 use crate::at_work::AtWork;
+use crate::chassis::arm::WhenDisabled;
 use crate::reservations::Reservations;
 use alloc::vec::Vec;
-use portolan::platform::{AllMemory, Nanos};
+use portolan::platform::Nanos;
 use portolan_tables::overrides::CoherencyOverride;
-
-/// Treatment of accesses after the unit was disabled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenDisabled {
-    /// They fault.
-    Abort,
-    /// They pass through, as that gives leave to.
-    Bypass(AllMemory),
-}
 
 /// Settings of a unit.
 ///

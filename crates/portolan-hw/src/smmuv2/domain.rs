@@ -8,14 +8,14 @@
 use super::config::WriteKind;
 use super::faults::OnFault;
 use super::features::Features;
-use super::machine::Machine;
-use super::queue::{SmmuV2Queue, Stage, Tag};
+use super::machine::SmmuV2Hardware;
+use super::queue::{BankTag, SmmuV2Queue};
 use super::unit::SmmuV2;
-use crate::chassis::arm::{self, Has};
+use crate::chassis::arm::{self, StageReach};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::PhysAddr;
 use portolan::inval::{Capabilities, Quirks};
-use portolan::iommu::{IommuError, PagedDomain};
+use portolan::iommu::{IommuError, PagedDomain, Stage};
 use portolan::platform::UnitPlatform;
 use portolan::table::PageTable;
 use portolan::table::format::{
@@ -33,7 +33,7 @@ pub type SecondStage<const G: u32, P> = Over<Armv8Stage2<G>, P>;
 /// Options of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct DomainOptions {
+pub struct SmmuV2DomainOptions {
     /// Bits of an input address; the most that the unit has if `None`.
     pub input_lg2: Option<u32>,
     /// Treatment of accesses that fault.
@@ -44,16 +44,15 @@ pub struct DomainOptions {
     pub quirks: Option<Quirks>,
 }
 
-/// Widths for granule `2^g`, of a stage with input addresses of at most `widest` bits.
+/// Widths for granule `2^g` of a stage.
 fn config(
-    features: &Features,
-    (stage, widest, output_lg2): (Has, u32, u32),
+    stage: StageReach,
+    output_lg2: u32,
     g: u32,
-    options: &DomainOptions,
+    options: &SmmuV2DomainOptions,
 ) -> Result<Armv8Config, IommuError> {
-    let there = (stage, features.granules, widest);
     Ok(Armv8Config {
-        input_lg2: arm::input_lg2(there, g, options.input_lg2)?,
+        input_lg2: arm::input_lg2(stage, g, options.input_lg2)?,
         output_lg2: output_lg2.min(48),
         split: SplitRule::BreakBeforeMake,
         dirty: DirtyTracking::Off,
@@ -69,14 +68,18 @@ impl<P: UnitPlatform> SmmuV2<P> {
     /// [`IommuError::Memory`].
     pub fn first_stage<const G: u32>(
         &self,
-        options: &DomainOptions,
+        options: &SmmuV2DomainOptions,
     ) -> Result<FirstStage<G, P>, IommuError> {
         let features = self.features();
-        let widths = (features.stage1, features.input_lg2, features.middle_lg2);
-        let config = config(features, widths, G, options)?;
+        let stage = StageReach {
+            present: features.stage1,
+            granules: features.granules,
+            widest_lg2: features.input_lg2,
+        };
+        let config = config(stage, features.middle_lg2, G, options)?;
         let format = Armv8Stage1::new(config).map_err(|_| IommuError::Unsupported)?;
         let mair = Armv8Stage1::<G>::MAIR;
-        self.domain(format, Stage::One, options, |root, number| Registers {
+        self.domain(format, Stage::First, options, |root, number| Registers {
             cbar: global::cbar::TYPE.at(global::cbar::STAGE1)
                 | global::cbar::MEMATTR.at(global::cbar::WRITE_BACK)
                 | global::cbar::BPSHCFG.at(global::cbar::NOT_SHAREABLE),
@@ -96,15 +99,18 @@ impl<P: UnitPlatform> SmmuV2<P> {
     /// As [`SmmuV2::first_stage`].
     pub fn second_stage<const G: u32>(
         &self,
-        options: &DomainOptions,
+        options: &SmmuV2DomainOptions,
     ) -> Result<SecondStage<G, P>, IommuError> {
         let features = self.features();
-        let widest = arm::second_stage_width(features.middle_lg2, G);
-        let widths = (features.stage2, widest, features.output_lg2);
-        let config = config(features, widths, G, options)?;
+        let stage = StageReach {
+            present: features.stage2,
+            granules: features.granules,
+            widest_lg2: arm::second_stage_width(features.middle_lg2, G),
+        };
+        let config = config(stage, features.output_lg2, G, options)?;
         let format = Armv8Stage2::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
         let begin = arm::start_level(&format);
-        self.domain(format, Stage::Two, options, |root, number| Registers {
+        self.domain(format, Stage::Second, options, |root, number| Registers {
             cbar: global::cbar::TYPE.at(global::cbar::STAGE2)
                 | global::cbar::VMID.at(number.into()),
             tcr: common(features, config.input_lg2, G)
@@ -122,7 +128,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
         &self,
         format: F,
         stage: Stage,
-        options: &DomainOptions,
+        options: &SmmuV2DomainOptions,
         registers: impl FnOnce(PhysAddr, u16) -> Registers,
     ) -> Result<Over<F, P>, IommuError> {
         let shared = &self.shared;
@@ -160,10 +166,8 @@ fn common(features: &Features, input_lg2: u32, g: u32) -> u32 {
         16 => 1,
         _ => 0,
     };
-    let (cacheable, shareable) = match features.coherent {
-        Has::Yes => (tcr::WRITE_BACK, tcr::INNER),
-        Has::No => (0, tcr::OUTER),
-    };
+    let (cacheable, shareable) =
+        if features.coherent { (tcr::WRITE_BACK, tcr::INNER) } else { (0, tcr::OUTER) };
     tcr::T0SZ.at(64 - input_lg2)
         | tcr::TG0.at(granule)
         | tcr::IRGN0.at(cacheable)
@@ -186,8 +190,8 @@ impl Registers {
     /// Writes them to the bank, which is off, and turns it on.
     fn write<P: UnitPlatform>(
         &self,
-        machine: &Machine<P>,
-        (tag, number): (Tag, u16),
+        machine: &SmmuV2Hardware<P>,
+        (tag, number): (BankTag, u16),
         on_fault: OnFault,
     ) -> Result<(), IommuError> {
         use bank::sctlr;
@@ -196,7 +200,7 @@ impl Registers {
         machine.configure(machine.space1(global::cba2r(n)), global::VA64);
         machine.configure(machine.space1(global::cbar(n)), self.cbar);
         machine.configure(at(bank::TCR), self.tcr);
-        if tag.stage == Stage::One {
+        if tag.stage == Stage::First {
             machine.configure(at(bank::TCR2), self.tcr2);
             machine.write64(WriteKind::Configuration, at(bank::TTBR1), 0);
             machine.configure(at(bank::MAIR0), self.mair[0]);

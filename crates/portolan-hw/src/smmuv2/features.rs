@@ -4,7 +4,7 @@
 //!
 //! *Context.* Interrupt: [`Features::read`] reads three registers, all else is a value.
 
-use crate::chassis::arm::{self, Has};
+use crate::chassis::arm;
 use portolan_spec::Bits32;
 use portolan_spec::smmuv2::global::{self, id0, id1, id2};
 
@@ -28,12 +28,12 @@ pub enum Selection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Stage 1.
-    pub stage1: Has,
+    pub stage1: bool,
     /// Stage 2.
-    pub stage2: Has,
+    pub stage2: bool,
     /// Tables are read through the processors' caches, as the unit says or as firmware knows
     /// better.
-    pub coherent: Has,
+    pub coherent: bool,
     /// Selection of the register of a stream.
     pub selection: Selection,
     /// Stream-to-context registers.
@@ -80,9 +80,9 @@ impl Features {
         let nonsense = |offset, value: u32| IommuError::Nonsense { offset, value: value.into() };
         let [bad0, bad1, bad2] =
             [nonsense(global::ID0, id0), nonsense(global::ID1, id1), nonsense(global::ID2, id2)];
-        let has = |field: Bits32| Has::of(field.of(id0).into());
+        let has = |field: Bits32| field.of(id0) != 0;
         let (stage1, stage2) = (has(id0::S1TS), has(id0::S2TS));
-        if (stage1, stage2) == (Has::No, Has::No) {
+        if !stage1 && !stage2 {
             return Err(bad0);
         }
         let (selection, streams) = match id0::SMS.of(id0) {
@@ -105,7 +105,7 @@ impl Features {
         };
         let (middle_lg2, output_lg2) = (size(id2::IAS.of(id2))?, size(id2::OAS.of(id2))?);
         let formats = [id2::PTFSV8_4K, id2::PTFSV8_16K, id2::PTFSV8_64K];
-        let formats = formats.map(|field| Has::of(field.of(id2).into()));
+        let formats = formats.map(|field| field.of(id2) != 0);
         let granules = arm::granules(formats).ok_or(IommuError::Unsupported)?;
         Ok(Self {
             stage1,
@@ -141,7 +141,7 @@ impl Features {
     /// not know its own wiring.
     #[must_use]
     pub fn with_coherency(self, firmware: CoherencyOverride) -> Self {
-        let coherent = Has::coherent(firmware.apply(self.coherent.walker()));
+        let coherent = arm::is_coherent(firmware.apply(arm::walker(self.coherent)));
         Self { coherent, ..self }
     }
 
@@ -152,7 +152,7 @@ impl Features {
             page: PageForm::Granule,
             range: RangeForm::Absent,
             leaf_only: LeafOnly::Present,
-            walker: self.coherent.walker(),
+            walker: arm::walker(self.coherent),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         }

@@ -47,8 +47,8 @@ impl Banks {
 
 /// Base of the driver: registers, memory, time.
 ///
-/// *Context.* Interrupt, but for [`Machine::forget_everything`], which waits for the unit: atomic.
-pub(super) struct Machine<P: UnitPlatform> {
+/// *Context.* Interrupt, but for [`SmmuV2Hardware::forget_everything`], which waits for the unit: atomic.
+pub(super) struct SmmuV2Hardware<P: UnitPlatform> {
     pub registers: P::Registers,
     pub mem: P::Memory,
     pub clock: P,
@@ -67,7 +67,7 @@ pub(super) struct Machine<P: UnitPlatform> {
 /// (Linux's `QCOM_DUMMY_VAL`).
 pub(super) const ANYTHING: u32 = u32::MAX;
 
-impl<P: UnitPlatform> Machine<P> {
+impl<P: UnitPlatform> SmmuV2Hardware<P> {
     pub fn new(
         registers: P::Registers,
         mem: P::Memory,

@@ -32,10 +32,10 @@ mod tests;
 mod unit;
 
 pub use crate::at_work::AtWork;
-pub use crate::chassis::arm::Has;
-pub use config::{Config, WhenDisabled};
+pub use crate::chassis::arm::WhenDisabled;
+pub use config::Config;
 pub use config::{WriteCounts, WriteKind};
-pub use domain::{DomainOptions, FirstStage, SecondStage};
+pub use domain::{FirstStage, SecondStage, SmmuV2DomainOptions};
 pub use faults::{OnFault, Stalled};
 pub use features::{Features, Selection};
 pub use queue::SmmuV2Queue;

@@ -23,30 +23,23 @@
 
 use super::config::WriteKind;
 use super::machine::Stalling;
-use super::machine::{ANYTHING, Bank, Banks, Machine};
+use super::machine::{ANYTHING, Bank, Banks, SmmuV2Hardware};
 use super::quirks::Implementation;
 use crate::chassis::Submitters;
 use crate::ids::Ids;
 use alloc::vec::Vec;
 use portolan::addr::{InvalTag, Iova};
 use portolan::inval::{Command, Depth, InvalidationQueue, Step, TablesLeft};
-use portolan::iommu::{Awaited, IommuError, TagPool};
+use portolan::iommu::{Awaited, IommuError, Stage, TagPool};
 use portolan::platform::{Clock, Cpus, Guarded, Nanos, UnitPlatform};
 use portolan_spec::smmuv2::{bank, global};
 
-/// Stage of translation that a context bank does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Stage {
-    One,
-    Two,
-}
-
 /// Bank and stage that a domain has of the unit. Its bank is also its identifier: see
-/// [`Shared::number`].
+/// [`SmmuV2Shared::number`].
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tag {
+pub(super) struct BankTag {
     pub bank: Bank,
     pub stage: Stage,
 }
@@ -57,12 +50,12 @@ const MOST_VMID: u16 = 0xff;
 /// Set in the identifier of a second-stage domain.
 const SECOND_STAGE: u32 = 1 << 16;
 
-impl Tag {
+impl BankTag {
     /// The identifier that goes through plans.
     pub fn context(self) -> InvalTag {
         let stage = match self.stage {
-            Stage::One => 0,
-            Stage::Two => SECOND_STAGE,
+            Stage::First => 0,
+            Stage::Second => SECOND_STAGE,
         };
         InvalTag::new(stage | u32::from(self.bank.0))
     }
@@ -71,8 +64,8 @@ impl Tag {
     pub fn of(context: InvalTag) -> Option<Self> {
         let raw = context.get();
         let stage = match raw & SECOND_STAGE {
-            0 => Stage::One,
-            _ => Stage::Two,
+            0 => Stage::First,
+            _ => Stage::Second,
         };
         let bank = u8::try_from(raw & !SECOND_STAGE).ok()?;
         let bank = Bank(bank);
@@ -82,11 +75,11 @@ impl Tag {
 
 /// Parts that a unit and its domains share.
 ///
-/// *Context.* Atomic: functions that sync or forget wait for the unit. [`Shared::new`] and
-/// [`Shared::take`] take heap memory and are for tasks; [`Shared::number`] and
-/// [`Shared::give_back`] are for interrupts as well.
-pub(super) struct Shared<P: UnitPlatform> {
-    pub machine: Machine<P>,
+/// *Context.* Atomic: functions that sync or forget wait for the unit. [`SmmuV2Shared::new`] and
+/// [`SmmuV2Shared::take`] take heap memory and are for tasks; [`SmmuV2Shared::number`] and
+/// [`SmmuV2Shared::give_back`] are for interrupts as well.
+pub(super) struct SmmuV2Shared<P: UnitPlatform> {
+    pub machine: SmmuV2Hardware<P>,
     pub implementation: Implementation,
     /// Banks of either stage.
     pub banks: Ids<P>,
@@ -103,13 +96,13 @@ pub(super) struct Shared<P: UnitPlatform> {
     pub submitters: Submitters<P>,
 }
 
-impl<P: UnitPlatform> Shared<P> {
+impl<P: UnitPlatform> SmmuV2Shared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.machine.clock
     }
 
-    pub fn new(machine: Machine<P>, implementation: Implementation, banks: u32) -> Self {
+    pub fn new(machine: SmmuV2Hardware<P>, implementation: Implementation, banks: u32) -> Self {
         let features = &machine.features;
         let (most, second) = (features.banks, features.banks_of_stage2.min(banks));
         Self {
@@ -130,28 +123,28 @@ impl<P: UnitPlatform> Shared<P> {
     }
 
     /// The ASID of a first stage, the VMID of a second. First stages have VMID 0.
-    pub fn number(&self, tag: Tag) -> u16 {
+    pub fn number(&self, tag: BankTag) -> u16 {
         self.machine.above_bank.saturating_add(tag.bank.0.into())
     }
 
     /// A bank for `stage`.
-    pub fn take(&self, stage: Stage) -> Result<Tag, IommuError> {
+    pub fn take(&self, stage: Stage) -> Result<BankTag, IommuError> {
         let second = match stage {
-            Stage::One => None,
-            Stage::Two => self.banks_of_stage2.take(),
+            Stage::First => None,
+            Stage::Second => self.banks_of_stage2.take(),
         };
         let found = second.or_else(|| self.banks.take());
         let bank = found.and_then(|bank| u8::try_from(bank).ok());
         let bank = Bank(bank.ok_or(IommuError::OutOfContexts)?);
-        let tag = Tag { bank, stage };
-        if stage == Stage::Two && self.number(tag) > MOST_VMID {
+        let tag = BankTag { bank, stage };
+        if stage == Stage::Second && self.number(tag) > MOST_VMID {
             self.give_back(tag);
             return Err(IommuError::OutOfContexts);
         }
         Ok(tag)
     }
 
-    pub fn give_back(&self, tag: Tag) {
+    pub fn give_back(&self, tag: BankTag) {
         self.in_use.lock().remove(tag.bank);
         self.stalling.lock().remove(tag.bank);
         let bank = u32::from(tag.bank.0);
@@ -194,31 +187,31 @@ impl<P: UnitPlatform> Shared<P> {
     }
 
     /// Has the unit forget all of a domain, without waiting.
-    fn forget_all_of(&self, tag: Tag) {
+    fn forget_all_of(&self, tag: BankTag) {
         let machine = &self.machine;
         let number = u32::from(self.number(tag));
         match tag.stage {
-            Stage::One => {
+            Stage::First => {
                 let register = machine.bank(tag.bank, bank::TLBIASID);
                 machine.write(WriteKind::TlbiAsid, register, number);
             }
-            Stage::Two => machine.write(WriteKind::TlbiVmid, global::TLBIVMID, number),
+            Stage::Second => machine.write(WriteKind::TlbiVmid, global::TLBIVMID, number),
         }
     }
 
     /// Forgets all of a domain, and waits.
-    pub fn forget(&self, tag: Tag) -> Result<(), IommuError> {
+    pub fn forget(&self, tag: BankTag) -> Result<(), IommuError> {
         self.forget_all_of(tag);
         match tag.stage {
-            Stage::One => self.sync(tag.bank),
-            Stage::Two => self.sync_all(),
+            Stage::First => self.sync(tag.bank),
+            Stage::Second => self.sync_all(),
         }
     }
 
-    fn forget_page(&self, tag: Tag, iova: Iova, depth: Depth) {
+    fn forget_page(&self, tag: BankTag, iova: Iova, depth: Depth) {
         let unit = iova.get() >> bank::UNIT_LG2;
         let (kind, register, value) = match (tag.stage, depth) {
-            (Stage::One, depth) => {
+            (Stage::First, depth) => {
                 let address = unit & ((1 << bank::VA_BITS) - 1);
                 let value = u64::from(self.number(tag)) << bank::ASID_LSB | address;
                 match depth {
@@ -226,7 +219,7 @@ impl<P: UnitPlatform> Shared<P> {
                     Depth::AllLevels => (WriteKind::TlbiVa, bank::TLBIVA, value),
                 }
             }
-            (Stage::Two, depth) => {
+            (Stage::Second, depth) => {
                 let value = unit & ((1 << bank::IPA_BITS) - 1);
                 match depth {
                     Depth::LeafOnly => (WriteKind::TlbiIpas2l, bank::TLBIIPAS2L, value),
@@ -259,9 +252,9 @@ impl Pending {
     }
 }
 
-crate::chassis::handle!(SmmuV2Queue of Shared, AtomicU64);
+crate::chassis::handle!(SmmuV2Queue of SmmuV2Shared, AtomicU64);
 
-impl<P: UnitPlatform> Shared<P> {
+impl<P: UnitPlatform> SmmuV2Shared<P> {
     fn finish(&self, pending: Pending) -> Result<(), IommuError> {
         match pending {
             Pending::Nothing => Ok(()),
@@ -272,7 +265,7 @@ impl<P: UnitPlatform> Shared<P> {
 
     fn invalidate(&self, command: Command, pending: &mut Pending) -> Result<(), IommuError> {
         let shared = self;
-        let known = |context| Tag::of(context).ok_or(IommuError::Unsupported);
+        let known = |context| BankTag::of(context).ok_or(IommuError::Unsupported);
         match command {
             Command::Page { context, iova, depth, .. } => {
                 let tag = known(context)?;
@@ -283,8 +276,8 @@ impl<P: UnitPlatform> Shared<P> {
                 let tag = known(context)?;
                 shared.forget_all_of(tag);
                 match tag.stage {
-                    Stage::One => pending.add(tag.bank),
-                    Stage::Two => *pending = Pending::All,
+                    Stage::First => pending.add(tag.bank),
+                    Stage::Second => *pending = Pending::All,
                 }
             }
             // There are no ranges; where streams go is not cached apart.
@@ -299,7 +292,7 @@ impl<P: UnitPlatform> Shared<P> {
     }
 }
 
-impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
+impl<P: UnitPlatform> InvalidationQueue for SmmuV2Shared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
@@ -321,7 +314,7 @@ impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
 
 impl<P: UnitPlatform> TagPool for SmmuV2Queue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
-        let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
+        let tag = BankTag::of(context).ok_or(IommuError::Unsupported)?;
         let machine = &self.0.machine;
         // No stream comes here any more: the bank walks nothing from now on.
         machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
@@ -333,7 +326,7 @@ impl<P: UnitPlatform> TagPool for SmmuV2Queue<P> {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SyncState {
     /// The number of the last synchronisation that was begun.
     begun: u64,
     /// All up to this number are complete.
@@ -343,7 +336,7 @@ struct State {
     error: Option<IommuError>,
 }
 
-impl State {
+impl SyncState {
     fn fail(&mut self, error: IommuError) -> IommuError {
         (self.failed, self.error) = (self.begun, Some(error));
         error
@@ -360,7 +353,7 @@ impl State {
 /// *Locking.* The lock is held for a few instructions and two accesses to registers, never across a
 /// wait.
 #[derive(Debug)]
-pub(super) struct Gate<C: Cpus>(Guarded<C, State>);
+pub(super) struct Gate<C: Cpus>(Guarded<C, SyncState>);
 
 impl<C: Cpus> Default for Gate<C> {
     fn default() -> Self {
@@ -458,11 +451,11 @@ mod tests {
 
     #[test]
     fn tags_there_and_back() {
-        for stage in [Stage::One, Stage::Two] {
-            let tag = Tag { bank: Bank(127), stage };
-            assert_eq!(Tag::of(tag.context()), Some(tag));
+        for stage in [Stage::First, Stage::Second] {
+            let tag = BankTag { bank: Bank(127), stage };
+            assert_eq!(BankTag::of(tag.context()), Some(tag));
         }
-        assert_eq!(Tag::of(InvalTag::new(1 << 17)), None);
+        assert_eq!(BankTag::of(InvalTag::new(1 << 17)), None);
     }
 }
 

@@ -10,8 +10,8 @@
 
 use super::config::WriteKind;
 use super::features::Selection;
-use super::machine::{Bank, Machine};
-use super::queue::Tag;
+use super::machine::{Bank, SmmuV2Hardware};
+use super::queue::BankTag;
 use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
@@ -21,11 +21,11 @@ use thiserror::Error;
 
 /// Destination of accesses that do not fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum GroupDestination {
     /// To memory, untranslated.
     Through,
     /// Through a domain.
-    In(Tag),
+    In(BankTag),
 }
 
 /// Lifetime of a group that is blocked.
@@ -40,7 +40,7 @@ pub(super) enum Kept {
 /// Streams that share a register.
 #[derive(Debug)]
 pub(super) struct Group {
-    pub streams: Streams,
+    pub streams: StreamMatch,
     /// Number of their registers, by which the book knows the group.
     pub slot: usize,
     pub kept: Kept,
@@ -48,12 +48,12 @@ pub(super) struct Group {
 
 /// A number and the bits of it that do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Streams {
+pub(super) struct StreamMatch {
     pub id: u16,
     pub mask: u16,
 }
 
-impl Streams {
+impl StreamMatch {
     pub const fn one(id: u16) -> Self {
         Self { id, mask: 0 }
     }
@@ -93,16 +93,16 @@ pub enum GroupError {
 
 /// All groups; at most one for each register.
 #[derive(Debug, Default)]
-pub(super) struct Groups(pub Vec<Group>);
+pub(super) struct StreamGroups(pub Vec<Group>);
 
-impl Groups {
+impl StreamGroups {
     /// The group of a stream.
     pub fn find(&self, stream: u16) -> Option<&Group> {
-        self.conflict(Streams::one(stream))
+        self.conflict(StreamMatch::one(stream))
     }
 
     /// The group that has some of `streams`.
-    pub fn conflict(&self, streams: Streams) -> Option<&Group> {
+    pub fn conflict(&self, streams: StreamMatch) -> Option<&Group> {
         self.0.iter().find(|g| g.streams.overlap(streams))
     }
 
@@ -114,7 +114,7 @@ impl Groups {
 
 /// Rules by which streams are matched and passed through.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mapping {
+pub(super) struct StreamMatching {
     pub selection: Selection,
     /// Bits of a number that are matched.
     pub id_bits: u16,
@@ -124,7 +124,7 @@ pub(super) struct Mapping {
     pub bypass_bank: Option<Bank>,
 }
 
-impl Mapping {
+impl StreamMatching {
     /// A stream's number, if it is one of this unit.
     pub fn number(&self, stream: StreamId, registers: u32) -> Option<u16> {
         let id = u16::try_from(stream.get()).ok()?;
@@ -136,7 +136,12 @@ impl Mapping {
     }
 
     /// Index of the register for a new group of `streams`.
-    pub fn slot(&self, groups: &Groups, streams: Streams, registers: u32) -> Option<usize> {
+    pub fn slot(
+        &self,
+        groups: &StreamGroups,
+        streams: StreamMatch,
+        registers: u32,
+    ) -> Option<usize> {
         match self.selection {
             Selection::Indexing => Some(streams.id.into()),
             Selection::Matching => groups.free(registers),
@@ -144,7 +149,7 @@ impl Mapping {
     }
 
     /// Value to write for an attachment, and the value that has to be read then.
-    fn words(&self, attached: Option<To>) -> (u32, u32) {
+    fn words(&self, attached: Option<GroupDestination>) -> (u32, u32) {
         let kind = |kind| s2cr::TYPE.at(kind);
         let to = |bank: Bank| {
             let privilege = s2cr::PRIVCFG.at(s2cr::UNPRIVILEGED);
@@ -154,18 +159,18 @@ impl Mapping {
             (None, None) => (kind(s2cr::FAULT), kind(s2cr::FAULT)),
             // Such firmware ignores a fault, and takes a bypass for one.
             (None, Some(_)) => (kind(s2cr::BYPASS), kind(s2cr::FAULT)),
-            (Some(To::Through), None) => (kind(s2cr::BYPASS), kind(s2cr::BYPASS)),
-            (Some(To::Through), Some(bank)) => (to(bank), to(bank)),
-            (Some(To::In(tag)), _) => (to(tag.bank), to(tag.bank)),
+            (Some(GroupDestination::Through), None) => (kind(s2cr::BYPASS), kind(s2cr::BYPASS)),
+            (Some(GroupDestination::Through), Some(bank)) => (to(bank), to(bank)),
+            (Some(GroupDestination::In(tag)), _) => (to(tag.bank), to(tag.bank)),
         }
     }
 
     /// Points a register's accesses at a domain, through, or nowhere.
     pub fn point<P: UnitPlatform>(
         &self,
-        machine: &Machine<P>,
+        machine: &SmmuV2Hardware<P>,
         slot: usize,
-        attached: Option<To>,
+        attached: Option<GroupDestination>,
     ) -> Result<(), IommuError> {
         let (word, wanted) = self.words(attached);
         let offset = global::s2cr(slot);
@@ -185,14 +190,14 @@ impl Mapping {
     /// Has a match register match `streams`, or nothing.
     pub fn match_streams<P: UnitPlatform>(
         &self,
-        machine: &Machine<P>,
+        machine: &SmmuV2Hardware<P>,
         slot: usize,
-        streams: Option<Streams>,
+        streams: Option<StreamMatch>,
     ) -> Result<(), IommuError> {
         if self.selection == Selection::Indexing {
             return Ok(());
         }
-        let word = streams.map_or(0, Streams::word);
+        let word = streams.map_or(0, StreamMatch::word);
         let offset = global::smr(slot);
         machine.write(WriteKind::StreamMatch, offset, word);
         let found = machine.read(offset)?;
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn overlap_by_hand() {
-        let of = |id, mask| Streams { id, mask };
+        let of = |id, mask| StreamMatch { id, mask };
         assert!(of(0x20, 0).overlap(of(0x20, 0)));
         assert!(!of(0x20, 0).overlap(of(0x21, 0)));
         assert!(of(0x20, 0x1f).overlap(of(0x3f, 0)));
@@ -228,9 +233,9 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(0x0512);
         for _ in 0..2_000 {
             let mut of =
-                || Streams { id: random.u16(..64), mask: random.u16(..64) & random.u16(..64) };
+                || StreamMatch { id: random.u16(..64), mask: random.u16(..64) & random.u16(..64) };
             let (one, two) = (of(), of());
-            let has = |g: Streams, id: u16| id & !g.mask == g.id & !g.mask;
+            let has = |g: StreamMatch, id: u16| id & !g.mask == g.id & !g.mask;
             let naive = (0..64).any(|id| has(one, id) && has(two, id));
             assert_eq!(one.overlap(two), naive, "{one:?} {two:?}");
         }
@@ -238,18 +243,18 @@ mod tests {
 
     #[test]
     fn words_by_hand() {
-        let plain = Mapping {
+        let plain = StreamMatching {
             selection: Selection::Matching,
             id_bits: 0x7fff,
             mask_bits: 0x7fff,
             bypass_bank: None,
         };
-        let watched = Mapping { bypass_bank: Some(Bank(7)), ..plain };
+        let watched = StreamMatching { bypass_bank: Some(Bank(7)), ..plain };
         assert_eq!(plain.words(None), (0x2_0000, 0x2_0000));
-        assert_eq!(plain.words(Some(To::Through)), (0x1_0000, 0x1_0000));
+        assert_eq!(plain.words(Some(GroupDestination::Through)), (0x1_0000, 0x1_0000));
         assert_eq!(watched.words(None), (0x1_0000, 0x2_0000));
-        assert_eq!(watched.words(Some(To::Through)).0, 0x0200_0007);
-        let streams = Streams { id: 0x880, mask: 2 };
+        assert_eq!(watched.words(Some(GroupDestination::Through)).0, 0x0200_0007);
+        let streams = StreamMatch { id: 0x880, mask: 2 };
         assert_eq!(streams.word(), 0x8002_0880);
         assert_eq!(plain.number(StreamId::new(0x8000), 48), None);
     }

@@ -13,9 +13,9 @@
 use super::config::Config;
 use super::config::WriteKind;
 use super::features::Selection;
-use super::machine::{Bank, Machine};
+use super::machine::{Bank, SmmuV2Hardware};
 use super::quirks::{Implementation, Inherited, Prefetch, Watched};
-use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
+use super::streams::{Group, GroupDestination, Kept, StreamGroups, StreamMatch, StreamMatching};
 use crate::at_work::AtWork;
 use portolan::iommu::IommuError;
 use portolan::platform::UnitPlatform;
@@ -25,15 +25,15 @@ use portolan_spec::smmuv2::{bank, global};
 
 /// State that was found and set up.
 pub(super) struct Taken {
-    pub mapping: Mapping,
+    pub mapping: StreamMatching,
     /// Those that pass through.
-    pub groups: Groups,
+    pub groups: StreamGroups,
     pub prefetch: Prefetch,
 }
 
 /// Takes the unit over; CR0 is `running` in the end.
 pub(super) fn take_over<P: UnitPlatform>(
-    machine: &Machine<P>,
+    machine: &SmmuV2Hardware<P>,
     config: &Config,
     running: u32,
 ) -> Result<Taken, IommuError> {
@@ -42,7 +42,7 @@ pub(super) fn take_over<P: UnitPlatform>(
         machine.configure(global::CR0, running);
     }
     let bypass_bank = bypass_bank(machine, implementation)?;
-    let mut mapping = Mapping {
+    let mut mapping = StreamMatching {
         selection: machine.features.selection,
         id_bits: 0x7fff,
         mask_bits: 0x7fff,
@@ -78,7 +78,7 @@ pub(super) fn take_over<P: UnitPlatform>(
 /// bank that passes through instead. It is tried on a register that matches nothing; if there is
 /// none, the streams of the last one are blocked.
 fn bypass_bank<P: UnitPlatform>(
-    machine: &Machine<P>,
+    machine: &SmmuV2Hardware<P>,
     implementation: Implementation,
 ) -> Result<Option<Bank>, IommuError> {
     if implementation.watched() == Watched::No {
@@ -111,21 +111,22 @@ fn bypass_bank<P: UnitPlatform>(
 
 /// Blocks all streams, but for those that are to pass through, which are left as they are.
 fn take_streams<P: UnitPlatform>(
-    machine: &Machine<P>,
-    mapping: &Mapping,
+    machine: &SmmuV2Hardware<P>,
+    mapping: &StreamMatching,
     config: &Config,
-) -> Result<Groups, IommuError> {
+) -> Result<StreamGroups, IommuError> {
     let is_at_work = |id: u16| {
         let mut at_work = config.at_work.iter();
         at_work.any(|of| of.stream.get() == u32::from(id))
     };
-    let mut groups = Groups::default();
+    let mut groups = StreamGroups::default();
     for slot in 0..machine.features.streams as usize {
         let found = match mapping.selection {
             Selection::Matching => machine.read(global::smr(slot))?,
             Selection::Indexing => 0,
         };
-        let streams = Streams { id: smr::ID.of(found) as u16, mask: smr::MASK.of(found) as u16 };
+        let streams =
+            StreamMatch { id: smr::ID.of(found) as u16, mask: smr::MASK.of(found) as u16 };
         let kept = match config.inherited {
             Inherited::PassThrough(_) => true,
             Inherited::Blocked => streams.mask == 0 && is_at_work(streams.id),
@@ -145,9 +146,9 @@ fn take_streams<P: UnitPlatform>(
 
 /// Has the streams that are to pass through do so.
 fn pass_through<P: UnitPlatform>(
-    machine: &Machine<P>,
-    mapping: &Mapping,
-    groups: &Groups,
+    machine: &SmmuV2Hardware<P>,
+    mapping: &StreamMatching,
+    groups: &StreamGroups,
 ) -> Result<(), IommuError> {
     if let Some(bank) = mapping.bypass_bank {
         let stage1 = global::cbar::TYPE.at(global::cbar::STAGE1);
@@ -156,14 +157,14 @@ fn pass_through<P: UnitPlatform>(
         machine.configure(machine.bank(bank, bank::SCTLR), 0);
     }
     let mut groups = groups.0.iter();
-    groups.try_for_each(|group| mapping.point(machine, group.slot, Some(To::Through)))
+    groups.try_for_each(|group| mapping.point(machine, group.slot, Some(GroupDestination::Through)))
 }
 
 /// Has those streams pass through that devices at work have and that do not yet.
 fn keep_at_work<P: UnitPlatform>(
-    machine: &Machine<P>,
-    mapping: &Mapping,
-    groups: &mut Groups,
+    machine: &SmmuV2Hardware<P>,
+    mapping: &StreamMatching,
+    groups: &mut StreamGroups,
     at_work: &[AtWork],
 ) -> Result<(), IommuError> {
     let registers = machine.features.streams;
@@ -171,14 +172,14 @@ fn keep_at_work<P: UnitPlatform>(
         let Some(id) = mapping.number(of.stream, registers) else {
             continue;
         };
-        let streams = Streams::one(id);
+        let streams = StreamMatch::one(id);
         if groups.conflict(streams).is_some() {
             continue;
         }
         let Some(slot) = mapping.slot(groups, streams, registers) else {
             continue;
         };
-        mapping.point(machine, slot, Some(To::Through))?;
+        mapping.point(machine, slot, Some(GroupDestination::Through))?;
         mapping.match_streams(machine, slot, Some(streams))?;
         let kept = Kept::WhileUsed;
         groups.0.push(Group { streams, slot, kept });
@@ -188,9 +189,9 @@ fn keep_at_work<P: UnitPlatform>(
 
 /// Finds out which bits of a stream's number are matched, and can be masked.
 fn measure<P: UnitPlatform>(
-    machine: &Machine<P>,
-    mapping: &mut Mapping,
-    groups: &Groups,
+    machine: &SmmuV2Hardware<P>,
+    mapping: &mut StreamMatching,
+    groups: &StreamGroups,
 ) -> Result<(), IommuError> {
     if mapping.selection == Selection::Indexing {
         return Ok(());
@@ -213,7 +214,7 @@ fn measure<P: UnitPlatform>(
 /// Turns the prefetcher of an MMU-500's context banks off. From r2p0 on their auxiliary registers
 /// take writes only once ACR.CACHE_LOCK is clear, and its secure counterpart too.
 fn turn_prefetch_off<P: UnitPlatform>(
-    machine: &Machine<P>,
+    machine: &SmmuV2Hardware<P>,
     implementation: Implementation,
 ) -> Result<Prefetch, IommuError> {
     if !implementation.is_mmu500() {

@@ -4,14 +4,15 @@
 //! for streams that [`Inherited::PassThrough`](super::Inherited::PassThrough) leaves as they are. A
 //! unit that translated before goes on translating meanwhile: see [`takeover`].
 
+use super::config::Config;
 use super::config::WriteCounts;
-use super::config::{Config, WhenDisabled};
 use super::features::Features;
-use super::machine::Machine;
-use super::queue::{Shared, SmmuV2Queue};
+use super::machine::SmmuV2Hardware;
+use super::queue::{SmmuV2Queue, SmmuV2Shared};
 use super::quirks::Prefetch;
-use super::streams::{Groups, Mapping, To};
+use super::streams::{GroupDestination, StreamGroups, StreamMatching};
 use super::takeover;
+use crate::chassis::arm::WhenDisabled;
 use crate::chassis::book::{Attachment, Book, Streams};
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
@@ -43,11 +44,11 @@ pub(super) struct Search {
 /// [`next_stall`](SmmuV2::next_stall). Task: taking over, making domains, moving streams,
 /// disabling, and dropping the unit, which disables it.
 pub struct SmmuV2<P: UnitPlatform> {
-    pub(super) shared: Arc<Shared<P>>,
-    pub(super) mapping: Mapping,
+    pub(super) shared: Arc<SmmuV2Shared<P>>,
+    pub(super) mapping: StreamMatching,
     prefetch: Prefetch,
     /// Groups of streams by the number of their registers.
-    pub(super) book: Book<P, usize, To, Groups>,
+    pub(super) book: Book<P, usize, GroupDestination, StreamGroups>,
     pub(super) search: Guarded<P, Search>,
     pub(super) stopped: AtomicBool,
     config: Config,
@@ -77,18 +78,18 @@ impl<P: UnitPlatform> SmmuV2<P> {
     ) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
         config.reserved.within(features.output_lg2);
-        let machine = Machine::new(registers, mem, clock, &config, features);
+        let machine = SmmuV2Hardware::new(registers, mem, clock, &config, features);
         if u32::from(machine.above_bank) + features.banks > u32::from(u16::MAX) {
             return Err(IommuError::Unsupported);
         }
         let taken = takeover::take_over(&machine, &config, RUNNING)?;
         let banks = taken.mapping.bypass_bank;
         let banks = banks.map_or(features.banks, |bank| bank.0.into());
-        let shared = Shared::new(machine, config.implementation, banks);
+        let shared = SmmuV2Shared::new(machine, config.implementation, banks);
         let inherited: Vec<_> = taken.groups.0.iter().map(|group| group.slot).collect();
         let mut streams = Streams::new(taken.groups);
         for slot in inherited {
-            streams.begin(slot, Attachment::without_domain(To::Through));
+            streams.begin(slot, Attachment::without_domain(GroupDestination::Through));
         }
         Ok(Self {
             shared: Arc::new(shared),

@@ -18,17 +18,16 @@
 //!
 //! *Context.* Task where a function does not say otherwise: streams are moved. The types are values.
 
-use super::command::Tag;
+use super::command::SmmuTag;
 use super::domain::SecondStage;
 use super::features::{Features, StallModel};
-use super::moves::{Target, first_stage_entry, keep_shareability};
-use super::queue::{Shared, SmmuQueue};
+use super::moves::{StreamTarget, first_stage_entry, keep_shareability};
+use super::queue::{SmmuQueue, SmmuShared};
 use super::quirks::Errata;
-use super::tables::{Attachment, To};
+use super::tables::{AttachedStage, Attachment};
 use super::tables::{Blocking, STREAM};
 use super::unit::Smmu;
 use super::{command, domain};
-use crate::chassis::arm::Has;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -43,17 +42,17 @@ use portolan_spec::smmuv3::command::{Words, op};
 use portolan_spec::smmuv3::{Field, command as layout, ste};
 
 /// Nowhere.
-pub(super) fn blocked(blocking: Blocking) -> Target {
-    Target { entry: blocking.entry(), descriptor: None, attachment: None }
+pub(super) fn blocked(blocking: Blocking) -> StreamTarget {
+    StreamTarget { entry: blocking.entry(), descriptor: None, attachment: None }
 }
 
 /// To memory, untranslated.
-pub(super) fn passed_through(features: &Features) -> Target {
+pub(super) fn passed_through(features: &Features) -> StreamTarget {
     let mut entry = [0; ste::WORDS];
     ste::V.set(&mut entry, 1);
     ste::CONFIG.set(&mut entry, ste::config::BYPASS);
     keep_shareability(&mut entry, features);
-    Target { entry, descriptor: None, attachment: None }
+    StreamTarget { entry, descriptor: None, attachment: None }
 }
 
 /// *Context.* Task for functions that move streams: they may allocate, wait for the unit and for
@@ -88,16 +87,16 @@ impl<P: UnitPlatform> Iommu for Smmu<P> {
 
 /// Returns the tag of a domain, if it is of this unit.
 fn tag_of<F, T, P: UnitPlatform>(
-    shared: &Arc<Shared<P>>,
+    shared: &Arc<SmmuShared<P>>,
     domain: &PagedDomain<F, T, SmmuQueue<P>>,
-) -> Result<Tag, AttachError>
+) -> Result<SmmuTag, AttachError>
 where
     F: Format<Word = AtomicU64>,
     T: TableMem<AtomicU64>,
     SmmuQueue<P>: TagPool,
 {
     let own = Arc::ptr_eq(&domain.queue().0, shared);
-    let tag = Tag::of(domain.context()).filter(|_| own);
+    let tag = SmmuTag::of(domain.context()).filter(|_| own);
     tag.ok_or(AttachError::Mismatch)
 }
 
@@ -119,7 +118,7 @@ where
         pasid: Pasid,
         domain: &Arc<First<G, T, P>>,
     ) -> Result<(), AttachError> {
-        let Target { descriptor, attachment, .. } = self.first(domain)?;
+        let StreamTarget { descriptor, attachment, .. } = self.first(domain)?;
         self.switch_pasid(stream, pasid, &descriptor.unwrap_or_default(), attachment)
     }
 }
@@ -169,9 +168,9 @@ impl<P: UnitPlatform> Smmu<P> {
     fn first<const G: u32, T: TableMem<AtomicU64> + 'static>(
         &self,
         domain: &Arc<First<G, T, P>>,
-    ) -> Result<Target, AttachError> {
+    ) -> Result<StreamTarget, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
-        let Tag::Asid(asid) = tag else {
+        let SmmuTag::Asid(asid) = tag else {
             return Err(AttachError::Mismatch);
         };
         let table = domain.table();
@@ -179,17 +178,20 @@ impl<P: UnitPlatform> Smmu<P> {
         let descriptor = domain::descriptor(features, table.format(), table.root(), asid);
         let mut entry = [0; ste::WORDS];
         first_stage_entry(&mut entry, features);
-        let to = To { tag, nested: false };
-        Ok(Target {
+        let to = AttachedStage { tag, nested: false };
+        Ok(StreamTarget {
             entry,
             descriptor: Some(descriptor),
             attachment: Some(Attachment::new(to, domain)),
         })
     }
 
-    fn second<const G: u32>(&self, domain: &Arc<SecondStage<G, P>>) -> Result<Target, AttachError> {
+    fn second<const G: u32>(
+        &self,
+        domain: &Arc<SecondStage<G, P>>,
+    ) -> Result<StreamTarget, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
-        let Tag::Vmid(vmid) = tag else {
+        let SmmuTag::Vmid(vmid) = tag else {
             return Err(AttachError::Mismatch);
         };
         let table = domain.table();
@@ -199,8 +201,8 @@ impl<P: UnitPlatform> Smmu<P> {
         keep_shareability(&mut entry, &self.shared.features);
         let (format, root) = (table.format(), table.root());
         domain::describe_second_stage(&mut entry, &self.shared.features, format, root, vmid);
-        let to = To { tag, nested: false };
-        Ok(Target { entry, descriptor: None, attachment: Some(Attachment::new(to, domain)) })
+        let to = AttachedStage { tag, nested: false };
+        Ok(StreamTarget { entry, descriptor: None, attachment: Some(Attachment::new(to, domain)) })
     }
 
     /// Makes a guest's own first stage translate the stream's accesses to addresses that `domain`
@@ -220,10 +222,10 @@ impl<P: UnitPlatform> Smmu<P> {
     ) -> Result<(), AttachError> {
         let features = &self.shared.features;
         let two_level = guest.format != GuestFormat::Linear;
-        let missing = features.stage1 == Has::No
+        let missing = !features.stage1
             || features.errata.contains(Errata::NO_NESTING)
             || guest.lg2 > features.pasid_lg2
-            || (two_level && features.two_level_cd == Has::No);
+            || (two_level && !features.two_level_cd);
         if missing {
             return Err(IommuError::Unsupported.into());
         }
@@ -267,7 +269,8 @@ impl<P: UnitPlatform> Smmu<P> {
     /// other command, with nothing done.
     pub fn guest_commands(&self, stream: StreamId, commands: &[Words]) -> Result<(), AttachError> {
         self.with_stream(stream, |state, _| {
-            let Some(To { tag: Tag::Vmid(vmid), nested: true }) = state.main() else {
+            let Some(AttachedStage { tag: SmmuTag::Vmid(vmid), nested: true }) = state.main()
+            else {
                 return Err(AttachError::Mismatch);
             };
             let vmid = vmid.get();
@@ -281,7 +284,7 @@ impl<P: UnitPlatform> Smmu<P> {
 }
 
 /// A guest's command with the real identifiers; `None` if it may not give it.
-fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Option<Words> {
+fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: bool) -> Option<Words> {
     const CONFIG: &[Field] = &[layout::SSID, layout::CFGI_LEAF];
     const TAGGED: &[Field] = &[layout::TLBI_ASID, layout::TLBI_LEAF, layout::TLBI_ADDRESS];
     const RANGE: &[Field] =
@@ -296,7 +299,7 @@ fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Opti
         op::TLBI_NH_ALL => (&[][..], &[], layout::TLBI_VMID, vmid.into()),
         op::TLBI_NH_ASID => (&TAGGED[..1], &[], layout::TLBI_VMID, vmid.into()),
         op::TLBI_NH_VA | op::TLBI_NH_VAA => {
-            let more = if range == Has::Yes { RANGE } else { &[] };
+            let more = if range { RANGE } else { &[] };
             // With any ASID: its field is reserved (4.4.1.2).
             let fields = if code == op::TLBI_NH_VA { TAGGED } else { &TAGGED[1..] };
             (fields, more, layout::TLBI_VMID, vmid.into())
@@ -372,17 +375,17 @@ impl<P: UnitPlatform> Smmu<P> {
     /// [`IommuError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is not
     /// blocked, or stalls: no entry can have both (5.2).
     pub fn enable_ats(&self, id: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        if self.shared.features.ats == Has::No {
+        if !self.shared.features.ats {
             return Err(IommuError::Unsupported.into());
         }
         self.with_stream(id, |stream, place| {
             let entry = self.shared.machine.read_entry(place);
             let passing =
                 ste::V.get(&entry) != 0 && ste::CONFIG.get(&entry) & ste::config::BYPASS != 0;
-            if !stream.is_free() || passing || stream.stalls == Has::Yes {
+            if !stream.is_free() || passing || stream.stalls {
                 return Err(AttachError::Mismatch);
             }
-            stream.ats = Has::Yes;
+            stream.ats = true;
             Ok(())
         })
     }
@@ -400,7 +403,7 @@ impl<P: UnitPlatform> Smmu<P> {
     /// will never answer there is [`Smmu::device_gone`].
     pub fn disable_ats(&self, id: StreamId) -> Result<(), AttachError> {
         self.with_stream(id, |stream, place| {
-            if stream.ats == Has::No {
+            if !stream.ats {
                 return Ok(());
             }
             self.shared.run([command::invalidate_device(id, None, None)])?;
@@ -414,7 +417,7 @@ impl<P: UnitPlatform> Smmu<P> {
                 false => self.change(place, &STREAM, &entry, &forget)?,
             }
             self.shared.atcs.remove_all(|atc| atc.stream == id);
-            (stream.ats, stream.filled) = (Has::No, Has::No);
+            (stream.ats, stream.filled) = (false, false);
             Ok(())
         })
     }
@@ -433,10 +436,10 @@ impl<P: UnitPlatform> Smmu<P> {
             return Err(IommuError::Unsupported.into());
         }
         self.with_stream(id, |stream, _| {
-            if !stream.is_free() || stream.ats == Has::Yes {
+            if !stream.is_free() || stream.ats {
                 return Err(AttachError::Mismatch);
             }
-            stream.stalls = Has::Yes;
+            stream.stalls = true;
             Ok(())
         })
     }

@@ -9,7 +9,6 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use crate::chassis::arm::Has;
 use portolan::addr::{Asid, InvalTag, Iova, IovaRange, PageSize, Pasid, StreamId, Vmid};
 use portolan::inval::{Depth, Run};
 use portolan_spec::smmuv3::command as layout;
@@ -113,14 +112,14 @@ pub(super) fn invalidate_hyp() -> Words {
 }
 
 /// Everything that `tag` tags.
-pub(super) fn invalidate_tag(tag: Tag) -> Words {
+pub(super) fn invalidate_tag(tag: SmmuTag) -> Words {
     match tag {
-        Tag::Asid(asid) => {
+        SmmuTag::Asid(asid) => {
             let mut words = start(op::TLBI_NH_ASID);
             layout::TLBI_ASID.set(&mut words, asid.get().into());
             words
         }
-        Tag::Vmid(vmid) => {
+        SmmuTag::Vmid(vmid) => {
             let mut words = start(op::TLBI_S12_VMALL);
             layout::TLBI_VMID.set(&mut words, vmid.get().into());
             words
@@ -135,14 +134,14 @@ pub(super) fn invalidate_first_stages(vmid: u16) -> Words {
     words
 }
 
-fn by_address(tag: Tag, iova: Iova, depth: Depth) -> Words {
+fn by_address(tag: SmmuTag, iova: Iova, depth: Depth) -> Words {
     let mut words = match tag {
-        Tag::Asid(asid) => {
+        SmmuTag::Asid(asid) => {
             let mut words = start(op::TLBI_NH_VA);
             layout::TLBI_ASID.set(&mut words, asid.get().into());
             words
         }
-        Tag::Vmid(vmid) => {
+        SmmuTag::Vmid(vmid) => {
             let mut words = start(op::TLBI_S2_IPA);
             layout::TLBI_VMID.set(&mut words, vmid.get().into());
             words
@@ -166,14 +165,14 @@ fn hint(size: PageSize) -> Option<(u64, u64)> {
 
 /// The page of `size` at `iova`.
 pub(super) fn invalidate_page(
-    tag: Tag,
+    tag: SmmuTag,
     iova: Iova,
     size: PageSize,
     depth: Depth,
-    range: Has,
+    range: bool,
 ) -> Words {
     let mut words = by_address(tag, iova, depth);
-    if let (Has::Yes, Depth::LeafOnly, Some((granule, level))) = (range, depth, hint(size)) {
+    if let (true, Depth::LeafOnly, Some((granule, level))) = (range, depth, hint(size)) {
         layout::TLBI_TG.set(&mut words, granule);
         layout::TLBI_TTL.set(&mut words, level);
     }
@@ -181,7 +180,7 @@ pub(super) fn invalidate_page(
 }
 
 /// The run `run` of granules.
-pub(super) fn invalidate_run(tag: Tag, run: Run, granule: PageSize, depth: Depth) -> Words {
+pub(super) fn invalidate_run(tag: SmmuTag, run: Run, granule: PageSize, depth: Depth) -> Words {
     let (iova, num, scale) = match run {
         Run::NumScale { start, num, scale } => (start, u64::from(num.max(1)) - 1, scale),
         Run::PowerOfTwo { start, lg2_pages } => (start, 0, lg2_pages),
@@ -266,14 +265,14 @@ const SECOND_STAGE: u32 = 1 << 16;
 
 /// Tag of a domain's translations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tag {
+pub enum SmmuTag {
     /// First stage, under VMID 0, which belongs to the driver.
     Asid(Asid),
     /// Second stage.
     Vmid(Vmid),
 }
 
-impl Tag {
+impl SmmuTag {
     /// The identifier that goes through plans.
     pub fn context(self) -> InvalTag {
         match self {
@@ -299,8 +298,8 @@ mod tests {
     use super::*;
     use portolan::addr::{Asid, Vmid};
 
-    const ASID: Tag = Tag::Asid(Asid::new(0xbeef));
-    const VMID: Tag = Tag::Vmid(Vmid::new(0x12));
+    const ASID: SmmuTag = SmmuTag::Asid(Asid::new(0xbeef));
+    const VMID: SmmuTag = SmmuTag::Vmid(Vmid::new(0x12));
     const STREAM: StreamId = StreamId::new(0x1020_3040);
 
     #[test]
@@ -308,13 +307,13 @@ mod tests {
         let at = Iova::new(0x1234_5000);
         let page = |size, depth, range| invalidate_page(ASID, at, size, depth, range);
         let small = PageSize::SIZE_4K;
-        let plain = page(small, Depth::AllLevels, Has::Yes);
+        let plain = page(small, Depth::AllLevels, true);
         assert_eq!(plain, [0xbeef_0000_0000_0012, 0x1234_5000]);
-        let leaf = page(small, Depth::LeafOnly, Has::Yes);
+        let leaf = page(small, Depth::LeafOnly, true);
         assert_eq!(leaf, [0xbeef_0000_0000_0012, 0x1234_5001]);
-        let hinted = page(PageSize::SIZE_1G, Depth::LeafOnly, Has::Yes);
+        let hinted = page(PageSize::SIZE_1G, Depth::LeafOnly, true);
         assert_eq!(hinted[1], 0x1234_5000 | 1 << 10 | 1 << 8 | 1);
-        assert_eq!(page(PageSize::SIZE_1G, Depth::LeafOnly, Has::No), leaf);
+        assert_eq!(page(PageSize::SIZE_1G, Depth::LeafOnly, false), leaf);
         let run = |num, scale| Run::NumScale { start: at, num, scale };
         let range = invalidate_run(VMID, run(32, 5), small, Depth::AllLevels);
         assert_eq!(range, [0x0000_0012_0051_f02a, 0x1234_5400]);
@@ -361,9 +360,9 @@ mod context_tests {
 
     #[test]
     fn there_and_back() {
-        for tag in [Tag::Asid(Asid::new(0xffff)), Tag::Vmid(Vmid::new(7))] {
-            assert_eq!(Tag::of(tag.context()), Some(tag));
+        for tag in [SmmuTag::Asid(Asid::new(0xffff)), SmmuTag::Vmid(Vmid::new(7))] {
+            assert_eq!(SmmuTag::of(tag.context()), Some(tag));
         }
-        assert_eq!(Tag::of(InvalTag::new(1 << 17)), None);
+        assert_eq!(SmmuTag::of(InvalTag::new(1 << 17)), None);
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! *Context.* Interrupt: the public types here are values.
 
-use super::command::Tag;
+use super::command::SmmuTag;
 use super::features::{Features, TableUpdate};
 use super::queue::{SmmuQueue, granule_code};
 use super::unit::Smmu;
-use crate::chassis::arm::{self, Has};
+use crate::chassis::arm::{self, StageReach};
 use crate::ids::Ids;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
@@ -36,7 +36,7 @@ pub type SecondStage<const G: u32, P> = Over<Armv8Stage2<G>, P>;
 /// Options of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct DomainOptions {
+pub struct SmmuDomainOptions {
     /// Bits of an input address; the most that the unit has if `None`.
     pub input_lg2: Option<u32>,
     /// Dirty state that the hardware keeps.
@@ -49,7 +49,7 @@ pub struct DomainOptions {
     pub quirks: Quirks,
 }
 
-impl Default for DomainOptions {
+impl Default for SmmuDomainOptions {
     fn default() -> Self {
         Self {
             input_lg2: None,
@@ -61,15 +61,14 @@ impl Default for DomainOptions {
     }
 }
 
-/// Widths for granule `2^g`, of a stage with input addresses of at most `widest` bits.
+/// Widths for granule `2^g` of a stage.
 fn config(
     features: &Features,
-    (stage, widest): (Has, u32),
+    stage: StageReach,
     g: u32,
-    options: &DomainOptions,
+    options: &SmmuDomainOptions,
 ) -> Result<Armv8Config, IommuError> {
-    let there = (stage, features.granules, widest);
-    let input_lg2 = arm::input_lg2(there, g, options.input_lg2)?;
+    let input_lg2 = arm::input_lg2(stage, g, options.input_lg2)?;
     let dirty = options.dirty == DirtyTracking::Hardware && features.update != TableUpdate::Dirty;
     let direct = options.split == Some(SplitRule::Direct) && features.split != SplitRule::Direct;
     if dirty || direct {
@@ -96,12 +95,12 @@ impl<P: UnitPlatform> Smmu<P> {
     /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] or [`IommuError::Memory`].
     pub fn first_stage<const G: u32>(
         &self,
-        options: &DomainOptions,
+        options: &SmmuDomainOptions,
     ) -> Result<FirstStage<G, P>, IommuError> {
         let format = self.first_format(options)?;
         let mem = self.shared.machine.mem.clone();
         let tables = || PageTable::new(format, mem);
-        let tag = |id| Tag::Asid(Asid::new(id));
+        let tag = |id| SmmuTag::Asid(Asid::new(id));
         self.domain(tables, &self.shared.asids, tag, options)
     }
 
@@ -115,23 +114,25 @@ impl<P: UnitPlatform> Smmu<P> {
     /// As [`Smmu::first_stage`], but for memory.
     pub fn foreign_first_stage<const G: u32>(
         &self,
-        options: &DomainOptions,
+        options: &SmmuDomainOptions,
         tables: ForeignTables,
     ) -> Result<ForeignFirstStage<G, P>, IommuError> {
         let format = self.first_format(options)?;
         let tables = || Ok(PageTable::foreign(format, tables));
-        let tag = |id| Tag::Asid(Asid::new(id));
+        let tag = |id| SmmuTag::Asid(Asid::new(id));
         self.domain(tables, &self.shared.asids, tag, options)
     }
 
     /// The format of first-stage tables with a granule of `2^G` bytes.
     fn first_format<const G: u32>(
         &self,
-        options: &DomainOptions,
+        options: &SmmuDomainOptions,
     ) -> Result<Armv8Stage1<G>, IommuError> {
         let features = &self.shared.features;
         let widest = if G == 16 { features.input_lg2 } else { 48 };
-        let config = config(features, (features.stage1, widest), G, options)?;
+        let (present, granules) = (features.stage1, features.granules);
+        let stage = StageReach { present, granules, widest_lg2: widest };
+        let config = config(features, stage, G, options)?;
         Armv8Stage1::new(config).map_err(|_| IommuError::Unsupported)
     }
 
@@ -141,15 +142,17 @@ impl<P: UnitPlatform> Smmu<P> {
     /// As [`Smmu::first_stage`].
     pub fn second_stage<const G: u32>(
         &self,
-        options: &DomainOptions,
+        options: &SmmuDomainOptions,
     ) -> Result<SecondStage<G, P>, IommuError> {
         let features = &self.shared.features;
         let widest = arm::second_stage_width(output_lg2(features, G), G);
-        let config = config(features, (features.stage2, widest), G, options)?;
+        let (present, granules) = (features.stage2, features.granules);
+        let stage = StageReach { present, granules, widest_lg2: widest };
+        let config = config(features, stage, G, options)?;
         let format = Armv8Stage2::new(config).map_err(|_| IommuError::Unsupported)?;
         let mem = self.shared.machine.mem.clone();
         let tables = || PageTable::new(format, mem);
-        let tag = |id| Tag::Vmid(Vmid::new(id));
+        let tag = |id| SmmuTag::Vmid(Vmid::new(id));
         self.domain(tables, &self.shared.vmids, tag, options)
     }
 
@@ -158,8 +161,8 @@ impl<P: UnitPlatform> Smmu<P> {
         &self,
         tables: impl FnOnce() -> Result<PageTable<F, T>, OutOfTableMemory>,
         ids: &Ids<P>,
-        tag: impl FnOnce(u16) -> Tag,
-        options: &DomainOptions,
+        tag: impl FnOnce(u16) -> SmmuTag,
+        options: &SmmuDomainOptions,
     ) -> Result<Tables<F, T, P>, IommuError> {
         let shared = &self.shared;
         let id = ids.take().ok_or(IommuError::OutOfContexts)?;
@@ -173,11 +176,8 @@ impl<P: UnitPlatform> Smmu<P> {
 }
 
 /// Cacheability and shareability of walks.
-pub(super) fn walk_attributes(coherent: Has) -> (u64, u64) {
-    match coherent {
-        Has::Yes => (ste::WRITE_BACK, ste::INNER),
-        Has::No => (0, ste::OUTER),
-    }
+pub(super) fn walk_attributes(coherent: bool) -> (u64, u64) {
+    if coherent { (ste::WRITE_BACK, ste::INNER) } else { (0, ste::OUTER) }
 }
 
 /// The descriptor of a first-stage domain.

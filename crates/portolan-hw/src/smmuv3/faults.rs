@@ -15,10 +15,9 @@
 
 use super::command;
 use super::command::Resume;
-use super::machine::Next;
 use super::unit::Smmu;
+use crate::chassis::NextRecord;
 pub use crate::chassis::PageRequestEvent;
-use crate::chassis::arm::Has;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::iopf::{
@@ -142,12 +141,10 @@ impl<P: UnitPlatform> Smmu<P> {
                 return Ok(());
             }
             let stalled = stalled(words, &decode(words));
-            match self.shared.queue.post(&answer(stalled.reply_to(), Response::Invalid))? {
-                Has::Yes => Ok(()),
-                Has::No => Err(IommuError::TimedOut {
-                    awaited: Awaited::QueueRoom,
-                    waited: Nanos::default(),
-                }),
+            if self.shared.queue.post(&answer(stalled.reply_to(), Response::Invalid))? {
+                Ok(())
+            } else {
+                Err(IommuError::TimedOut { awaited: Awaited::QueueRoom, waited: Nanos::default() })
             }
         };
         Ok(self.next_record(end)?.map(|event| match event {
@@ -172,7 +169,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let machine = &*self.shared.machine;
         let next = self.events.lock().next(machine, accept)?;
         let event = match next {
-            Next::Record(words) => {
+            NextRecord::Record(words) => {
                 let fault = decode(&words);
                 match event::STALL.get(&words) {
                     0 => FaultEvent::Fault(fault),
@@ -182,8 +179,8 @@ impl<P: UnitPlatform> Smmu<P> {
                     }
                 }
             }
-            Next::Lost => FaultEvent::Lost,
-            Next::Nothing => {
+            NextRecord::Lost => FaultEvent::Lost,
+            NextRecord::Nothing => {
                 // The caller that serves the unit's lines may know no other call than this one.
                 let errors = self.service_errors()?;
                 if errors.contains(GlobalErrors::SERVICE_FAILURE) {
@@ -278,9 +275,11 @@ impl<P: UnitPlatform> Smmu<P> {
         let requests = self.requests.as_ref().ok_or(IommuError::Unsupported)?;
         let next = requests.lock().next(machine, |_| Ok(()))?;
         match next {
-            Next::Record(words) => Ok(Some(PageRequestEvent::Request(decode_request(&words)))),
-            Next::Lost => Ok(Some(PageRequestEvent::Lost)),
-            Next::Nothing => {
+            NextRecord::Record(words) => {
+                Ok(Some(PageRequestEvent::Request(decode_request(&words))))
+            }
+            NextRecord::Lost => Ok(Some(PageRequestEvent::Lost)),
+            NextRecord::Nothing => {
                 if machine.errors()? & reg::gerror::PRIQ_ABT == 0 {
                     return Ok(None);
                 }

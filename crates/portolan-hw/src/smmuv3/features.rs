@@ -7,7 +7,7 @@
 
 use super::quirks::{Errata, Implementation};
 use crate::chassis::Present;
-use crate::chassis::arm::{self, Has};
+use crate::chassis::arm;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{
     Caching, Capabilities, Granules, LeafOnly, PageForm, RangeForm, Ranges, WriteBuffer,
@@ -42,27 +42,27 @@ pub enum TableUpdate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Stage 1.
-    pub stage1: Has,
+    pub stage1: bool,
     /// Stage 2.
-    pub stage2: Has,
+    pub stage2: bool,
     /// Tables and queues are read through the processors' caches.
-    pub coherent: Has,
+    pub coherent: bool,
     /// Hardware update of entries.
     pub update: TableUpdate,
     /// EL2 contexts, whose translations are invalidated when the unit is taken over.
-    pub hyp: Has,
+    pub hyp: bool,
     /// Address translation service.
-    pub ats: Has,
+    pub ats: bool,
     /// Page requests.
-    pub pri: Has,
+    pub pri: bool,
     /// Messages on completion.
-    pub msi: Has,
+    pub msi: bool,
     /// Two-level context descriptor tables.
-    pub two_level_cd: Has,
+    pub two_level_cd: bool,
     /// Two-level stream tables.
-    pub two_level_streams: Has,
+    pub two_level_streams: bool,
     /// Replacement of the memory types and the shareability of accesses.
-    pub attribute_override: Has,
+    pub attribute_override: bool,
     /// Stalls.
     pub stalls: StallModel,
     /// Bits of an ASID.
@@ -80,7 +80,7 @@ pub struct Features {
     /// Exponent of the largest page-request queue.
     pub page_request_queue_lg2: u32,
     /// Range invalidation and level hints.
-    pub range: Has,
+    pub range: bool,
     /// Way in which blocks may be replaced by tables.
     pub split: SplitRule,
     /// Output address bits.
@@ -117,7 +117,7 @@ impl Features {
     /// The same unit on a board whose firmware says `coherency`, and lets it update no more than `update` in entries.
     #[must_use]
     pub fn on_board(self, coherency: CoherencyOverride, update: Option<TableUpdate>) -> Self {
-        let coherent = Has::coherent(coherency.apply(self.coherent.walker()));
+        let coherent = arm::is_coherent(coherency.apply(arm::walker(self.coherent)));
         let update = update.map_or(self.update, |told| told.min(self.update));
         Self { coherent, update, ..self }
     }
@@ -137,7 +137,7 @@ impl Features {
         };
         let output_lg2 = SIZES[r5::OAS.of(idr5) as usize % SIZES.len()];
         let granules = [r5::GRAN4K, r5::GRAN16K, r5::GRAN64K];
-        let granules = arm::granules(granules.map(|field| Has::of(field.of(idr5))));
+        let granules = arm::granules(granules.map(|field| field.of(idr5) != 0));
         let Some(granules) = granules.filter(|_| r5::VAX.of(idr5) <= 2) else {
             return nonsense(reg::IDR5, idr5);
         };
@@ -146,7 +146,7 @@ impl Features {
         }
         let sixteen =
             |field: portolan_spec::smmuv3::Field| if field.of(idr0) == 0 { 8 } else { 16 };
-        let has = |field: portolan_spec::smmuv3::Field| Has::of(field.of(idr0));
+        let has = |field: portolan_spec::smmuv3::Field| field.of(idr0) != 0;
         Ok(Self {
             stage1: has(r0::S1P),
             stage2: has(r0::S2P),
@@ -163,7 +163,7 @@ impl Features {
             msi: has(r0::MSI),
             two_level_cd: has(r0::CD2L),
             two_level_streams: has(r0::ST_LEVEL),
-            attribute_override: Has::of(r1::ATTR_TYPES_OVR.of(idr1)),
+            attribute_override: r1::ATTR_TYPES_OVR.of(idr1) != 0,
             stalls: match r0::STALL_MODEL.of(idr0) {
                 0 => StallModel::Either,
                 _ => StallModel::Terminate,
@@ -175,7 +175,7 @@ impl Features {
             command_queue_lg2: queue(r1::CMDQS)?,
             event_queue_lg2: queue(r1::EVENTQS)?,
             page_request_queue_lg2: queue(r1::PRIQS)?,
-            range: Has::of(r3::RIL.of(idr3)),
+            range: r3::RIL.of(idr3) != 0,
             split: match r3::BBML.of(idr3) {
                 2 => SplitRule::Direct,
                 _ => SplitRule::BreakBeforeMake,
@@ -219,11 +219,11 @@ impl Features {
             range: match self.range {
                 // The fields hold the multiplier less one in five bits; the exponent's field has
                 // six, of which five are enough for any range that is not better dropped whole.
-                Has::Yes => RangeForm::NumScale { max_num: 32, max_scale: 31 },
-                Has::No => RangeForm::Absent,
+                true => RangeForm::NumScale { max_num: 32, max_scale: 31 },
+                false => RangeForm::Absent,
             },
             leaf_only: LeafOnly::Present,
-            walker: self.coherent.walker(),
+            walker: arm::walker(self.coherent),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         }
@@ -265,15 +265,15 @@ mod tests {
     #[test]
     fn reads_what_is_there() {
         let features = with(0, 0, 0).unwrap();
-        assert_eq!((features.stage1, features.stage2), (Has::Yes, Has::No));
+        assert_eq!((features.stage1, features.stage2), (true, false));
         assert_eq!((features.asid_lg2, features.vmid_lg2), (16, 8));
         assert_eq!((features.stream_lg2, features.pasid_lg2), (16, 0));
         assert_eq!((features.command_queue_lg2, features.event_queue_lg2), (19, 19));
         assert_eq!((features.output_lg2, features.input_lg2), (44, 48));
         assert_eq!(features.granules.bits(), 1 << 12 | 1 << 14 | 1 << 16);
-        assert_eq!((features.range, features.split), (Has::Yes, SplitRule::Direct));
-        assert_eq!((features.coherent, features.msi, features.ats), (Has::Yes, Has::No, Has::No));
-        assert_eq!(features.two_level_streams, Has::Yes);
+        assert_eq!((features.range, features.split), (true, SplitRule::Direct));
+        assert_eq!((features.coherent, features.msi, features.ats), (true, false, false));
+        assert_eq!(features.two_level_streams, true);
         assert_eq!(features.output_code(44), 4);
         assert_eq!(features.output_code(45), 4);
     }

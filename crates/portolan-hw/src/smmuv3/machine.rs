@@ -8,7 +8,8 @@
 //! IHI 0070, sections 3.5.1, 7.2 and 7.4 (overflow). Where the unit does not snoop, the cache line of
 //! a record is dropped before the record is read (`TableMem::invalidate`).
 
-use crate::chassis::arm::Has;
+use crate::chassis::NextRecord;
+use crate::chassis::arm;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::{Block, Present, wait_for};
 use portolan::addr::{PhysAddr, PhysRange};
@@ -19,28 +20,28 @@ use portolan_spec::smmuv3::reg;
 
 /// Base of the driver: registers, memory, time.
 ///
-/// *Context.* Interrupt, but for [`Machine::wait`] and [`Machine::control`], which wait for the
+/// *Context.* Interrupt, but for [`SmmuHardware::wait`] and [`SmmuHardware::control`], which wait for the
 /// unit: atomic.
-pub(super) struct Machine<P: UnitPlatform> {
+pub(super) struct SmmuHardware<P: UnitPlatform> {
     pub registers: P::Registers,
     pub mem: P::Memory,
     pub clock: P,
     /// Longest wait for anything.
     pub limit: Nanos,
     /// Presence of reads of memory through the processors' caches.
-    pub coherent: Has,
+    pub coherent: bool,
     /// Global errors as they were last acknowledged. A leaf: taken under the command queue's lock,
     /// and nothing is taken under it.
     seen: Guarded<P, u32>,
 }
 
-impl<P: UnitPlatform> Machine<P> {
+impl<P: UnitPlatform> SmmuHardware<P> {
     pub fn new(
         registers: P::Registers,
         mem: P::Memory,
         clock: P,
         limit: Nanos,
-        coherent: Has,
+        coherent: bool,
     ) -> Self {
         let seen = Guarded::new(registers.read32(reg::GERRORN));
         Self { registers, mem, clock, limit, coherent, seen }
@@ -101,7 +102,7 @@ impl<P: UnitPlatform> Machine<P> {
 
     /// Table memory, and the way in which the unit reads it.
     pub fn tables(&self) -> (&P::Memory, Walker) {
-        (&self.mem, self.coherent.walker())
+        (&self.mem, arm::walker(self.coherent))
     }
 
     /// Returns the words of an entry.
@@ -129,7 +130,7 @@ impl<P: UnitPlatform> Machine<P> {
 
     /// Writes cache lines back if the unit does not snoop.
     pub fn clean(&self, at: PhysAddr, bytes: u64) {
-        if self.coherent == Has::No {
+        if !self.coherent {
             if let Some(bytes) = PhysRange::from_len(at, bytes) {
                 self.mem.clean(bytes);
             }
@@ -140,7 +141,7 @@ impl<P: UnitPlatform> Machine<P> {
     pub fn will_read(&self, block: Block, word: usize, words: usize) {
         let address = block.at.checked_add(word as u64 * 8);
         let bytes = address.and_then(|at| PhysRange::from_len(at, words as u64 * 8));
-        if let (Has::No, Some(bytes)) = (self.coherent, bytes) {
+        if let (false, Some(bytes)) = (self.coherent, bytes) {
             self.mem.invalidate(bytes);
         }
     }
@@ -148,28 +149,17 @@ impl<P: UnitPlatform> Machine<P> {
     /// Makes earlier stores visible to the unit before all later stores and writes.
     pub fn barrier(&self) {
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
-        if self.coherent == Has::No {
+        if !self.coherent {
             self.mem.clean_barrier();
         }
     }
-}
-
-/// Next record of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Nothing.
-    Nothing,
-    /// A record; words beyond its size are zero.
-    Record([u64; 4]),
-    /// Records were lost after those before.
-    Lost,
 }
 
 /// The queue.
 ///
 /// *Context.* Interrupt: it waits for nothing and takes no heap memory.
 #[derive(Debug)]
-pub(super) struct Records {
+pub(super) struct SmmuRecordQueue {
     block: Block,
     lg2: u32,
     record_lg2: u32,
@@ -179,10 +169,10 @@ pub(super) struct Records {
     at: u32,
 }
 
-impl Records {
+impl SmmuRecordQueue {
     /// Room for `2^lg2` records of `2^record_lg2` bytes; `produced` and `consumed` are registers.
     pub fn new<P: UnitPlatform>(
-        machine: &Machine<P>,
+        machine: &SmmuHardware<P>,
         lg2: u32,
         record_lg2: u32,
         produced: usize,
@@ -193,7 +183,7 @@ impl Records {
     }
 
     /// Gives the unit the queue by register `base`; the queue must be disabled.
-    pub fn install<P: UnitPlatform>(&mut self, machine: &Machine<P>, base: usize) {
+    pub fn install<P: UnitPlatform>(&mut self, machine: &SmmuHardware<P>, base: usize) {
         self.at = 0;
         let value = reg::BASE_ALLOCATE.at(1) | self.block.at.get() | u64::from(self.lg2);
         machine.registers.write64(base, value);
@@ -205,9 +195,9 @@ impl Records {
     /// queue's lock and may take the command queue's, never the other way round.
     pub fn next<P: UnitPlatform>(
         &mut self,
-        machine: &Machine<P>,
+        machine: &SmmuHardware<P>,
         accept: impl FnOnce(&[u64; 4]) -> Result<(), IommuError>,
-    ) -> Result<Next, IommuError> {
+    ) -> Result<NextRecord<4>, IommuError> {
         let produced = machine.read(self.produced)?;
         let mask = (2u32 << self.lg2) - 1;
         let there = produced.wrapping_sub(self.at) & mask;
@@ -217,23 +207,22 @@ impl Records {
         }
         if there == 0 {
             if (produced ^ self.at) & reg::OVERFLOW == 0 {
-                return Ok(Next::Nothing);
+                return Ok(NextRecord::Nothing);
             }
             self.at ^= reg::OVERFLOW;
             machine.registers.write32(self.consumed, self.at);
-            return Ok(Next::Lost);
+            return Ok(NextRecord::Lost);
         }
         let words = 1usize << (self.record_lg2 - 3);
         let slot = (self.at & (mask >> 1)) as usize * words;
         machine.will_read(self.block, slot, words);
-        let record = core::array::from_fn(|word| match word < words {
-            true => machine.load(self.block, slot + word),
-            false => 0,
+        let record = core::array::from_fn(|word| {
+            if word < words { machine.load(self.block, slot + word) } else { 0 }
         });
         accept(&record)?;
         self.at = (self.at.wrapping_add(1) & mask) | self.at & reg::OVERFLOW;
         machine.registers.write32(self.consumed, self.at);
-        Ok(Next::Record(record))
+        Ok(NextRecord::Record(record))
     }
 
     /// The memory of the queue, to be given back when the unit is disabled.

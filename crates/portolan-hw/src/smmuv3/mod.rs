@@ -31,11 +31,11 @@ mod tests;
 mod unit;
 
 pub use crate::at_work::AtWork;
-pub use crate::chassis::arm::Has;
+pub use crate::chassis::arm::WhenDisabled;
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
-pub use command::Tag;
+pub use command::SmmuTag;
 pub use command::{CommandCounts, CommandKind};
-pub use domain::{DomainOptions, FirstStage, ForeignFirstStage, SecondStage};
+pub use domain::{FirstStage, ForeignFirstStage, SecondStage, SmmuDomainOptions};
 pub use faults::PageRequestEvent;
 pub use faults::{GlobalErrors, StallOrFault};
 pub use features::{Features, StallModel, TableUpdate};
@@ -46,4 +46,4 @@ pub use tables::Blocking;
 pub(crate) use tables::CONTEXT;
 #[cfg(test)]
 pub(crate) use tables::STREAM;
-pub use unit::{Config, RegisterPages, Smmu, Want, WhenDisabled};
+pub use unit::{Config, RegisterPages, Smmu, Want};

@@ -12,13 +12,12 @@
 //! IHI 0070, sections 3.21 (configuration and invalidation order), 5.2 and 5.4.
 
 use super::command;
-use super::command::Tag;
+use super::command::SmmuTag;
 use super::features::{Features, StallModel};
 use super::tables::STREAM;
-use super::tables::{Attachment, Stream, To};
+use super::tables::{AttachedStage, Attachment, Stream};
 use super::tables::{CONTEXT, ContextTable};
 use super::unit::Smmu;
-use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Words as Entry};
 use crate::chassis::sets::Atc;
 use arrayvec::ArrayVec;
@@ -29,7 +28,7 @@ use portolan_spec::smmuv3::command::Words;
 use portolan_spec::smmuv3::{cd, ste};
 
 /// Destination of a stream.
-pub(super) struct Target {
+pub(super) struct StreamTarget {
     /// Its entry, but for the descriptors.
     pub entry: ste::Ste,
     /// Its descriptor, for a first stage of ours.
@@ -38,7 +37,7 @@ pub(super) struct Target {
 }
 
 /// Forgetting a stream: its entry and, if it had any, its descriptors.
-type Forget = ArrayVec<Words, 2>;
+type StreamCommands = ArrayVec<Words, 2>;
 
 impl<P: UnitPlatform> Smmu<P> {
     /// Works on a stream on which no other caller works meanwhile.
@@ -55,16 +54,16 @@ impl<P: UnitPlatform> Smmu<P> {
     }
 
     /// Moves a stream.
-    pub(super) fn switch(&self, id: StreamId, target: Target) -> Result<(), AttachError> {
+    pub(super) fn switch(&self, id: StreamId, target: StreamTarget) -> Result<(), AttachError> {
         self.with_stream(id, |stream, place| {
-            let Target { mut entry, descriptor, attachment } = target;
+            let StreamTarget { mut entry, descriptor, attachment } = target;
             let second = ste::CONFIG.get(&entry) & 0b10 != 0;
             if second && stream.has_substreams() {
                 return Err(AttachError::Mismatch);
             }
             self.prepare_contexts(stream, descriptor.is_some())?;
             self.point(stream, &mut entry, descriptor.is_some());
-            if stream.ats == Has::Yes && ste::CONFIG.get(&entry) == ste::config::BYPASS {
+            if stream.ats && ste::CONFIG.get(&entry) == ste::config::BYPASS {
                 // Such an entry refuses translation requests.
                 return Err(AttachError::Mismatch);
             }
@@ -89,7 +88,7 @@ impl<P: UnitPlatform> Smmu<P> {
         descriptor: Option<&cd::Cd>,
     ) -> Result<(), IommuError> {
         let forget = || self.shared.run([command::invalidate_device(id, None, None)]);
-        let ask = stream.ats == Has::Yes && stream.filled == Has::Yes;
+        let ask = stream.ats && stream.filled;
         let ends = ste::EATS.get(entry) == 0;
         let before = if ask && ends { forget() } else { Ok(()) };
         self.write_main(id, stream, place, entry, descriptor)?;
@@ -97,7 +96,7 @@ impl<P: UnitPlatform> Smmu<P> {
         if ask {
             forget()?;
         }
-        stream.filled = if ends { Has::No } else { Has::Yes };
+        stream.filled = !ends;
         Ok(())
     }
 
@@ -123,12 +122,10 @@ impl<P: UnitPlatform> Smmu<P> {
     /// Completes an entry for a stream with descriptors of ours, as far as it uses them.
     pub(super) fn point(&self, stream: &Stream, entry: &mut ste::Ste, own: bool) {
         use ste::{config, s1dss};
-        if stream.ats == Has::Yes && ste::CONFIG.get(entry) & 0b11 != 0 {
+        if stream.ats && ste::CONFIG.get(entry) & 0b11 != 0 {
             ste::EATS.set(entry, ste::eats::FULL);
         }
-        if stream.stalls == Has::Yes
-            && ste::CONFIG.get(entry) & ste::config::STAGE2 == ste::config::STAGE2
-        {
+        if stream.stalls && ste::CONFIG.get(entry) & ste::config::STAGE2 == ste::config::STAGE2 {
             ste::S2S.set(entry, 1);
             // A guest's own faults may wait as well, if its descriptor says so.
             ste::S1STALLD.set(entry, 0);
@@ -138,9 +135,8 @@ impl<P: UnitPlatform> Smmu<P> {
         };
         // With ATS a stream is passed through by an entry with substreams, which answers translation
         // requests with the addresses themselves (13.6.4).
-        let identity = stream.ats == Has::Yes
-            && ste::CONFIG.get(entry) == config::BYPASS
-            && contexts.lg2() != 0;
+        let identity =
+            stream.ats && ste::CONFIG.get(entry) == config::BYPASS && contexts.lg2() != 0;
         if !own && !stream.has_substreams() && !identity {
             return;
         }
@@ -151,10 +147,10 @@ impl<P: UnitPlatform> Smmu<P> {
         };
         first_stage_entry(entry, &self.shared.features);
         let may_stall = self.shared.features.stalls == StallModel::Either;
-        if may_stall && stream.stalls == Has::No {
+        if may_stall && !stream.stalls {
             ste::S1STALLD.set(entry, 1);
         }
-        if stream.ats == Has::Yes {
+        if stream.ats {
             ste::EATS.set(entry, ste::eats::FULL);
         }
         contexts.describe(entry);
@@ -189,7 +185,7 @@ impl<P: UnitPlatform> Smmu<P> {
             _ => {}
         }
         let old = machine.read_entry(place);
-        let mut forget = Forget::new();
+        let mut forget = StreamCommands::new();
         forget.push(command::config_stream(id));
         let first = ste::V.get(&old) != 0 && ste::CONFIG.get(&old) & 0b101 == ste::config::STAGE1;
         if first {
@@ -237,10 +233,10 @@ impl<P: UnitPlatform> Smmu<P> {
         pasid: Option<Pasid>,
         new: Option<&Attachment>,
     ) {
-        let Some(To { tag, nested }) = new.map(|new| new.to) else {
+        let Some(AttachedStage { tag, nested }) = new.map(|new| new.to) else {
             return;
         };
-        if stream.ats == Has::Yes {
+        if stream.ats {
             self.shared.atcs.add(tag, Atc { stream: id, pasid });
         }
         if nested {
@@ -250,7 +246,7 @@ impl<P: UnitPlatform> Smmu<P> {
 
     /// Once nothing of the stream reaches `old`, which is let go.
     pub(super) fn discharge(&self, id: StreamId, (pasid, old): (Option<Pasid>, Attachment)) {
-        let To { tag, nested } = old.to;
+        let AttachedStage { tag, nested } = old.to;
         self.shared.atcs.remove(tag, Atc { stream: id, pasid });
         if nested {
             self.shared.nested.remove(tag, id);
@@ -265,7 +261,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let settled = stream.attachments.settle_all(|| {
             let forget = [command::config_stream(id), command::config_contexts(id)];
             self.shared.run(forget)?;
-            if ats == Has::Yes {
+            if ats {
                 let forget = command::invalidate_device(id, None, None);
                 self.shared.run([forget])?;
             }
@@ -316,7 +312,7 @@ impl<P: UnitPlatform> Smmu<P> {
 /// Has the stream's accesses keep the shareability that they come with. Where the unit cannot replace it,
 /// it does so by itself, and the field is reserved (IHI 0070, 5.2, SHCFG).
 pub(super) fn keep_shareability(entry: &mut ste::Ste, features: &Features) {
-    if features.attribute_override == Has::Yes {
+    if features.attribute_override {
         ste::SHCFG.set(entry, ste::SHARE_INCOMING);
     }
 }
@@ -346,7 +342,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let index = pasid.get();
         self.with_stream(id, |stream, place| {
             let main = stream.main().map(|to| to.tag);
-            let second = matches!(main, Some(Tag::Vmid(_)));
+            let second = matches!(main, Some(SmmuTag::Vmid(_)));
             let contexts = stream.contexts.as_mut().filter(|c| c.lg2() != 0 && !second);
             let contexts = contexts.ok_or(AttachError::Mismatch)?;
             if index == 0 || u64::from(index) >> contexts.lg2() != 0 {
@@ -373,10 +369,10 @@ impl<P: UnitPlatform> Smmu<P> {
     ) -> Result<(), IommuError> {
         self.write_context(id, pasid.get(), at, descriptor)?;
         self.look_at_contexts(id, stream, place)?;
-        if stream.ats == Has::No {
+        if !stream.ats {
             return Ok(());
         }
-        stream.filled = Has::Yes;
+        stream.filled = true;
         match stream.attachments.attachment(Some(pasid)) {
             Some(_) => self.shared.run([command::invalidate_device(id, Some(pasid), None)]),
             None => Ok(()),
@@ -403,7 +399,7 @@ impl<P: UnitPlatform> Smmu<P> {
             contexts.describe(&mut entry);
         }
         ste::S1DSS.set(&mut entry, without);
-        if stream.ats == Has::Yes {
+        if stream.ats {
             ste::EATS.set(&mut entry, ste::eats::FULL);
         }
         let forget = [command::config_stream(id)];

@@ -3,7 +3,7 @@
 //! The command queue: SMMUv3's interface to the ring ([`crate::chassis::ring`]).
 //!
 //! IHI 0070, sections 3.5 (queues), 4.8 (CMD_SYNC) and 7.1 (command queue errors). A sync is seen
-//! by the consumer index, or by the message that it writes to memory. The lock of `Machine`'s error
+//! by the consumer index, or by the message that it writes to memory. The lock of `SmmuHardware`'s error
 //! bits, a leaf, is taken under the ring's.
 //!
 //! Parts that a unit and its domains share: the queue, the identifiers, and the devices that have
@@ -19,13 +19,12 @@
 mod tests;
 
 use super::command;
-use super::command::Tag;
+use super::command::SmmuTag;
 use super::command::{CommandCounts, Counters};
 use super::features::Features;
-use super::machine::Machine;
-use crate::chassis::arm::Has;
+use super::machine::SmmuHardware;
 use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
-use crate::chassis::{Published, Ring, Shape, Stop, Submitters, Unit};
+use crate::chassis::{Published, Ring, RingShape, Stop, Submitters, Unit};
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
@@ -47,7 +46,7 @@ const STOPPED: u64 = 2;
 /// *Context.* Interrupt, but for [`CommandQueue::run`], which waits for the unit (atomic), and
 /// [`CommandQueue::new`], which takes heap memory (task).
 pub(super) struct CommandQueue<P: UnitPlatform> {
-    machine: Arc<Machine<P>>,
+    machine: Arc<SmmuHardware<P>>,
     ring: Ring<P>,
     state: Published,
     counters: Counters,
@@ -57,13 +56,13 @@ impl<P: UnitPlatform> CommandQueue<P> {
     /// A queue of `2^lg2` commands, with a sync at least after every `most_unsynced`; syncs write
     /// messages if `messages` says so.
     pub fn new(
-        machine: Arc<Machine<P>>,
+        machine: Arc<SmmuHardware<P>>,
         lg2: u32,
         most_unsynced: u64,
-        messages: Has,
+        messages: bool,
     ) -> Result<Self, IommuError> {
-        let shape = Shape { lg2_slots: lg2, lg2_bytes: layout::LG2_BYTES };
-        let messages = messages.yes().then_some(());
+        let shape = RingShape { lg2_slots: lg2, lg2_bytes: layout::LG2_BYTES };
+        let messages = messages;
         Ok(Self {
             ring: Ring::new(&machine.mem, shape, most_unsynced, messages)?,
             machine,
@@ -131,14 +130,11 @@ impl<P: UnitPlatform> CommandQueue<P> {
 
     /// Writes one command if there is room for it at once, and tells if there was; it waits for
     /// nothing. Only for commands that need no sync (4.6: answers to stalls and page requests).
-    pub fn post(&self, words: &Words) -> Result<Has, IommuError> {
+    pub fn post(&self, words: &Words) -> Result<bool, IommuError> {
         if self.state.get() == OFF {
-            return Ok(Has::Yes);
+            return Ok(true);
         }
-        match self.ring.post(self, words)? {
-            true => Ok(Has::Yes),
-            false => Ok(Has::No),
-        }
+        self.ring.post(self, words)
     }
 }
 
@@ -190,11 +186,11 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
         Ok(self.machine.read(reg::CMDQ_CONS)?.into())
     }
 
-    fn index(head: u64, shape: Shape) -> u64 {
+    fn index(head: u64, shape: RingShape) -> u64 {
         head & ((2 << shape.lg2_slots) - 1)
     }
 
-    fn set_tail(&self, index: u64, _: Shape) {
+    fn set_tail(&self, index: u64, _: RingShape) {
         self.machine.registers.write32(reg::CMDQ_PROD, index as u32);
     }
 
@@ -221,7 +217,7 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
         error::ATC_INV_SYNC
     }
 
-    fn resume(&self, _: Stop, _: Shape, _: u64, _: u64) -> Result<(), IommuError> {
+    fn resume(&self, _: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {
         self.machine.acknowledge(reg::gerror::CMDQ)
     }
 }
@@ -237,26 +233,26 @@ impl<P: UnitPlatform> Drop for CommandQueue<P> {
 
 /// Parts that a unit and its domains share.
 ///
-/// *Context.* Atomic: [`Shared::run`] waits for the unit. Functions that make and count wait for
+/// *Context.* Atomic: [`SmmuShared::run`] waits for the unit. Functions that make and count wait for
 /// nothing.
-pub(super) struct Shared<P: UnitPlatform> {
-    pub machine: Arc<Machine<P>>,
+pub(super) struct SmmuShared<P: UnitPlatform> {
+    pub machine: Arc<SmmuHardware<P>>,
     pub queue: CommandQueue<P>,
     pub features: Features,
     pub asids: Ids<P>,
     pub vmids: Ids<P>,
     /// Devices with translations of their own.
-    pub atcs: Sets<P, Tag, Atc>,
+    pub atcs: Sets<P, SmmuTag, Atc>,
     /// Streams with first stages of a guest's over one of our second stages.
-    pub nested: Sets<P, Tag, StreamId>,
+    pub nested: Sets<P, SmmuTag, StreamId>,
     pub submitters: Submitters<P>,
 }
 
-crate::chassis::handle!(SmmuQueue of Shared, AtomicU64);
+crate::chassis::handle!(SmmuQueue of SmmuShared, AtomicU64);
 
-impl<P: UnitPlatform> Shared<P> {
+impl<P: UnitPlatform> SmmuShared<P> {
     pub fn new(
-        machine: Arc<Machine<P>>,
+        machine: Arc<SmmuHardware<P>>,
         queue: CommandQueue<P>,
         features: Features,
         combining: Option<CombineOptions>,
@@ -276,7 +272,7 @@ impl<P: UnitPlatform> Shared<P> {
     }
 }
 
-impl<P: UnitPlatform> Shared<P> {
+impl<P: UnitPlatform> SmmuShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.machine.clock
@@ -292,7 +288,7 @@ impl<P: UnitPlatform> Shared<P> {
     }
 
     /// Has devices that use `tag` forget `range`, or everything.
-    fn invalidate_atcs(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), IommuError> {
+    fn invalidate_atcs(&self, tag: SmmuTag, range: Option<IovaRange>) -> Result<(), IommuError> {
         let mut atcs = self.atcs.members(tag).peekable();
         if atcs.peek().is_none() {
             return Ok(());
@@ -309,7 +305,7 @@ impl<P: UnitPlatform> Shared<P> {
 
 /// End of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum SmmuRoundEnd {
     NotYet,
     /// With a sync.
     Sync,
@@ -320,16 +316,16 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, P: UnitPlatform> {
-    shared: &'a Shared<P>,
+struct SmmuRound<'a, P: UnitPlatform> {
+    shared: &'a SmmuShared<P>,
     steps: &'a mut dyn Iterator<Item = Step>,
     /// A command for the next round.
     held: Option<Command>,
-    touched: Touched<Tag>,
-    ended: Ended,
+    touched: Touched<SmmuTag>,
+    ended: SmmuRoundEnd,
 }
 
-impl<P: UnitPlatform> Round<'_, P> {
+impl<P: UnitPlatform> SmmuRound<'_, P> {
     /// Tells if the context of `command` can be noted.
     fn has_room(&self, command: Command) -> bool {
         let context = match command {
@@ -338,26 +334,26 @@ impl<P: UnitPlatform> Round<'_, P> {
             | Command::Context { context } => context,
             Command::Global | Command::Configuration { .. } => return true,
         };
-        Tag::of(context).is_none_or(|tag| self.touched.has_room(tag))
+        SmmuTag::of(context).is_none_or(|tag| self.touched.has_room(tag))
     }
 
     fn command(&mut self, command: Command) -> Option<Words> {
         let ranged = self.shared.features.range;
         Some(match command {
             Command::Page { context, iova, size, depth } => {
-                let tag = Tag::of(context)?;
+                let tag = SmmuTag::of(context)?;
                 self.touched.touch(tag, Some(IovaRange::page(iova, size)));
                 command::invalidate_page(tag, iova, size, depth, ranged)
             }
             Command::Range { context, run, granule, depth } => {
                 // A granule that has no code, or a unit without ranges.
-                let known = [12, 14, 16].contains(&granule.lg2()) && ranged == Has::Yes;
-                let tag = Tag::of(context).filter(|_| known)?;
+                let known = [12, 14, 16].contains(&granule.lg2()) && ranged;
+                let tag = SmmuTag::of(context).filter(|_| known)?;
                 self.touched.touch(tag, Some(run.range(granule)));
                 command::invalidate_run(tag, run, granule, depth)
             }
             Command::Context { context } => {
-                let tag = Tag::of(context)?;
+                let tag = SmmuTag::of(context)?;
                 self.touched.touch(tag, None);
                 command::invalidate_tag(tag)
             }
@@ -371,7 +367,7 @@ impl<P: UnitPlatform> Round<'_, P> {
     /// after the first stages' own invalidation has passed.
     fn combined(&self) -> ArrayVec<Words, TOUCHED> {
         let both = self.touched.iter().filter_map(|touched| match touched {
-            (tag @ Tag::Vmid(vmid), Some(_))
+            (tag @ SmmuTag::Vmid(vmid), Some(_))
                 if self.shared.nested.members(tag).next().is_some() =>
             {
                 Some(command::invalidate_first_stages(vmid.get()))
@@ -382,46 +378,46 @@ impl<P: UnitPlatform> Round<'_, P> {
     }
 }
 
-impl<P: UnitPlatform> Iterator for Round<'_, P> {
+impl<P: UnitPlatform> Iterator for SmmuRound<'_, P> {
     type Item = Words;
 
     fn next(&mut self) -> Option<Words> {
-        while self.ended == Ended::NotYet {
+        while self.ended == SmmuRoundEnd::NotYet {
             let held = self.held.take().map(Step::Invalidate);
             match held.or_else(|| self.steps.next()) {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(command)) if !self.has_room(command) => {
                     self.held = Some(command);
-                    self.ended = Ended::Sync;
+                    self.ended = SmmuRoundEnd::Sync;
                 }
                 Some(Step::Invalidate(command)) => match self.command(command) {
                     Some(words) => return Some(words),
-                    None => self.ended = Ended::Bad,
+                    None => self.ended = SmmuRoundEnd::Bad,
                 },
-                Some(Step::Sync) => self.ended = Ended::Sync,
-                None => self.ended = Ended::Exhausted,
+                Some(Step::Sync) => self.ended = SmmuRoundEnd::Sync,
+                None => self.ended = SmmuRoundEnd::Exhausted,
             }
         }
         None
     }
 }
 
-impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
+impl<P: UnitPlatform> InvalidationQueue for SmmuShared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let mut held = None;
         loop {
-            let mut round = Round {
+            let mut round = SmmuRound {
                 shared: self,
                 steps: &mut *steps,
                 held,
                 touched: Touched::new(),
-                ended: Ended::NotYet,
+                ended: SmmuRoundEnd::NotYet,
             };
             let first = round.next();
-            if first.is_none() && round.ended == Ended::Exhausted {
+            if first.is_none() && round.ended == SmmuRoundEnd::Exhausted {
                 return Ok(());
             }
             self.queue.run(first.into_iter().chain(&mut round).fuse())?;
@@ -435,9 +431,9 @@ impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
                 self.invalidate_atcs(tag, range)?;
             }
             match ended {
-                Ended::Bad => return Err(IommuError::Unsupported),
-                Ended::Exhausted => return Ok(()),
-                Ended::Sync | Ended::NotYet => {}
+                SmmuRoundEnd::Bad => return Err(IommuError::Unsupported),
+                SmmuRoundEnd::Exhausted => return Ok(()),
+                SmmuRoundEnd::Sync | SmmuRoundEnd::NotYet => {}
             }
         }
     }
@@ -445,11 +441,11 @@ impl<P: UnitPlatform> InvalidationQueue for Shared<P> {
 
 impl<P: UnitPlatform> TagPool for SmmuQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
-        let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
+        let tag = SmmuTag::of(context).ok_or(IommuError::Unsupported)?;
         self.0.queue.run(once(command::invalidate_tag(tag)))?;
         match tag {
-            Tag::Asid(asid) => self.0.asids.give_back(asid.get().into()),
-            Tag::Vmid(vmid) => self.0.vmids.give_back(vmid.get().into()),
+            SmmuTag::Asid(asid) => self.0.asids.give_back(asid.get().into()),
+            SmmuTag::Vmid(vmid) => self.0.vmids.give_back(vmid.get().into()),
         }
         Ok(())
     }

@@ -15,10 +15,9 @@
 //!
 //! IHI 0070, sections 3.3 (stream table) and 3.9 (ATS).
 
-use super::command::Tag;
+use super::command::SmmuTag;
 use super::features::Features;
-use super::machine::Machine;
-use crate::chassis::arm::Has;
+use super::machine::SmmuHardware;
 use crate::chassis::entry::{At, Kind, Live};
 use crate::chassis::turn::Turn;
 use crate::chassis::{Block, Present as _, Sorted, book, with_room};
@@ -72,13 +71,13 @@ pub(super) struct ContextTable {
 impl ContextTable {
     /// Room for `2^lg2` substreams.
     pub fn new<P: UnitPlatform>(
-        machine: &Machine<P>,
+        machine: &SmmuHardware<P>,
         lg2: u32,
-        two_level: Has,
+        two_level: bool,
     ) -> Result<Self, IommuError> {
         let (bytes, form) = if lg2 == 0 {
             (12, Form::Single { current: 0 })
-        } else if lg2 > cd::level1::SPLIT && two_level == Has::Yes {
+        } else if lg2 > cd::level1::SPLIT && two_level {
             let second = BTreeMap::new();
             (lg2 - cd::level1::SPLIT + 3, Form::TwoLevel { second })
         } else {
@@ -110,7 +109,7 @@ impl ContextTable {
 
     /// Writes `descriptor` where the unit does not look, and makes that the place that
     /// [`ContextTable::describe`] points at. For a single descriptor only.
-    pub fn flip<P: UnitPlatform>(&mut self, machine: &Machine<P>, descriptor: &cd::Cd) {
+    pub fn flip<P: UnitPlatform>(&mut self, machine: &SmmuHardware<P>, descriptor: &cd::Cd) {
         if let Form::Single { current } = &mut self.form {
             *current ^= 1;
             let first = *current * cd::WORDS;
@@ -122,7 +121,7 @@ impl ContextTable {
     /// Place of the descriptor of `pasid`; its table is made if it is not there.
     pub fn place<P: UnitPlatform>(
         &mut self,
-        machine: &Machine<P>,
+        machine: &SmmuHardware<P>,
         pasid: u32,
     ) -> Result<At, IommuError> {
         if u64::from(pasid) >> self.lg2 != 0 {
@@ -149,7 +148,7 @@ impl ContextTable {
     }
 
     /// Gives the memory back. The unit must not look at it any more.
-    pub fn release<P: UnitPlatform>(self, machine: &Machine<P>) {
+    pub fn release<P: UnitPlatform>(self, machine: &SmmuHardware<P>) {
         if let Form::TwoLevel { second } = self.form {
             for (_, block) in second {
                 machine.free(block);
@@ -233,12 +232,12 @@ pub(super) struct StreamTable<P: UnitPlatform> {
 impl<P: UnitPlatform> StreamTable<P> {
     /// A table of `2^lg2` streams, all blocked.
     pub fn new(
-        machine: &Machine<P>,
+        machine: &SmmuHardware<P>,
         features: &Features,
         lg2: u32,
         blocking: Blocking,
     ) -> Result<Self, IommuError> {
-        let two_level = features.two_level_streams == Has::Yes && lg2 > SPLIT;
+        let two_level = features.two_level_streams && lg2 > SPLIT;
         let base = if two_level {
             machine.alloc(lg2 - SPLIT + 3)?
         } else {
@@ -251,7 +250,7 @@ impl<P: UnitPlatform> StreamTable<P> {
         Ok(table)
     }
 
-    fn block_all(&self, machine: &Machine<P>, block: Block) {
+    fn block_all(&self, machine: &SmmuHardware<P>, block: Block) {
         let entry = self.blocking.entry();
         if entry[0] == 0 {
             return;
@@ -266,7 +265,7 @@ impl<P: UnitPlatform> StreamTable<P> {
     ///
     /// # Errors
     /// [`IommuError::Nonsense`] if the unit does not hold it.
-    pub fn install(&self, machine: &Machine<P>) -> Result<(), IommuError> {
+    pub fn install(&self, machine: &SmmuHardware<P>) -> Result<(), IommuError> {
         let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
         if self.second.is_some() {
             config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
@@ -286,7 +285,7 @@ impl<P: UnitPlatform> StreamTable<P> {
 
     /// Place of the entry of `stream`. Its table is made if it is not there; until the stream's
     /// cached configuration is invalidated the unit need not see it.
-    pub fn place(&self, machine: &Machine<P>, stream: StreamId) -> Result<At, AttachError> {
+    pub fn place(&self, machine: &SmmuHardware<P>, stream: StreamId) -> Result<At, AttachError> {
         let index = stream.get();
         if u64::from(index) >> self.lg2 != 0 {
             return Err(AttachError::NoSuchStream { stream });
@@ -308,7 +307,7 @@ impl<P: UnitPlatform> StreamTable<P> {
     /// Makes the second-level table of `upper`, unless another CPU is faster.
     fn add_second(
         &self,
-        machine: &Machine<P>,
+        machine: &SmmuHardware<P>,
         second: &Second<P>,
         upper: u32,
     ) -> Result<Block, IommuError> {
@@ -329,7 +328,7 @@ impl<P: UnitPlatform> StreamTable<P> {
     }
 
     /// Gives the memory back. The unit must be disabled.
-    pub fn release(&self, machine: &Machine<P>) {
+    pub fn release(&self, machine: &SmmuHardware<P>) {
         if let Some(second) = &self.second {
             let blocks = core::mem::take(second.lock().list());
             for (_, block) in blocks {
@@ -342,13 +341,13 @@ impl<P: UnitPlatform> StreamTable<P> {
 
 /// Attachment of a stream, or of one of its substreams.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct To {
-    pub tag: Tag,
+pub(super) struct AttachedStage {
+    pub tag: SmmuTag,
     /// Set if a guest's first stage lies on top.
     pub nested: bool,
 }
 
-pub(super) type Attachment = book::Attachment<To>;
+pub(super) type Attachment = book::Attachment<AttachedStage>;
 
 /// One stream.
 ///
@@ -360,13 +359,13 @@ pub(super) struct Stream {
     pub pasid_lg2: u32,
     /// Of its substreams, and of accesses without one. The unsettled attachment of any has entries
     /// and descriptors that are no longer in memory.
-    pub attachments: book::Streams<Option<Pasid>, To, ()>,
+    pub attachments: book::Streams<Option<Pasid>, AttachedStage, ()>,
     /// Permission for the device to get translations.
-    pub ats: Has,
+    pub ats: bool,
     /// Set if it may have some that it was not asked to forget since.
-    pub filled: Has,
+    pub filled: bool,
     /// Set if faulting accesses wait.
-    pub stalls: Has,
+    pub stalls: bool,
     /// Descriptors that the unit may still look at.
     pub(super) stale_contexts: Vec<ContextTable>,
 }
@@ -378,7 +377,7 @@ impl Stream {
     }
 
     /// Attachment of accesses without a substream.
-    pub fn main(&self) -> Option<To> {
+    pub fn main(&self) -> Option<AttachedStage> {
         self.attachments.attachment(None).map(|main| main.to)
     }
 
@@ -388,7 +387,7 @@ impl Stream {
     }
 
     /// Gives back its descriptors.
-    pub fn release<P: UnitPlatform>(self, machine: &Machine<P>) {
+    pub fn release<P: UnitPlatform>(self, machine: &SmmuHardware<P>) {
         for contexts in self.contexts.into_iter().chain(self.stale_contexts) {
             contexts.release(machine);
         }
@@ -397,7 +396,7 @@ impl Stream {
     /// A descriptor as this stream uses it: an invalid one stays as it is.
     pub(super) fn stalling(&self, descriptor: &cd::Cd) -> cd::Cd {
         let mut descriptor = *descriptor;
-        if self.stalls == Has::Yes && cd::V.get(&descriptor) != 0 {
+        if self.stalls && cd::V.get(&descriptor) != 0 {
             cd::S.set(&mut descriptor, 1);
         }
         descriptor
@@ -407,15 +406,15 @@ impl Stream {
 /// All streams that were ever named.
 ///
 /// *Context.* Task: the list takes and frees heap memory.
-pub(super) struct Streams<P: UnitPlatform>(Guarded<P, Sorted<StreamId, Arc<Turn<P, Stream>>>>);
+pub(super) struct NamedStreams<P: UnitPlatform>(Guarded<P, Sorted<StreamId, Arc<Turn<P, Stream>>>>);
 
-impl<P: UnitPlatform> Default for Streams<P> {
+impl<P: UnitPlatform> Default for NamedStreams<P> {
     fn default() -> Self {
         Self(Guarded::default())
     }
 }
 
-impl<P: UnitPlatform> Streams<P> {
+impl<P: UnitPlatform> NamedStreams<P> {
     /// The stream `id`. Memory is needed only for one that was never named.
     pub(super) fn of(&self, id: StreamId) -> Arc<Turn<P, Stream>> {
         let named = self.0.lock().get(id).cloned();
@@ -433,7 +432,7 @@ impl<P: UnitPlatform> Streams<P> {
     }
 
     /// Gives back the memory of the streams. The unit must be disabled.
-    pub fn release(&self, machine: &Machine<P>) {
+    pub fn release(&self, machine: &SmmuHardware<P>) {
         let all = core::mem::take(self.0.lock().list());
         for (_, stream) in all {
             if let Some(mut stream) = stream.try_with(core::mem::take) {

@@ -35,7 +35,7 @@ type First = FirstStage<12, SmmuMachine>;
 type Second = SecondStage<12, SmmuMachine>;
 
 const STREAM: StreamId = StreamId::new(0x1234);
-const OPTIONS: fn() -> DomainOptions = DomainOptions::default;
+const OPTIONS: fn() -> SmmuDomainOptions = SmmuDomainOptions::default;
 
 crate::chassis::tests::hostile::on_a_hostile_machine! { portolan_chips::smmuv3::SmmuMachine }
 

@@ -5,22 +5,22 @@
 
 use super::command::{self, CommandCounts};
 use super::features::{Features, TableUpdate};
-use super::machine::Machine;
-use super::machine::Records;
+use super::machine::SmmuHardware;
+use super::machine::SmmuRecordQueue;
 use super::queue::CommandQueue;
-use super::queue::{Shared, SmmuQueue};
+use super::queue::{SmmuQueue, SmmuShared};
 use super::quirks::{Errata, SYNC_OFTEN_LIMIT};
-use super::tables::Streams;
+use super::tables::NamedStreams;
 use super::tables::{Blocking, StreamTable};
 use crate::at_work::AtWork;
-use crate::chassis::arm::Has;
+use crate::chassis::arm::WhenDisabled;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::inval::CombineOptions;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{AllMemory, Guarded, Mmio, Nanos, UnitPlatform};
+use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 use portolan_spec::smmuv3::{event, reg};
 use portolan_tables::overrides::CoherencyOverride;
 
@@ -33,17 +33,6 @@ pub enum Want {
     No,
     /// If the unit has it.
     IfThere,
-}
-
-/// Treatment of accesses while the unit is disabled.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenDisabled {
-    /// They are aborted.
-    Abort,
-    /// They pass through, as that gives leave to.
-    Bypass(AllMemory),
 }
 
 /// Place of the indices of the event and page-request queues, which the architecture has in a
@@ -179,20 +168,20 @@ pub(crate) fn stream_lg2(last: StreamId) -> u32 {
 ///
 /// *Locking.* No lock is held across a wait. Calls that move the same stream take turns.
 pub struct Smmu<P: UnitPlatform> {
-    pub(super) shared: Arc<Shared<P>>,
+    pub(super) shared: Arc<SmmuShared<P>>,
     pub(super) table: StreamTable<P>,
-    pub(super) streams: Streams<P>,
+    pub(super) streams: NamedStreams<P>,
     pub(super) config: Config,
-    pub(super) events: Guarded<P, Records>,
-    pub(super) requests: Option<Guarded<P, Records>>,
-    power: Guarded<P, Power>,
+    pub(super) events: Guarded<P, SmmuRecordQueue>,
+    pub(super) requests: Option<Guarded<P, SmmuRecordQueue>>,
+    power: Guarded<P, EnableState>,
 }
 
 crate::chassis::opaque!(Smmu, AtomicU64);
 
 /// State of the unit's enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Power {
+enum EnableState {
     On,
     Off,
     /// A caller is disabling it.
@@ -220,38 +209,33 @@ impl<P: UnitPlatform> Smmu<P> {
     ) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
-        let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
+        let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let unit = Self::prepare(Arc::new(machine), features, config)?;
         unit.start()?;
         // From here on a failure drops the unit, which disables it.
-        unit.power.with(|power| *power = Power::On);
+        unit.power.with(|power| *power = EnableState::On);
         unit.switch_on()?;
         Ok(unit)
     }
 
     /// Allocates everything.
     fn prepare(
-        machine: Arc<Machine<P>>,
+        machine: Arc<SmmuHardware<P>>,
         features: Features,
         config: Config,
     ) -> Result<Self, IommuError> {
-        let messages = match (config.messages, features.msi, features.coherent) {
-            (Want::IfThere, Has::Yes, Has::Yes) => Has::Yes,
-            _ => Has::No,
-        };
+        let messages = config.messages == Want::IfThere && features.msi && features.coherent;
         let lg2 = config.command_queue_lg2.min(features.command_queue_lg2);
-        let most = match features.errata.contains(Errata::SYNC_OFTEN) {
-            true => SYNC_OFTEN_LIMIT,
-            false => u64::MAX,
-        };
+        let most =
+            if features.errata.contains(Errata::SYNC_OFTEN) { SYNC_OFTEN_LIMIT } else { u64::MAX };
         let queue = CommandQueue::new(machine.clone(), lg2.max(1), most, messages)?;
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
         queue.set_off();
-        let shared = Arc::new(Shared::new(machine.clone(), queue, features, config.combining));
+        let shared = Arc::new(SmmuShared::new(machine.clone(), queue, features, config.combining));
         let lg2 = config.streams().min(features.stream_lg2);
         let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
         let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);
-        let events = Records::new(
+        let events = SmmuRecordQueue::new(
             &machine,
             lg2,
             event::LG2_BYTES,
@@ -260,12 +244,12 @@ impl<P: UnitPlatform> Smmu<P> {
         );
         let events = events.inspect_err(|_| table.release(&machine))?;
         let requests = match (config.page_requests, features.pri) {
-            (Want::IfThere, Has::Yes) => {
+            (Want::IfThere, true) => {
                 let lg2 = config.page_request_queue_lg2.min(features.page_request_queue_lg2);
                 let bytes = event::PAGE_REQUEST_LG2_BYTES;
                 let (prod, cons) = (reg::PRIQ_PROD, reg::PRIQ_CONS);
                 let (prod, cons) = (config.pages.at(prod), config.pages.at(cons));
-                let records = Records::new(&machine, lg2, bytes, prod, cons);
+                let records = SmmuRecordQueue::new(&machine, lg2, bytes, prod, cons);
                 let records = records.inspect_err(|_| {
                     table.release(&machine);
                     machine.free(events.block());
@@ -277,11 +261,11 @@ impl<P: UnitPlatform> Smmu<P> {
         Ok(Self {
             shared,
             table,
-            streams: Streams::default(),
+            streams: NamedStreams::default(),
             config,
             events: Guarded::new(events),
             requests,
-            power: Guarded::new(Power::Off),
+            power: Guarded::new(EnableState::Off),
         })
     }
 
@@ -300,10 +284,8 @@ impl<P: UnitPlatform> Smmu<P> {
         control(0)?;
         machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
         self.forget_messages();
-        let attributes = match features.coherent {
-            Has::Yes => reg::cr1::WRITE_BACK,
-            Has::No => reg::cr1::NON_CACHEABLE,
-        };
+        let attributes =
+            if features.coherent { reg::cr1::WRITE_BACK } else { reg::cr1::NON_CACHEABLE };
         machine.registers.write32(reg::CR1, attributes);
         let control2 = reg::cr2::RECINVSID | reg::cr2::PTM;
         machine.registers.write32(reg::CR2, control2);
@@ -320,13 +302,13 @@ impl<P: UnitPlatform> Smmu<P> {
         let mut forget = [command::config_everything(); 3];
         forget[1] = command::invalidate_everything();
         forget[2] = command::invalidate_hyp();
-        let count = 2 + usize::from(features.hyp.yes());
+        let count = 2 + usize::from(features.hyp);
         self.shared.queue.run(forget.into_iter().take(count))?;
         enables |= reg::cr0::EVENTQEN;
         if self.requests.is_some() {
             enables |= reg::cr0::PRIQEN;
         }
-        if features.ats == Has::Yes {
+        if features.ats {
             enables |= reg::cr0::ATSCHK;
         }
         control(enables)?;
@@ -338,10 +320,7 @@ impl<P: UnitPlatform> Smmu<P> {
             machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, lines)?;
         }
         control(enables | reg::cr0::SMMUEN)?;
-        match was_on {
-            true => Ok(()),
-            false => self.set_bypass(WhenDisabled::Abort),
-        }
+        if was_on { Ok(()) } else { self.set_bypass(WhenDisabled::Abort) }
     }
 
     /// Interrupts come by wire. Addresses of messages reset to an unknown value, and a kernel before
@@ -349,13 +328,13 @@ impl<P: UnitPlatform> Smmu<P> {
     /// off (6.3.21).
     fn forget_messages(&self) {
         let features = &self.shared.features;
-        if features.msi == Has::No {
+        if !features.msi {
             return;
         }
         let registers = &self.shared.machine.registers;
         registers.write64(reg::GERROR_IRQ_CFG0, 0);
         registers.write64(reg::EVENTQ_IRQ_CFG0, 0);
-        if features.pri == Has::Yes {
+        if features.pri {
             registers.write64(reg::PRIQ_IRQ_CFG0, 0);
         }
     }
@@ -397,9 +376,9 @@ impl<P: UnitPlatform> Smmu<P> {
         {
             let mut power = self.power.lock();
             match *power {
-                Power::Off => return Ok(()),
-                Power::Changing => return Err(IommuError::Stopped),
-                Power::On | Power::Unknown => *power = Power::Changing,
+                EnableState::Off => return Ok(()),
+                EnableState::Changing => return Err(IommuError::Stopped),
+                EnableState::On | EnableState::Unknown => *power = EnableState::Changing,
             }
         }
         // Later callers are refused.
@@ -407,8 +386,8 @@ impl<P: UnitPlatform> Smmu<P> {
         let result = self.switch_off();
         self.power.with(|power| {
             *power = match result {
-                Ok(()) => Power::Off,
-                Err(_) => Power::Unknown,
+                Ok(()) => EnableState::Off,
+                Err(_) => EnableState::Unknown,
             }
         });
         if result.is_ok() {

@@ -13,13 +13,13 @@ use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, Reserv
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
 use super::config::WriteKind;
-use super::shared::{BLOCKED, Shared};
-use super::unit::{EnableBits, TegraDomain, TegraSmmu, To};
+use super::shared::{BLOCKED, TegraShared};
+use super::unit::{EnableBits, StreamDestination, TegraDomain, TegraSmmu};
 use crate::chassis::book::{self, Streams};
 use crate::tegra_smmu::swgroup::{Enables, Swgroup};
 use portolan_spec::tegra_smmu::reg::{self, asid};
 
-type Attachment = book::Attachment<To>;
+type Attachment = book::Attachment<StreamDestination>;
 
 impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// Blocks all streams that are not.
@@ -50,7 +50,7 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// Moves swgroup `n`.
     fn go(&self, n: usize, group: &Swgroup, new: Option<Attachment>) -> Result<(), IommuError> {
         let shared = &*self.shared;
-        let passed = new.as_ref().is_some_and(|new| new.to == To::Passed);
+        let passed = new.as_ref().is_some_and(|new| new.to == StreamDestination::Passed);
         if passed && group.enables == Enables::ReadOnly {
             return Err(IommuError::Unsupported);
         }
@@ -65,7 +65,9 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
                 let _ = shared.place(bits, group, None, Written::Unsure);
             })
         };
-        let go = |all: &mut Streams<usize, To, EnableBits>| all.go(n, new, settle, change);
+        let go = |all: &mut Streams<usize, StreamDestination, EnableBits>| {
+            all.go(n, new, settle, change)
+        };
         let left = self.book.with(self.turn(), go)??;
         // Domains without another holder are dropped here and wait for the hardware.
         drop(left);
@@ -80,21 +82,21 @@ enum Written {
     Unsure,
 }
 
-impl<P: UnitPlatform<AtomicU32>> Shared<P> {
+impl<P: UnitPlatform<AtomicU32>> TegraShared<P> {
     /// Writes where `group` is, and checks that the registers took it.
     fn place(
         &self,
         enables: &mut EnableBits,
         group: &Swgroup,
-        to: Option<To>,
+        to: Option<StreamDestination>,
         written: Written,
     ) -> Result<(), IommuError> {
         let id = match to {
-            Some(To::Space(id)) => id,
-            Some(To::Passed) | None => BLOCKED,
+            Some(StreamDestination::Space(id)) => id,
+            Some(StreamDestination::Passed) | None => BLOCKED,
         };
         let value = asid::ENABLE | id & asid::VALUE;
-        let passed = to == Some(To::Passed);
+        let passed = to == Some(StreamDestination::Passed);
         // A client is never translated by what its swgroup's register held before.
         if !passed {
             self.write(WriteKind::SwgroupAsid, group.register, value);
@@ -103,10 +105,7 @@ impl<P: UnitPlatform<AtomicU32>> Shared<P> {
             for (n, register) in reg::ENABLES.into_iter().enumerate() {
                 let bits = reg::enable_bits(group.clients.iter().copied(), register);
                 let before = enables[n];
-                let after = match passed {
-                    true => before & !bits,
-                    false => before | bits,
-                };
+                let after = if passed { before & !bits } else { before | bits };
                 if before != after || (bits != 0 && written == Written::Unsure) {
                     enables[n] = after;
                     self.write(WriteKind::Enables, register, after);
@@ -133,7 +132,7 @@ impl<P: UnitPlatform<AtomicU32>> Iommu for TegraSmmu<P> {
 
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;
-        Ok(self.go(n, group, Some(Attachment::without_domain(To::Passed)))?)
+        Ok(self.go(n, group, Some(Attachment::without_domain(StreamDestination::Passed)))?)
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -150,7 +149,7 @@ impl<P: UnitPlatform<AtomicU32>> Attach<TegraDomain<P>> for TegraSmmu<P> {
         if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
             return Err(AttachError::Mismatch);
         }
-        let new = Attachment::new(To::Space(domain.context().get()), domain);
+        let new = Attachment::new(StreamDestination::Space(domain.context().get()), domain);
         let (n, group) = self.group(stream)?;
         Ok(self.go(n, group, Some(new))?)
     }

@@ -156,20 +156,14 @@ impl Chip {
 
     /// Value of [`reg::TLB_CONFIG`]: all lines in use.
     pub const fn tlb_config(self) -> u32 {
-        let turns = match self.is_newer() {
-            true => tlb_config::ROUND_ROBIN,
-            false => 0,
-        };
+        let turns = if self.is_newer() { tlb_config::ROUND_ROBIN } else { 0 };
         tlb_config::HIT_UNDER_MISS | turns | (self.tlb_lines() & tlb_config::LINES)
     }
 
     /// Value of [`reg::PTC_CONFIG`].
     pub const fn ptc_config(self) -> u32 {
         const REQUESTS: u32 = 8;
-        let limit = match self.is_newer() {
-            true => REQUESTS << ptc_config::REQUEST_LIMIT_LSB,
-            false => 0,
-        };
+        let limit = if self.is_newer() { REQUESTS << ptc_config::REQUEST_LIMIT_LSB } else { 0 };
         ptc_config::ENABLE | limit | ptc_config::INDEX_MAP
     }
 

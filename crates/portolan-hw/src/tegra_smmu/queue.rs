@@ -11,7 +11,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::UnitPlatform;
 
 use super::config::WriteKind;
-use super::shared::Shared;
+use super::shared::TegraShared;
 use portolan_spec::tegra_smmu::reg::{self, tlb_flush};
 
 /// Part of the PTC that has been flushed for this plan.
@@ -24,7 +24,7 @@ enum Ptc {
 
 /// One plan on its way to the registers.
 struct Flush<'a, P: UnitPlatform<AtomicU32>> {
-    shared: &'a Shared<P>,
+    shared: &'a TegraShared<P>,
     tables: TablesLeft,
     ptc: Ptc,
     /// Value that was last written to TLB_FLUSH since the last sync.
@@ -119,7 +119,7 @@ fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
     }
 }
 
-impl<P: UnitPlatform<AtomicU32>> InvalidationQueue for Shared<P> {
+impl<P: UnitPlatform<AtomicU32>> InvalidationQueue for TegraShared<P> {
     type Error = IommuError;
 
     /// A debt without tables flushes the lines of the page-table cache that have changed and not

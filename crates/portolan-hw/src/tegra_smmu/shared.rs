@@ -41,7 +41,7 @@ pub(super) enum Power {
 /// Shared by the unit, its handles and its domains.
 ///
 /// *Locking.* Both locks are held for a few writes to registers, never while something is awaited.
-pub(super) struct Shared<P: UnitPlatform<AtomicU32>> {
+pub(super) struct TegraShared<P: UnitPlatform<AtomicU32>> {
     pub(super) regs: P::Registers,
     pub(super) mem: P::Memory,
     pub(super) clock: P,
@@ -61,7 +61,7 @@ pub(super) struct Shared<P: UnitPlatform<AtomicU32>> {
     pub(super) submitters: Submitters<P>,
 }
 
-impl<P: UnitPlatform<AtomicU32>> Shared<P> {
+impl<P: UnitPlatform<AtomicU32>> TegraShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.clock
@@ -223,7 +223,7 @@ pub(super) const fn capabilities() -> Capabilities {
     }
 }
 
-crate::chassis::handle!(TegraQueue of Shared, AtomicU32);
+crate::chassis::handle!(TegraQueue of TegraShared, AtomicU32);
 
 impl<P: UnitPlatform<AtomicU32>> TagPool for TegraQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {

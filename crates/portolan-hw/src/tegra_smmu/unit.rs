@@ -15,7 +15,7 @@ use portolan::table::format::{Format, Tegra};
 use super::config::Chip;
 use super::config::Config;
 use super::config::{Counters, Counts, WriteKind};
-use super::shared::{self, BLOCKED, Power, Shared, TegraQueue};
+use super::shared::{self, BLOCKED, Power, TegraQueue, TegraShared};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
@@ -24,7 +24,7 @@ use portolan_spec::tegra_smmu::reg::{self, asid, config, tlb_flush};
 
 /// Destination of a stream that is not blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum StreamDestination {
     /// Memory, untranslated.
     Passed,
     /// An address space.
@@ -62,11 +62,11 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuE
 /// making domains, moving streams (a domain that they leave may end there), letting go, and
 /// dropping it: then all streams are blocked, and nothing that the hardware may use is freed.
 pub struct TegraSmmu<P: UnitPlatform<AtomicU32>> {
-    pub(super) shared: Arc<Shared<P>>,
+    pub(super) shared: Arc<TegraShared<P>>,
     quirks: Quirks,
     reserved: Reservations,
     /// Streams by the number of their swgroup.
-    pub(super) book: Book<P, usize, To, EnableBits>,
+    pub(super) book: Book<P, usize, StreamDestination, EnableBits>,
 }
 
 crate::chassis::opaque!(TegraSmmu, AtomicU32);
@@ -94,7 +94,7 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
         probe(&regs, &counters, chip)?;
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
         let enables = core::array::from_fn(|n| chip.enables(n));
-        let shared = Shared::new((regs, mem, clock), &config, nothing, counters);
+        let shared = TegraShared::new((regs, mem, clock), &config, nothing, counters);
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,

@@ -24,7 +24,7 @@ use crate::reservations::{Reservations, Reserved};
 use crate::riscv::{Messages, RiscvIommu, Signal};
 use crate::smmuv2::{Implementation, Inherited, SmmuV2};
 use crate::smmuv3::{AtWork, RegisterPages, Smmu, TableUpdate, Want};
-use crate::vtd::{Has, Mode, Vtd};
+use crate::vtd::{Mode, Vtd, VtdFeature};
 use crate::{amd, riscv, smmuv2, smmuv3, vtd};
 
 /// Arguments with which units are enabled.
@@ -134,7 +134,7 @@ impl<P: Platform> Enabling<'_, P> {
         self.add_to(number, &mut config.reserved);
         self.at(window_of(unit.place)?, |registers, memory, clock| {
             // First-stage tables are the hardware's own under a hypervisor, too.
-            let first = Has::SCALABLE | Has::FIRST | Has::CACHING_MODE;
+            let first = VtdFeature::SCALABLE | VtdFeature::FIRST | VtdFeature::CACHING_MODE;
             config.mode = match vtd::Features::read(&registers)?.has.contains(first) {
                 true => Mode::Scalable,
                 false => Mode::Legacy,

@@ -12,11 +12,11 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 9.3 to 9.6.
 
 use super::core::{Remote, VtdQueue, split_id};
-use super::features::{Has, width_code};
-use super::request::{Contexts, Ending, Extent, Iotlb, Request};
-use super::tables::{ABSENT, Forget, Mode, change};
-use super::tables::{Attachment, Key, Streams, To};
-use super::unit::{Device, History, PASS, Vtd};
+use super::features::{VtdFeature, width_code};
+use super::request::{Contexts, Drain, Extent, Iotlb, Request};
+use super::tables::{ABSENT, EntryRequests, Mode, change};
+use super::tables::{AttachedContext, Attachment, Key, Streams};
+use super::unit::{DeviceTlbUse, History, PASS, Vtd};
 use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::{At, Words};
 use alloc::sync::Arc;
@@ -35,7 +35,7 @@ use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry, scalable};
 
 /// Destination of a stream.
 #[derive(Clone, Debug)]
-pub(super) enum Target {
+pub(super) enum AttachTarget {
     Blocked,
     Pass,
     Second { context: InvalTag, root: u64, levels: VtdLevels, domain: Hold },
@@ -53,7 +53,7 @@ fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
 impl<P: UnitPlatform> Vtd<P> {
     /// The device TLB of a stream, if it may be used once the attachment at the key is left: not
     /// while another PASID is attached whose domain does not know of it.
-    fn usable_device(&self, streams: &Streams, (stream, pasid): Key) -> Option<Device> {
+    fn usable_device(&self, streams: &Streams, (stream, pasid): Key) -> Option<DeviceTlbUse> {
         let device = self.known.lock().devices.get(stream).copied()?;
         let mut others = streams.attached((stream, 0)..=(stream, u32::MAX));
         let told = others.all(|((_, other), at)| other == pasid || at.to.remote.is_some());
@@ -70,7 +70,7 @@ impl<P: UnitPlatform> Vtd<P> {
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
         self.book.block_all(self.turn(), |(stream, pasid)| {
-            self.go(StreamId::new(stream.into()), pasid, Target::Blocked)
+            self.go(StreamId::new(stream.into()), pasid, AttachTarget::Blocked)
         })
     }
 
@@ -78,22 +78,19 @@ impl<P: UnitPlatform> Vtd<P> {
     pub(super) fn checked(&self, pasid: Pasid) -> Result<u32, AttachError> {
         let bits = self.config.pasid_bits.min(self.features().pasid_bits);
         let fits = self.config.mode == Mode::Scalable && pasid.get() >> bits == 0;
-        match fits && pasid.get() != RID_PASID {
-            true => Ok(pasid.get()),
-            false => Err(AttachError::Mismatch),
-        }
+        if fits && pasid.get() != RID_PASID { Ok(pasid.get()) } else { Err(AttachError::Mismatch) }
     }
 
     pub(super) fn go(
         &self,
         stream: StreamId,
         pasid: u32,
-        target: Target,
+        target: AttachTarget,
     ) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
         match (&target, self.features().translates()) {
             (_, true) => {}
-            (Target::Pass, false) => return Ok(()),
+            (AttachTarget::Pass, false) => return Ok(()),
             _ => return Err(IommuError::Unsupported.into()),
         }
         let move_to = |streams: &mut Streams| self.move_to(streams, (sid, pasid), &target);
@@ -107,14 +104,14 @@ impl<P: UnitPlatform> Vtd<P> {
         &self,
         streams: &mut Streams,
         key: Key,
-        target: &Target,
-    ) -> Result<Left<To>, AttachError> {
+        target: &AttachTarget,
+    ) -> Result<Left<AttachedContext>, AttachError> {
         let mut left = self.settle(streams, key)?;
         let old = streams.attachment(key).map(|old| old.to);
         // With a legacy entry that passes through, device TLBs get nothing.
         let legacy = self.config.mode == Mode::Legacy;
         let device = self.usable_device(streams, key);
-        let device = device.filter(|_| !(legacy && matches!(target, Target::Pass)));
+        let device = device.filter(|_| !(legacy && matches!(target, AttachTarget::Pass)));
         let new = target.attachment(device.map(|device| remote(key, device.tlb)));
         let to = new.as_ref().map(|new| new.to);
         if old.is_none() && to.is_none() {
@@ -131,15 +128,15 @@ impl<P: UnitPlatform> Vtd<P> {
         }
         let forget_old = self.forget(key, old);
         let forget_absence = self.forget_absence(key, to);
-        let forget = Forget {
+        let forget = EntryRequests {
             old: &forget_old.each_ref().map(Vec::as_slice),
-            ending: self.ending(old),
+            drain: self.drain(old),
             absence: &forget_absence.each_ref().map(Vec::as_slice),
         };
         let changed = change(&self.core, at, &words, forget);
         if changed.is_err() {
             // Absent, so that no more of it is looked up for any access.
-            let _ = change(&self.core, at, &ABSENT, Forget::NOTHING);
+            let _ = change(&self.core, at, &ABSENT, EntryRequests::NOTHING);
         }
         left.extend(streams.note(key, new, changed)?);
         if let Some(old) = old {
@@ -150,17 +147,18 @@ impl<P: UnitPlatform> Vtd<P> {
 
     /// Additional wait when an attachment is left: for page requests that the device sent from it,
     /// so that none is taken for one of the PASID's next owner (7.10).
-    fn ending(&self, old: Option<To>) -> Ending {
+    fn drain(&self, old: Option<AttachedContext>) -> Drain {
         let sends = old.is_some_and(|old| old.remote.is_some());
-        let drains = self.features().has.contains(Has::PAGE_REQUEST_DRAIN);
-        match sends && drains && self.page_requests_are_read() {
-            true => Ending::Drained,
-            false => Ending::Plain,
+        let drains = self.features().has.contains(VtdFeature::PAGE_REQUEST_DRAIN);
+        if sends && drains && self.page_requests_are_read() {
+            Drain::PageRequests
+        } else {
+            Drain::Nothing
         }
     }
 
     /// Makes a device forget translations from before it was this unit's, or was gone.
-    fn forget_history(&self, to: To, device: Device) -> Result<(), IommuError> {
+    fn forget_history(&self, to: AttachedContext, device: DeviceTlbUse) -> Result<(), IommuError> {
         match (device.history, to.remote) {
             (History::Unknown, Some(remote)) => {
                 let requests: ArrayVec<_, 2> = remote.forget(Extent::All).collect();
@@ -171,12 +169,12 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     /// Once more invalidates the remains of a failure at `key`, before anything else happens to it.
-    fn settle(&self, streams: &mut Streams, key: Key) -> Result<Left<To>, IommuError> {
+    fn settle(&self, streams: &mut Streams, key: Key) -> Result<Left<AttachedContext>, IommuError> {
         let settled = streams.settle(key, |_, unsettled| {
             unsettled.iter().try_for_each(|left| {
                 let stages = self.forget(key, Some(left.to));
-                let ending = self.ending(Some(left.to));
-                self.core.run_to(&stages.each_ref().map(Vec::as_slice), ending)
+                let drain = self.drain(Some(left.to));
+                self.core.run_to(&stages.each_ref().map(Vec::as_slice), drain)
             })
         })?;
         for left in &settled {
@@ -186,7 +184,7 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     /// From now on invalidations of the domain reach this stream.
-    fn note(&self, to: To, pasid: u32) {
+    fn note(&self, to: AttachedContext, pasid: u32) {
         if let Some(context) = to.context {
             self.core.tag(context, |tag| {
                 // Legacy mode knows no PASIDs, and refuses their invalidations.
@@ -199,7 +197,7 @@ impl<P: UnitPlatform> Vtd<P> {
         }
     }
 
-    pub(super) fn forget_note(&self, to: To, pasid: u32) {
+    pub(super) fn forget_note(&self, to: AttachedContext, pasid: u32) {
         let Some(context) = to.context else { return };
         self.core.untag(context, |tag| {
             if let Some(at) = tag.pasids.iter().position(|of| *of == pasid) {
@@ -214,7 +212,7 @@ impl<P: UnitPlatform> Vtd<P> {
 
     /// Invalidations that hardware needs when `old` is left: configuration, translations, device
     /// TLB.
-    fn forget(&self, (stream, pasid): Key, old: Option<To>) -> [Vec<Request>; 3] {
+    fn forget(&self, (stream, pasid): Key, old: Option<AttachedContext>) -> [Vec<Request>; 3] {
         let Some(old) = old else {
             return Default::default();
         };
@@ -247,7 +245,7 @@ impl<P: UnitPlatform> Vtd<P> {
 
     /// Invalidations of entries that caching mode has kept as absent: tagged with domain 0 where
     /// the entry would have named one (6.1).
-    fn forget_absence(&self, key: Key, new: Option<To>) -> [Vec<Request>; 3] {
+    fn forget_absence(&self, key: Key, new: Option<AttachedContext>) -> [Vec<Request>; 3] {
         let mut stages = self.forget(key, new);
         stages[2].clear();
         if new.is_some() {
@@ -281,15 +279,15 @@ impl<P: UnitPlatform> Vtd<P> {
         words[0] = directory.get() & ADDRESS
             | scalable::PDTS.at(code)
             | flag(device, scalable::DTE)
-            | flag(has.contains(Has::PASID), scalable::PASIDE)
+            | flag(has.contains(VtdFeature::PASID), scalable::PASIDE)
             | flag(requests, scalable::PRE)
             | P;
         words[1] = scalable::RID_PASID.at(RID_PASID.into());
         let (domain, all) = (0, Request::Iotlb(Iotlb::All));
         let context_cache = [Request::Contexts(Contexts::Device { domain, stream })];
-        let forget = Forget {
+        let forget = EntryRequests {
             old: &[&context_cache, &[Request::PasidCacheAll], &[all]],
-            ending: Ending::Plain,
+            drain: Drain::Nothing,
             absence: &[&context_cache],
         };
         if structures.stale.contains(&stream) {
@@ -304,7 +302,7 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 }
 
-impl Target {
+impl AttachTarget {
     fn attachment(&self, remote: Option<Remote>) -> Option<Attachment> {
         let (context, domain) = match self {
             Self::Blocked => return None,
@@ -314,28 +312,28 @@ impl Target {
             }
         };
         let id = context.map_or(PASS, |context| split_id(context).0);
-        let to = To { id, context, remote };
+        let to = AttachedContext { id, context, remote };
         Some(Attachment { to, domain })
     }
 }
 
 impl<P: UnitPlatform> Iommu for Vtd<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, RID_PASID, Target::Blocked)?;
+        self.go(stream, RID_PASID, AttachTarget::Blocked)?;
         Ok(self.revoke_interrupts(Some(stream))?)
     }
 
     /// Page requests that the device sent before are in the queue by then, if the unit can drain them
     /// (7.10).
     fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
-        self.go(stream, self.checked(pasid)?, Target::Blocked)
+        self.go(stream, self.checked(pasid)?, AttachTarget::Blocked)
     }
 
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        if !self.features().has.contains(Has::PASS_THROUGH) {
+        if !self.features().has.contains(VtdFeature::PASS_THROUGH) {
             return Err(IommuError::Unsupported.into());
         }
-        self.go(stream, RID_PASID, Target::Pass)
+        self.go(stream, RID_PASID, AttachTarget::Pass)
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -404,7 +402,7 @@ macro_rules! attach {
                     return Err(AttachError::Mismatch);
                 }
                 self.hold_reserved(stream, &**domain)?;
-                let target = Target::$stage {
+                let target = AttachTarget::$stage {
                     context: domain.context(),
                     root: domain.table().root().get(),
                     levels: domain.table().format().levels,
@@ -426,7 +424,11 @@ attach!(VtdFirstStage, First);
 
 impl<P: UnitPlatform> Vtd<P> {
     /// The words of the entry for `target`; those of the longest kind, zeros behind.
-    pub(super) fn words(&self, target: &Target, to: Option<To>) -> Result<Words, AttachError> {
+    pub(super) fn words(
+        &self,
+        target: &AttachTarget,
+        to: Option<AttachedContext>,
+    ) -> Result<Words, AttachError> {
         let mut words = ABSENT;
         let Some(to) = to else { return Ok(words) };
         let device = to.remote.is_some();
@@ -446,43 +448,50 @@ impl<P: UnitPlatform> Vtd<P> {
     fn context_words(
         &self,
         words: &mut [u64],
-        target: &Target,
+        target: &AttachTarget,
         id: u16,
         device: bool,
     ) -> Result<(), AttachError> {
         use context::translation as t;
         let (kind, root, width) = match target {
-            Target::Second { root, levels, .. } => {
+            AttachTarget::Second { root, levels, .. } => {
                 let kind = if device { t::DEVICE_TLB } else { t::UNTRANSLATED };
                 (kind, *root, width_code(*levels))
             }
-            Target::Pass => match self.widest() {
+            AttachTarget::Pass => match self.widest() {
                 0 => return Err(IommuError::Unsupported.into()),
                 width => (t::PASS, 0, width),
             },
-            Target::Blocked | Target::First { .. } => return Err(AttachError::Mismatch),
+            AttachTarget::Blocked | AttachTarget::First { .. } => {
+                return Err(AttachError::Mismatch);
+            }
         };
         words[0] = root & ADDRESS | context::TT.at(kind);
         words[1] = context::AW.at(width) | context::DID.at(id.into());
         Ok(())
     }
 
-    fn pasid_words(&self, words: &mut [u64], target: &Target, id: u16) -> Result<(), AttachError> {
+    fn pasid_words(
+        &self,
+        words: &mut [u64],
+        target: &AttachTarget,
+        id: u16,
+    ) -> Result<(), AttachError> {
         use pasid_entry::{AW, DID, FSPM, PGTT, PWSNP, translation as t};
-        let snoops = self.features().has.contains(Has::SCALABLE_SNOOPS);
+        let snoops = self.features().has.contains(VtdFeature::SCALABLE_SNOOPS);
         let snoop = if snoops { PWSNP } else { 0 };
         words[1] = DID.at(id.into()) | snoop;
         let second = |root: u64, levels| root & ADDRESS | AW.at(width_code(levels));
         match target {
-            Target::Blocked => return Err(AttachError::Mismatch),
-            Target::Pass => {
+            AttachTarget::Blocked => return Err(AttachError::Mismatch),
+            AttachTarget::Pass => {
                 words[0] = AW.at(self.widest()) | PGTT.at(t::PASS);
                 words[1] = DID.at(id.into());
             }
-            Target::Second { root, levels, .. } => {
+            AttachTarget::Second { root, levels, .. } => {
                 words[0] = second(*root, *levels) | PGTT.at(t::SECOND);
             }
-            Target::First { root, levels, .. } => {
+            AttachTarget::First { root, levels, .. } => {
                 let (mode, width) = match levels {
                     VtdFirstLevels::Four => (0, width_code(VtdLevels::Four)),
                     VtdFirstLevels::Five => (1, width_code(VtdLevels::Five)),

@@ -12,7 +12,7 @@
 //! 11.4.8.2 and 11.4.9 for the registers. One command at a time, each awaited. The hardware may do
 //! more than was asked, never less. Refused while the queue is on (6.5.1).
 
-use super::features::{Features, Has};
+use super::features::{Features, VtdFeature};
 use super::request::refusal;
 use super::request::{CommandKind as Kind, Counters};
 use super::request::{Contexts, Iotlb};
@@ -38,7 +38,7 @@ struct UnderWay {
 }
 
 /// Registers, clock and identification of a unit.
-pub(super) struct Control<P: UnitPlatform> {
+pub(super) struct VtdControl<P: UnitPlatform> {
     pub(super) regs: P::Registers,
     pub(super) clock: P,
     pub(super) limit: Nanos,
@@ -48,7 +48,7 @@ pub(super) struct Control<P: UnitPlatform> {
     under_way: Guarded<P, Option<UnderWay>>,
 }
 
-impl<P: UnitPlatform> Control<P> {
+impl<P: UnitPlatform> VtdControl<P> {
     pub(super) fn new(regs: P::Registers, clock: P, limit: Nanos, features: Features) -> Self {
         Self {
             regs,
@@ -103,10 +103,7 @@ impl<P: UnitPlatform> Control<P> {
             Ok(Some(value.is_some()))
         };
         let given = wait_for(&self.clock, self.limit, awaited, give)?;
-        match given {
-            true => self.wait32(reg::GSTS, shown.bit, shown.wanted, awaited),
-            false => Ok(()),
-        }
+        if given { self.wait32(reg::GSTS, shown.bit, shown.wanted, awaited) } else { Ok(()) }
     }
 
     /// Turns one control bit on or off, and waits until it is.
@@ -141,7 +138,7 @@ impl<P: UnitPlatform> Control<P> {
 
     /// Drains the write buffer, if there is one.
     pub(super) fn flush_write_buffer(&self) -> Result<(), IommuError> {
-        if !self.features.has.contains(Has::WRITE_BUFFER) {
+        if !self.features.has.contains(VtdFeature::WRITE_BUFFER) {
             return Ok(());
         }
         self.counters.add(Kind::WriteBuffer);
@@ -151,7 +148,7 @@ impl<P: UnitPlatform> Control<P> {
     /// Turns the protected memory regions off, which firmware may have left on: translation
     /// protects from now on.
     pub(super) fn unprotect_memory(&self) -> Result<(), IommuError> {
-        if !self.features.has.contains(Has::PROTECTED_MEMORY) {
+        if !self.features.has.contains(VtdFeature::PROTECTED_MEMORY) {
             return Ok(());
         }
         let now = self.regs.present32(reg::PMEN)?;
@@ -181,7 +178,7 @@ struct Running {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegisterCommands {
     /// The last command given.
     last: Number,
     /// The command whose outcome was not read yet.
@@ -192,7 +189,7 @@ struct State {
     unsure: Number,
 }
 
-impl State {
+impl RegisterCommands {
     /// Reads the outcome of the running command, if it is done; `None` if it is not.
     fn finish(&mut self, regs: &impl Mmio) -> Result<Option<()>, IommuError> {
         let Some(running) = self.running else {
@@ -215,9 +212,10 @@ impl State {
     fn outcome(&mut self, number: Number) -> Result<(), IommuError> {
         let at = self.refused.iter().position(|of| *of == number);
         at.map(|at| self.refused.swap_remove(at));
-        match at.is_some() || number <= self.unsure {
-            true => Err(IommuError::Refused { code: refusal::REGISTERS }),
-            false => Ok(()),
+        if at.is_some() || number <= self.unsure {
+            Err(IommuError::Refused { code: refusal::REGISTERS })
+        } else {
+            Ok(())
         }
     }
 }
@@ -225,7 +223,7 @@ impl State {
 /// Commands through registers. A caller that finds the unit at another's command waits for the
 /// unit, and reads the outcome on the other's behalf: it may have interrupted it.
 pub(super) struct Direct<P: UnitPlatform> {
-    state: Guarded<P, State>,
+    state: Guarded<P, RegisterCommands>,
 }
 
 impl<P: UnitPlatform> Default for Direct<P> {
@@ -236,7 +234,11 @@ impl<P: UnitPlatform> Default for Direct<P> {
 
 impl<P: UnitPlatform> Direct<P> {
     /// Invalidates part of the context cache.
-    pub(super) fn contexts(&self, control: &Control<P>, what: Contexts) -> Result<(), IommuError> {
+    pub(super) fn contexts(
+        &self,
+        control: &VtdControl<P>,
+        what: Contexts,
+    ) -> Result<(), IommuError> {
         let (kind, asked, fields) = match what {
             Contexts::All => (Kind::ContextGlobal, 1, 0),
             Contexts::Device { domain, stream } => {
@@ -248,7 +250,7 @@ impl<P: UnitPlatform> Direct<P> {
     }
 
     /// Invalidates part of the IOTLB.
-    pub(super) fn iotlb(&self, control: &Control<P>, what: Iotlb) -> Result<(), IommuError> {
+    pub(super) fn iotlb(&self, control: &VtdControl<P>, what: Iotlb) -> Result<(), IommuError> {
         let (kind, asked, domain, address) = match what {
             Iotlb::All => (Kind::IotlbGlobal, 1, 0, None),
             Iotlb::Domain { domain } => (Kind::IotlbDomain, 2, domain, None),
@@ -262,8 +264,8 @@ impl<P: UnitPlatform> Direct<P> {
         let value = iotlb::IVT.mask()
             | iotlb::IIRG.at(asked)
             | iotlb::DID.at(domain.into())
-            | drain(Has::DRAIN_READS, iotlb::DR)
-            | drain(Has::DRAIN_WRITES, iotlb::DW);
+            | drain(VtdFeature::DRAIN_READS, iotlb::DR)
+            | drain(VtdFeature::DRAIN_WRITES, iotlb::DW);
         let base = control.features.iotlb;
         let address = address.map(|address| (base, address));
         self.run(control, kind, address, (base + 8, value), (iotlb::IVT, iotlb::IAIG))
@@ -272,7 +274,7 @@ impl<P: UnitPlatform> Direct<P> {
     /// Writes an address, if any, then a command, and waits for it to be done.
     fn run(
         &self,
-        control: &Control<P>,
+        control: &VtdControl<P>,
         kind: Kind,
         address: Option<(usize, u64)>,
         (offset, value): (usize, u64),

@@ -10,18 +10,17 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
-use portolan::iommu::{Awaited, DeviceTlb, IommuError, TagPool};
+use portolan::iommu::{Awaited, DeviceTlb, IommuError, Stage, TagPool};
 use portolan::platform::{Guarded, Nanos, UnitPlatform};
 
-use super::control::Control;
 use super::control::Direct;
-use super::features::Has;
+use super::control::VtdControl;
+use super::features::VtdFeature;
 use super::request::CommandKind as Kind;
 use super::request::refusal;
-use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
+use super::request::{Counted, Drain, Extent, InterruptEntries, Iotlb, Request, fence};
 use crate::chassis::{
-    Ending as Next, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for,
-    with_room,
+    BatchEnd, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for, with_room,
 };
 use crate::ids::Ids;
 use portolan_spec::vtd::reg::{self, command, prs};
@@ -32,13 +31,6 @@ pub(super) const ATTEMPTS: u32 = 16;
 
 /// Bit of a context identifier that says first stage; below it the domain identifier.
 const FIRST: u32 = 1 << 16;
-
-/// Stage of a context identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    First,
-    Second,
-}
 
 /// The identifier of the domain `domain` of `stage`.
 pub(super) fn context_id(domain: u16, stage: Stage) -> InvalTag {
@@ -68,7 +60,7 @@ pub(super) struct Remote {
 
 /// PASIDs, devices and nested domains under an identifier.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tag {
+pub(super) struct TagUsers {
     /// PASIDs under which a first stage is cached, once for each attachment, in order.
     pub(super) pasids: Vec<u32>,
     /// Device TLBs.
@@ -85,11 +77,11 @@ pub(super) enum Way<P: UnitPlatform> {
 
 /// Shared by the unit, its handles and its domains.
 pub(super) struct Core<P: UnitPlatform> {
-    pub(super) control: Control<P>,
+    pub(super) control: VtdControl<P>,
     pub(super) mem: P::Memory,
     pub(super) way: Way<P>,
     pub(super) ids: Ids<P>,
-    pub(super) tags: Guarded<P, Sorted<u32, Arc<Tag>>>,
+    pub(super) tags: Guarded<P, Sorted<u32, Arc<TagUsers>>>,
     /// Translation is off for good, and everything was invalidated: nothing is owed any more.
     pub(super) released: Published,
     pub(super) submitters: Submitters<P>,
@@ -103,7 +95,7 @@ impl<P: UnitPlatform> Core<P> {
 
     /// Changes the data under `context`. Memory is taken and given back outside the lock, so
     /// another change may come in between, and this one is made again.
-    pub(super) fn tag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
+    pub(super) fn tag(&self, context: InvalTag, change: impl Fn(&mut TagUsers)) {
         loop {
             let old = self.tag_of(context);
             let mut new = old.as_deref().cloned().unwrap_or_default();
@@ -114,10 +106,7 @@ impl<P: UnitPlatform> Core<P> {
                     (Some(now), Some(old)) => Arc::ptr_eq(now, old),
                     (now, old) => now.is_none() && old.is_none(),
                 };
-                match same {
-                    true => Ok(tags.insert(context.get(), new)),
-                    false => Err(new),
-                }
+                if same { Ok(tags.insert(context.get(), new)) } else { Err(new) }
             });
             if made.is_ok() {
                 return;
@@ -125,19 +114,19 @@ impl<P: UnitPlatform> Core<P> {
         }
     }
 
-    pub(super) fn tag_of(&self, context: InvalTag) -> Option<Arc<Tag>> {
+    pub(super) fn tag_of(&self, context: InvalTag) -> Option<Arc<TagUsers>> {
         self.tags.lock().get(context.get()).cloned()
     }
 
     /// The first context from `first` with data, and its data.
-    pub(super) fn next_tag(&self, first: u32) -> Option<(InvalTag, Arc<Tag>)> {
+    pub(super) fn next_tag(&self, first: u32) -> Option<(InvalTag, Arc<TagUsers>)> {
         let tags = self.tags.lock();
         let (id, tag) = tags.behind(|id| id < first).next()?;
         Some((InvalTag::new(*id), Arc::clone(tag)))
     }
 
     /// Removes from the data under `context`, which takes no memory if no other caller is looking.
-    pub(super) fn untag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
+    pub(super) fn untag(&self, context: InvalTag, change: impl Fn(&mut TagUsers)) {
         let here = {
             let mut tags = self.tags.lock();
             let tag = tags.get_mut(context.get()).and_then(Arc::get_mut);
@@ -150,16 +139,16 @@ impl<P: UnitPlatform> Core<P> {
 
     /// Carries out `stages` one after another, each complete before the next begins, and waits.
     pub(super) fn run(&self, stages: &[&[Request]]) -> Result<(), IommuError> {
-        self.run_to(stages, Ending::Plain)
+        self.run_to(stages, Drain::Nothing)
     }
 
-    /// As [`Core::run`], to another ending. After [`Ending::Drained`] no page request that a device
+    /// As [`Core::run`], to another ending. After [`Drain::PageRequests`] no page request that a device
     /// sent before is still on its way to the queue in memory (7.10): if the queue had no room for
     /// one, it has to be emptied, and everything is done once more.
-    pub(super) fn run_to(&self, stages: &[&[Request]], ending: Ending) -> Result<(), IommuError> {
+    pub(super) fn run_to(&self, stages: &[&[Request]], drain: Drain) -> Result<(), IommuError> {
         for _ in 0..ATTEMPTS {
-            self.run_once(stages, ending)?;
-            if ending == Ending::Plain || self.overflown()?.is_none() {
+            self.run_once(stages, drain)?;
+            if drain == Drain::Nothing || self.overflown()?.is_none() {
                 return Ok(());
             }
             self.poll(|| Ok(self.overflown()?.is_none().then_some(())))?;
@@ -180,7 +169,7 @@ impl<P: UnitPlatform> Core<P> {
         wait_for(&self.control.clock, self.control.limit, awaited, look)
     }
 
-    fn run_once(&self, stages: &[&[Request]], ending: Ending) -> Result<(), IommuError> {
+    fn run_once(&self, stages: &[&[Request]], drain: Drain) -> Result<(), IommuError> {
         if self.released.get() != 0 {
             return Ok(());
         }
@@ -189,7 +178,7 @@ impl<P: UnitPlatform> Core<P> {
             // An abort takes waits. A second answer to the same request would be one too many.
             let again =
                 |request: &Request| attempt == 0 || !matches!(request, Request::Response { .. });
-            if sending.all(stages, ending, again)? == Outcome::Done {
+            if sending.all(stages, drain, again)? == Outcome::Done {
                 return Ok(());
             }
         }
@@ -224,7 +213,7 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
     fn all(
         &mut self,
         stages: &[&[Request]],
-        ending: Ending,
+        drain: Drain,
         wanted: impl Fn(&Request) -> bool,
     ) -> Result<Outcome, IommuError> {
         let asks = |request: &Request, stream: Option<u16>| {
@@ -238,7 +227,7 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
         let mut first = true;
         for stage in stages.iter().filter(|stage| !stage.is_empty()) {
             if !core::mem::take(&mut first) {
-                self.fence(Ending::Plain)?;
+                self.fence(Drain::Nothing)?;
             }
             for request in stage.iter().filter(|request| wanted(request)) {
                 self.send(*request)?;
@@ -247,8 +236,8 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
         if first {
             return Ok(Outcome::Done);
         }
-        if ending == Ending::Drained {
-            self.fence(ending)?;
+        if drain == Drain::PageRequests {
+            self.fence(drain)?;
         }
         self.wait(&asked)
     }
@@ -270,18 +259,18 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
 
     fn push(&mut self, ring: &Ring<P>, command: Counted) -> Result<(), IommuError> {
         if self.batch.is_full() {
-            ring.place(self.core, &mut self.ticket, &self.batch, Next::More)?;
+            ring.place(self.core, &mut self.ticket, &self.batch, BatchEnd::More)?;
             self.batch.clear();
         }
         self.batch.push(command);
         Ok(())
     }
 
-    /// Everything before is complete before anything after begins; with [`Ending::Drained`], page
+    /// Everything before is complete before anything after begins; with [`Drain::PageRequests`], page
     /// requests on their way are as well.
-    pub(super) fn fence(&mut self, ending: Ending) -> Result<(), IommuError> {
+    pub(super) fn fence(&mut self, drain: Drain) -> Result<(), IommuError> {
         match &self.core.way {
-            Way::Ring(ring) => self.push(ring, (Kind::Wait, fence(ring.spare(), ending))),
+            Way::Ring(ring) => self.push(ring, (Kind::Wait, fence(ring.spare(), drain))),
             Way::Direct(_) => Ok(()),
         }
     }
@@ -335,7 +324,7 @@ impl<P: UnitPlatform> VtdQueue<P> {
     /// [`IommuError::Unsupported`] without interrupt remapping, or without the queue, beside which
     /// there is no other way; else if the unit did not complete.
     pub fn invalidate_interrupt_entries(&self, which: InterruptEntries) -> Result<(), IommuError> {
-        let remaps = self.0.control.features.has.contains(Has::INTERRUPT_REMAPPING);
+        let remaps = self.0.control.features.has.contains(VtdFeature::INTERRUPT_REMAPPING);
         match &self.0.way {
             Way::Ring(_) if remaps => self.0.run(&[&[Request::InterruptEntries(which)]]),
             Way::Ring(_) | Way::Direct(_) => Err(IommuError::Unsupported),

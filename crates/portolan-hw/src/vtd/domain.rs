@@ -10,8 +10,8 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.4 (memory
 //! that firmware lists for a device) and 3.13 (interrupt messages).
 
-use super::core::{Stage, VtdQueue, context_id, split_id};
-use super::features::Has;
+use super::core::{VtdQueue, context_id, split_id};
+use super::features::VtdFeature;
 use super::quirks;
 use super::tables::Mode;
 use super::unit::{Parent, Vtd};
@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::inval::{Capabilities, Quirks, Walker};
-use portolan::iommu::{AttachError, Domain, IommuError, PagedDomain};
+use portolan::iommu::{AttachError, Domain, IommuError, PagedDomain, Stage};
 use portolan::platform::{ForeignTables, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{
@@ -42,13 +42,10 @@ impl<P: UnitPlatform> Vtd<P> {
     /// Walker of the unit: coherent, or one that has to be told of changes.
     fn walker(&self) -> Walker {
         let snoops = match self.config.mode {
-            Mode::Legacy => Has::SNOOPS,
-            Mode::Scalable => Has::SCALABLE_SNOOPS,
+            Mode::Legacy => VtdFeature::SNOOPS,
+            Mode::Scalable => VtdFeature::SCALABLE_SNOOPS,
         };
-        match self.features().has.contains(snoops) {
-            true => Walker::Coherent,
-            false => Walker::NonCoherent,
-        }
+        if self.features().has.contains(snoops) { Walker::Coherent } else { Walker::NonCoherent }
     }
 
     /// Capabilities of the hardware for the plans of second-stage domains.
@@ -90,7 +87,7 @@ impl<P: UnitPlatform> Vtd<P> {
         quirks: Quirks,
     ) -> Result<SecondDomain<P>, IommuError> {
         let has = self.features().has;
-        let mode = self.config.mode == Mode::Legacy || has.contains(Has::SCALABLE_SECOND);
+        let mode = self.config.mode == Mode::Legacy || has.contains(VtdFeature::SCALABLE_SECOND);
         let deep = self.features().second_levels().any(|has| has == levels);
         if !mode || !deep {
             return Err(IommuError::Unsupported);
@@ -171,7 +168,7 @@ impl<P: UnitPlatform> Vtd<P> {
         parent: &Arc<SecondDomain<P>>,
     ) -> Result<FirstDomain<P>, IommuError> {
         let ours = Arc::ptr_eq(&parent.queue().0, &self.core);
-        if !ours || !self.features().has.contains(Has::NESTED) {
+        if !ours || !self.features().has.contains(VtdFeature::NESTED) {
             return Err(IommuError::Unsupported);
         }
         let domain = self.first_stage(levels)?;

@@ -11,7 +11,7 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 11.4.11.
 
-use super::control::Control;
+use super::control::VtdControl;
 use crate::chassis::{Present, Published};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
@@ -24,19 +24,19 @@ use portolan_spec::vtd::reg;
 use portolan_spec::vtd::reg::{fsts, queue};
 
 /// Index at which the next record is expected; none before the first.
-pub(super) struct Reader<P: UnitPlatform> {
+pub(super) struct FaultReader<P: UnitPlatform> {
     next: Guarded<P, Option<usize>>,
 }
 
-impl<P: UnitPlatform> Default for Reader<P> {
+impl<P: UnitPlatform> Default for FaultReader<P> {
     fn default() -> Self {
         Self { next: Guarded::default() }
     }
 }
 
-impl<P: UnitPlatform> Reader<P> {
+impl<P: UnitPlatform> FaultReader<P> {
     /// Gives back all that was recorded before, unread.
-    pub(super) fn discard(&self, control: &Control<P>) -> Result<(), IommuError> {
+    pub(super) fn discard(&self, control: &VtdControl<P>) -> Result<(), IommuError> {
         for _ in 0..=control.features.fault_count {
             if self.next(control)?.is_none() {
                 break;
@@ -47,7 +47,7 @@ impl<P: UnitPlatform> Reader<P> {
     }
 
     /// The oldest record, or that some were lost.
-    pub(super) fn next(&self, control: &Control<P>) -> Result<Option<FaultEvent>, IommuError> {
+    pub(super) fn next(&self, control: &VtdControl<P>) -> Result<Option<FaultEvent>, IommuError> {
         let mut next = self.next.lock();
         let (regs, features) = (&control.regs, &control.features);
         let status = regs.present32(reg::FSTS)?;
@@ -171,7 +171,7 @@ impl PageQueue {
     /// Gives the queue's memory back. Translation must be off.
     pub(super) fn free<P: UnitPlatform>(
         &self,
-        control: &Control<P>,
+        control: &VtdControl<P>,
         mem: &impl TableMem<AtomicU64>,
     ) {
         let address = self.address.withdraw();

@@ -25,15 +25,15 @@ macro_rules! has {
         bitflags::bitflags! {
             /// Features that a unit has.
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-            pub struct Has: u32 {
+            pub struct VtdFeature: u32 {
                 $(#[doc = $cap_text] const $cap = 1 << $cap_bit;)*
                 $(#[doc = $ecap_text] const $ecap = 1 << $ecap_bit;)*
                 $(#[doc = $ver_text] const $ver = 1 << $ver_bit;)*
             }
         }
 
-        const CAP_FLAGS: &[(Has, Bits)] = &[$($((Has::$cap, cap::$in_cap)),+),*];
-        const ECAP_FLAGS: &[(Has, Bits)] = &[$((Has::$ecap, ecap::$in_ecap)),*];
+        const CAP_FLAGS: &[(VtdFeature, Bits)] = &[$($((VtdFeature::$cap, cap::$in_cap)),+),*];
+        const ECAP_FLAGS: &[(VtdFeature, Bits)] = &[$((VtdFeature::$ecap, ecap::$in_ecap)),*];
     };
 }
 
@@ -93,7 +93,7 @@ const MAX_WIDTH: u32 = 57;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Flags.
-    pub has: Has,
+    pub has: VtdFeature,
     /// Width of domain identifiers in bits.
     pub domain_bits: u32,
     /// Width of PASIDs in bits; 0 without.
@@ -132,11 +132,11 @@ impl Features {
         }
         let mut features = Self::check(cap_word, ecap_word)?;
         let registers = major <= LAST_WITH_REGISTERS;
-        features.has.set(Has::REGISTERS, registers);
+        features.has.set(VtdFeature::REGISTERS, registers);
         Ok(features)
     }
 
-    /// Checks the two capability registers, of a unit whose version has [`Has::REGISTERS`].
+    /// Checks the two capability registers, of a unit whose version has [`VtdFeature::REGISTERS`].
     ///
     /// # Errors
     /// [`IommuError::Nonsense`].
@@ -146,9 +146,10 @@ impl Features {
         let features = Self {
             has,
             domain_bits: 4 + 2 * field(cap::ND) as u32,
-            pasid_bits: match has.contains(Has::PASID) {
-                true => ecap::PSS.of(ecap_word) as u32 + 1,
-                false => 0,
+            pasid_bits: if has.contains(VtdFeature::PASID) {
+                ecap::PSS.of(ecap_word) as u32 + 1
+            } else {
+                0
             },
             width: field(cap::MGAW) as u32 + 1,
             max_mask: field(cap::MAMV).min(52) as u8,
@@ -190,22 +191,22 @@ impl Features {
     /// and devices behind it reach all memory (chips with a disabled graphics unit; QEMU's
     /// `dma-translation=off`).
     pub fn translates(&self) -> bool {
-        self.agaw != 0 || self.has.contains(Has::FIRST)
+        self.agaw != 0 || self.has.contains(VtdFeature::FIRST)
     }
 
     /// Page sizes of second-stage tables.
     pub fn second_sizes(&self) -> PageSizes {
-        self.sizes(Has::SECOND_2M, Has::SECOND_1G)
+        self.sizes(VtdFeature::SECOND_2M, VtdFeature::SECOND_1G)
     }
 
     /// Page sizes of first-stage tables, which have pages of 2 MiB always.
     pub fn first_sizes(&self) -> PageSizes {
-        self.sizes(Has::empty(), Has::FIRST_1G)
+        self.sizes(VtdFeature::empty(), VtdFeature::FIRST_1G)
     }
 
     /// Pages of 4 KiB, and each larger size that the unit has together with the one below: blocks are
     /// split into those.
-    fn sizes(&self, has_2m: Has, has_1g: Has) -> PageSizes {
+    fn sizes(&self, has_2m: VtdFeature, has_1g: VtdFeature) -> PageSizes {
         let mut sizes = PageSizes::default().with(PageSize::SIZE_4K);
         if self.has.contains(has_2m) {
             sizes = sizes.with(PageSize::SIZE_2M);
@@ -219,17 +220,18 @@ impl Features {
     /// Tells if the unit has first-stage tables of `levels`.
     pub fn has_first(&self, levels: VtdFirstLevels) -> bool {
         let needed = match levels {
-            VtdFirstLevels::Four => Has::FIRST,
-            VtdFirstLevels::Five => Has::FIRST | Has::FIRST_FIVE,
+            VtdFirstLevels::Four => VtdFeature::FIRST,
+            VtdFirstLevels::Five => VtdFeature::FIRST | VtdFeature::FIRST_FIVE,
         };
         self.has.contains(needed)
     }
 
     /// Capabilities for the invalidation plan, for second-stage tables.
     pub fn second_capabilities(&self, walker: Walker) -> Capabilities {
-        let caching = match self.has.contains(Has::CACHING_MODE) {
-            true => Caching::NotPresentToo,
-            false => Caching::PresentOnly,
+        let caching = if self.has.contains(VtdFeature::CACHING_MODE) {
+            Caching::NotPresentToo
+        } else {
+            Caching::PresentOnly
         };
         self.capabilities(walker, caching)
     }
@@ -242,9 +244,10 @@ impl Features {
 
     /// Way in which a hypervisor follows second-stage tables: virtual units have caching mode.
     pub fn shadowing(&self) -> Shadowing {
-        match self.has.contains(Has::CACHING_MODE) {
-            true => Shadowing::CachingMode,
-            false => Shadowing::None,
+        if self.has.contains(VtdFeature::CACHING_MODE) {
+            Shadowing::CachingMode
+        } else {
+            Shadowing::None
         }
     }
 
@@ -252,7 +255,7 @@ impl Features {
     /// stage is used where there is one. Virtual units have caching mode, and there an invalidation
     /// is an exit.
     pub fn facts(&self, mode: Mode, known: PolicyInputs) -> PolicyInputs {
-        let first = mode == Mode::Scalable && self.has.contains(Has::FIRST);
+        let first = mode == Mode::Scalable && self.has.contains(VtdFeature::FIRST);
         let (shadowing, exits) = match self.shadowing() {
             Shadowing::None => (known.shadowing, known.exits),
             shadowing => (shadowing, TrapCost::Expensive),
@@ -261,9 +264,10 @@ impl Features {
             stage: if first { Stage::First } else { Stage::Second },
             shadowing,
             exits,
-            device_tlb: match self.has.contains(Has::DEVICE_TLB) {
-                true => known.device_tlb,
-                false => DeviceTlbPresence::Absent,
+            device_tlb: if self.has.contains(VtdFeature::DEVICE_TLB) {
+                known.device_tlb
+            } else {
+                DeviceTlbPresence::Absent
             },
             ..known
         }
@@ -271,9 +275,10 @@ impl Features {
 
     fn capabilities(&self, walker: Walker, caching: Caching) -> Capabilities {
         let max_lg2_pages = self.max_mask;
-        let (page, range, leaf_only) = match self.has.contains(Has::PAGE_SELECTIVE) {
-            true => (PageForm::Whole, RangeForm::PowerOfTwo { max_lg2_pages }, LeafOnly::Present),
-            false => (PageForm::Absent, RangeForm::Absent, LeafOnly::Absent),
+        let (page, range, leaf_only) = if self.has.contains(VtdFeature::PAGE_SELECTIVE) {
+            (PageForm::Whole, RangeForm::PowerOfTwo { max_lg2_pages }, LeafOnly::Present)
+        } else {
+            (PageForm::Absent, RangeForm::Absent, LeafOnly::Absent)
         };
         Capabilities {
             granule: PageSize::SIZE_4K,
@@ -282,16 +287,17 @@ impl Features {
             leaf_only,
             walker,
             caching,
-            write_buffer: match self.has.contains(Has::WRITE_BUFFER) {
-                true => WriteBuffer::MustFlush,
-                false => WriteBuffer::Absent,
+            write_buffer: if self.has.contains(VtdFeature::WRITE_BUFFER) {
+                WriteBuffer::MustFlush
+            } else {
+                WriteBuffer::Absent
             },
         }
     }
 }
 
-fn flags(cap_word: u64, ecap_word: u64) -> Has {
-    let mut has = Has::REGISTERS;
+fn flags(cap_word: u64, ecap_word: u64) -> VtdFeature {
+    let mut has = VtdFeature::REGISTERS;
     for &(flag, bit) in CAP_FLAGS {
         has.set(flag, has.contains(flag) || bit.of(cap_word) != 0);
     }
@@ -299,17 +305,23 @@ fn flags(cap_word: u64, ecap_word: u64) -> Has {
         has.set(flag, bit.of(ecap_word) != 0);
     }
     // Scalable mode hangs on the queue (6.5), and the rest of it on scalable mode.
-    if !has.contains(Has::SCALABLE | Has::QUEUE) {
-        has.remove(Has::SCALABLE | Has::SCALABLE_SECOND | Has::FIRST | Has::PASID | Has::NESTED);
+    if !has.contains(VtdFeature::SCALABLE | VtdFeature::QUEUE) {
+        has.remove(
+            VtdFeature::SCALABLE
+                | VtdFeature::SCALABLE_SECOND
+                | VtdFeature::FIRST
+                | VtdFeature::PASID
+                | VtdFeature::NESTED,
+        );
     }
-    if !has.contains(Has::QUEUE) {
-        has.remove(Has::DEVICE_TLB);
+    if !has.contains(VtdFeature::QUEUE) {
+        has.remove(VtdFeature::DEVICE_TLB);
     }
-    if !has.contains(Has::DEVICE_TLB | Has::SCALABLE) {
-        has.remove(Has::PAGE_REQUESTS | Has::PAGE_REQUEST_DRAIN);
+    if !has.contains(VtdFeature::DEVICE_TLB | VtdFeature::SCALABLE) {
+        has.remove(VtdFeature::PAGE_REQUESTS | VtdFeature::PAGE_REQUEST_DRAIN);
     }
-    if !has.contains(Has::FIRST | Has::SCALABLE_SECOND) {
-        has.remove(Has::NESTED);
+    if !has.contains(VtdFeature::FIRST | VtdFeature::SCALABLE_SECOND) {
+        has.remove(VtdFeature::NESTED);
     }
     has
 }
@@ -339,15 +351,23 @@ mod tests {
         let f = Features::check(CAP, ECAP).unwrap();
         assert_eq!((f.domain_bits, f.width, f.max_mask), (16, 48, 18));
         assert_eq!((f.faults, f.fault_count, f.iotlb), (0x220, 1, 0xf0));
-        assert!(f.has.contains(Has::QUEUE | Has::PASS_THROUGH | Has::PAGE_SELECTIVE));
-        assert!(f.has.contains(Has::SECOND_2M | Has::SECOND_1G | Has::DRAIN_READS));
-        assert!(!f.has.intersects(Has::SCALABLE | Has::SNOOPS | Has::CACHING_MODE));
+        assert!(
+            f.has.contains(
+                VtdFeature::QUEUE | VtdFeature::PASS_THROUGH | VtdFeature::PAGE_SELECTIVE
+            )
+        );
+        assert!(
+            f.has.contains(VtdFeature::SECOND_2M | VtdFeature::SECOND_1G | VtdFeature::DRAIN_READS)
+        );
+        assert!(
+            !f.has.intersects(VtdFeature::SCALABLE | VtdFeature::SNOOPS | VtdFeature::CACHING_MODE)
+        );
         assert!(f.second_levels().eq([VtdLevels::Three, VtdLevels::Four]));
         assert_eq!(f.best_second_levels(), Some(VtdLevels::Four));
         let narrow = Features::check(0x00d2_008c_2226_0206, ECAP).unwrap();
         assert_eq!(narrow.best_second_levels(), Some(VtdLevels::Three));
         let f = Features::check(CAP, SCALABLE).unwrap();
-        assert!(f.has.contains(Has::SCALABLE | Has::SCALABLE_SECOND));
+        assert!(f.has.contains(VtdFeature::SCALABLE | VtdFeature::SCALABLE_SECOND));
     }
 
     #[test]
@@ -372,7 +392,7 @@ mod tests {
         for _ in 0..100_000 {
             if let Ok(f) = Features::check(random.u64(..), random.u64(..)) {
                 let second = f.best_second_levels().is_some();
-                assert_eq!(f.translates(), second || f.has.contains(Has::FIRST));
+                assert_eq!(f.translates(), second || f.has.contains(VtdFeature::FIRST));
             }
         }
     }

@@ -16,9 +16,9 @@
 
 use super::control::Switch;
 use super::core::Core;
-use super::features::Has;
+use super::features::VtdFeature;
 use super::request::{InterruptEntries, Request};
-use super::tables::{ABSENT, Remap};
+use super::tables::{ABSENT, VtdInterruptTable};
 use super::unit::Vtd;
 use crate::chassis::Present;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
@@ -83,7 +83,7 @@ impl<P: UnitPlatform> Core<P> {
     /// Changes an entry step by step.
     fn set_interrupt(&self, at: At, index: u16, new: &Words) -> Result<(), IommuError> {
         let open = at.read(&self.mem)[0] & P != 0;
-        let cached = open || self.control.features.has.contains(Has::CACHING_MODE);
+        let cached = open || self.control.features.has.contains(VtdFeature::CACHING_MODE);
         at.change((&self.mem, self.walker()), &ENTRY, new, |after| match after {
             After::Closed => self.forget_interrupts(one(index)),
             After::Changed if cached => self.forget_interrupts(one(index)),
@@ -104,9 +104,10 @@ impl<P: UnitPlatform> Core<P> {
     }
 
     fn walker(&self) -> Walker {
-        match self.control.features.has.contains(Has::SNOOPS) {
-            true => Walker::Coherent,
-            false => Walker::NonCoherent,
+        if self.control.features.has.contains(VtdFeature::SNOOPS) {
+            Walker::Coherent
+        } else {
+            Walker::NonCoherent
         }
     }
 }
@@ -125,7 +126,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let control = &self.core.control;
         control.flush_write_buffer()?;
         control.set_interrupt_table(remap.address())?;
-        if !control.features.has.contains(Has::INTERRUPT_ROOT_INVALIDATES) {
+        if !control.features.has.contains(VtdFeature::INTERRUPT_ROOT_INVALIDATES) {
             self.core.forget_interrupts(InterruptEntries::All)?;
         }
         control.switch(command::CFI, Switch::Off)?;
@@ -133,7 +134,7 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     /// The table, if there is one.
-    fn remap(&self) -> Result<&Remap<P>, IommuError> {
+    fn remap(&self) -> Result<&VtdInterruptTable<P>, IommuError> {
         self.remap.as_ref().ok_or(IommuError::Unsupported)
     }
 
@@ -272,9 +273,10 @@ impl<P: UnitPlatform> Vtd<P> {
     /// [`IommuError::Unsupported`] without page requests, or if no message reaches `target`;
     /// [`IommuError::Gone`].
     pub fn signal_page_requests(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
-        match self.features().has.contains(Has::PAGE_REQUESTS) {
-            true => self.program(reg::PECTL, target),
-            false => Err(IommuError::Unsupported),
+        if self.features().has.contains(VtdFeature::PAGE_REQUESTS) {
+            self.program(reg::PECTL, target)
+        } else {
+            Err(IommuError::Unsupported)
         }
     }
 

@@ -10,9 +10,9 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::Config;
-use super::tables::{ABSENT, Forget, Mode, change};
-use super::tables::{Attachment, Streams, To};
-use super::takeover::Inherited;
+use super::tables::{ABSENT, EntryRequests, Mode, change};
+use super::tables::{AttachedContext, Attachment, Streams};
+use super::takeover::InheritedTranslation;
 use super::unit::{PASS, Vtd};
 use crate::chassis::entry::Words;
 use portolan_spec::vtd::ADDRESS;
@@ -43,7 +43,7 @@ impl<P: UnitPlatform> Vtd<P> {
     ) -> Result<(Self, Vec<StreamId>), IommuError> {
         let unit = Self::prepare(regs, mem, clock, config)?;
         let mut kept = Vec::new();
-        if unit.root.inherited() == Inherited::Translation {
+        if unit.root.inherited() == InheritedTranslation::Translation {
             for &stream in keep {
                 let one = |streams: &mut Streams| unit.keep(streams, stream, &read);
                 if unit.book.with(unit.turn(), one)??.is_some() {
@@ -69,9 +69,9 @@ impl<P: UnitPlatform> Vtd<P> {
         if again || !(old.domain == PASS || self.reserve(streams, old.domain)) {
             return Ok(None);
         }
-        let to = To { id: old.domain, context: None, remote: None };
+        let to = AttachedContext { id: old.domain, context: None, remote: None };
         let at = streams.state.context(&self.core, stream)?;
-        change(&self.core, at, &old.words, Forget::NOTHING)?;
+        change(&self.core, at, &old.words, EntryRequests::NOTHING)?;
         streams.begin((stream, 0), Attachment::without_domain(to));
         Ok(Some(()))
     }

@@ -23,7 +23,7 @@ pub use self::core::VtdQueue;
 pub(crate) use config::INTERRUPTS;
 pub use config::{Config, Invalidation, Takeover};
 pub use domain::{FirstDomain, ForeignFirstDomain, SecondDomain};
-pub use features::{Features, Has};
+pub use features::{Features, VtdFeature};
 pub use page_requests::PageEvent;
 pub use portolan::iommu::DeviceTlb;
 pub use quirks::tylersburg;

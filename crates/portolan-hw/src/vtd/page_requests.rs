@@ -12,9 +12,9 @@
 //! device that does not complete an invalidation) and 6.5.3.
 
 use super::faults::place;
-use super::features::Has;
+use super::features::VtdFeature;
 use super::request::Request;
-use super::tables::{ABSENT, Forget, Mode, change};
+use super::tables::{ABSENT, EntryRequests, Mode, change};
 use super::tables::{Attachment, Key, Streams};
 use super::unit::Vtd;
 use crate::chassis::entry::At;
@@ -63,7 +63,7 @@ impl<P: UnitPlatform> Vtd<P> {
     pub fn read_page_requests(&self, lg2_pages: u32) -> Result<(), IommuError> {
         let control = &self.core.control;
         let scalable = self.config.mode == Mode::Scalable;
-        if !scalable || !control.features.has.contains(Has::PAGE_REQUESTS) || lg2_pages > 7 {
+        if !scalable || !control.features.has.contains(VtdFeature::PAGE_REQUESTS) || lg2_pages > 7 {
             return Err(IommuError::Unsupported);
         }
         let size = PageSize::of_lg2(12 + lg2_pages);
@@ -101,9 +101,10 @@ impl<P: UnitPlatform> Vtd<P> {
         let (base, size) = place(address);
         let index = |offset| {
             let value = queue::OFFSET.of(regs.present64(offset)?);
-            match value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
-                true => Err(IommuError::Nonsense { offset, value }),
-                false => Ok(value),
+            if value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
+                Err(IommuError::Nonsense { offset, value })
+            } else {
+                Ok(value)
             }
         };
         let (head, mut tail) = (index(reg::PQH)?, index(reg::PQT)?);
@@ -239,6 +240,6 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     fn clear(&self, at: At) -> Result<(), IommuError> {
-        change(&self.core, at, &ABSENT, Forget::NOTHING)
+        change(&self.core, at, &ABSENT, EntryRequests::NOTHING)
     }
 }

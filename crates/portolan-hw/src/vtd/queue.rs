@@ -15,18 +15,18 @@
 //! debts of a plan to devices, and requests that may have to be sent again, are lists of fixed
 //! length, and an item that does not fit makes the invalidation wider.
 
-use super::core::{ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, context_id, split_id};
-use super::features::Has;
+use super::core::{ATTEMPTS, Core, INTERRUPTED, Sending, TagUsers, context_id, split_id};
+use super::features::VtdFeature;
 use super::request::CommandKind as Kind;
 use super::request::refusal;
-use super::request::{Contexts, Counted, Ending, Extent, Hint, Iotlb, Request, fence, wait_words};
-use crate::chassis::{Outcome, Present, Ring, Shape, Stop, Unit};
+use super::request::{Contexts, Counted, Drain, Extent, Hint, Iotlb, Request, fence, wait_words};
+use crate::chassis::{Outcome, Present, Ring, RingShape, Stop, Unit};
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
-use portolan::iommu::IommuError;
+use portolan::iommu::{IommuError, Stage};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
 use portolan_spec::vtd::descriptor::Words;
 use portolan_spec::vtd::reg;
@@ -53,8 +53,8 @@ pub(super) fn ring<P: UnitPlatform>(
         Width::Bits256 => WIDE,
     };
     let lg2_slots = 12 + lg2_pages.min(7) - lg2_bytes;
-    let shape = Shape { lg2_slots, lg2_bytes };
-    Ring::new(mem, shape, u64::MAX, Some(()))
+    let shape = RingShape { lg2_slots, lg2_bytes };
+    Ring::new(mem, shape, u64::MAX, true)
 }
 
 /// Value of the address register.
@@ -89,11 +89,11 @@ impl<P: UnitPlatform> Unit for Core<P> {
 
     fn sync(at: Option<PhysAddr>, number: u32) -> Counted {
         let at = at.map_or(0, PhysAddr::get);
-        (Kind::Wait, wait_words(at, number, Ending::Plain))
+        (Kind::Wait, wait_words(at, number, Drain::Nothing))
     }
 
     fn harmless(spare: Option<PhysAddr>) -> Counted {
-        (Kind::Replaced, fence(spare, Ending::Plain))
+        (Kind::Replaced, fence(spare, Drain::Nothing))
     }
 
     fn clean(&self, at: PhysAddr, bytes: u64) {
@@ -110,11 +110,11 @@ impl<P: UnitPlatform> Unit for Core<P> {
         self.control.regs.present64(reg::IQH)
     }
 
-    fn index(head: u64, shape: Shape) -> u64 {
+    fn index(head: u64, shape: RingShape) -> u64 {
         queue::OFFSET.of(head) >> shape.lg2_bytes
     }
 
-    fn set_tail(&self, index: u64, shape: Shape) {
+    fn set_tail(&self, index: u64, shape: RingShape) {
         self.control.regs.write64(reg::IQT, index << shape.lg2_bytes);
     }
 
@@ -138,7 +138,7 @@ impl<P: UnitPlatform> Unit for Core<P> {
         refusal::device_tlb(stream.unwrap_or(0))
     }
 
-    fn resume(&self, stop: Stop, shape: Shape, _: u64, tail: u64) -> Result<(), IommuError> {
+    fn resume(&self, stop: Stop, shape: RingShape, _: u64, tail: u64) -> Result<(), IommuError> {
         self.control.regs.write32(reg::FSTS, stop.seen);
         self.set_tail(tail, shape);
         Ok(())
@@ -200,7 +200,7 @@ impl Owed {
 fn each_owed<P: UnitPlatform>(
     core: &Core<P>,
     owed: &Owed,
-    mut each: impl FnMut(&Tag, Extent) -> Result<(), IommuError>,
+    mut each: impl FnMut(&TagUsers, Extent) -> Result<(), IommuError>,
 ) -> Result<(), IommuError> {
     if owed.everything.is_some() {
         let mut first = Some(0);
@@ -210,7 +210,7 @@ fn each_owed<P: UnitPlatform>(
         }
         return Ok(());
     }
-    let mut last: Option<(InvalTag, Option<Arc<Tag>>)> = None;
+    let mut last: Option<(InvalTag, Option<Arc<TagUsers>>)> = None;
     for &(context, extent) in &owed.extents {
         let tag = match last.take() {
             Some((of, tag)) if of == context => tag,
@@ -316,7 +316,7 @@ impl<P: UnitPlatform> Paying<'_, P> {
             count if count > MAX_DEVICE_EXTENTS => self.owed.collapse(),
             _ => {}
         }
-        self.sending.fence(Ending::Plain)?;
+        self.sending.fence(Drain::Nothing)?;
         let sending = &mut self.sending;
         each_owed(core, &self.owed, |tag, extent| {
             let mut all = tag.remotes.iter().flat_map(|remote| remote.forget(extent));
@@ -329,7 +329,7 @@ impl<P: UnitPlatform> Paying<'_, P> {
         let has = self.sending.core.control.features.has;
         if self.sent.configuration.is_some() {
             self.sending.send(Request::Contexts(Contexts::All))?;
-            if has.contains(Has::SCALABLE) {
+            if has.contains(VtdFeature::SCALABLE) {
                 self.sending.send(Request::PasidCacheAll)?;
             }
         }
@@ -360,13 +360,13 @@ impl<P: UnitPlatform> Paying<'_, P> {
             Command::Global => return self.send(Request::Iotlb(Iotlb::All)),
             Command::Configuration { .. } => {
                 self.send(Request::Contexts(Contexts::All))?;
-                if features.has.contains(Has::SCALABLE) {
+                if features.has.contains(VtdFeature::SCALABLE) {
                     self.send(Request::PasidCacheAll)?;
                 }
                 return Ok(());
             }
         };
-        let selective = features.has.contains(Has::PAGE_SELECTIVE);
+        let selective = features.has.contains(VtdFeature::PAGE_SELECTIVE);
         if !selective || lg2 > u32::from(features.max_mask) {
             return self.extent(context, Extent::All);
         }
@@ -401,7 +401,7 @@ impl<P: UnitPlatform> Paying<'_, P> {
     }
 
     /// Each PASID of a first stage forgets `extent`.
-    fn pasids(&mut self, domain: u16, tag: &Tag, extent: Extent) -> Result<(), IommuError> {
+    fn pasids(&mut self, domain: u16, tag: &TagUsers, extent: Extent) -> Result<(), IommuError> {
         let mut before = None;
         for &pasid in &tag.pasids {
             if before.replace(pasid) != Some(pasid) {
@@ -411,7 +411,7 @@ impl<P: UnitPlatform> Paying<'_, P> {
         Ok(())
     }
 
-    fn owe(&mut self, context: InvalTag, tag: &Tag, extent: Extent) {
+    fn owe(&mut self, context: InvalTag, tag: &TagUsers, extent: Extent) {
         if !tag.remotes.is_empty() {
             self.owed.add(context, extent);
         }

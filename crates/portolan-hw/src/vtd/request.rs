@@ -9,7 +9,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use super::features::{Features, Has};
+use super::features::{Features, VtdFeature};
 use portolan::addr::PhysAddr;
 use portolan::iommu::DeviceTlb;
 use portolan::iopf::Response;
@@ -82,11 +82,11 @@ impl Extent {
 
 /// Work that is complete when a wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum Drain {
     /// Everything that was submitted before.
-    Plain,
+    Nothing,
     /// That, and page requests and responses on their way (7.10).
-    Drained,
+    PageRequests,
 }
 
 /// Entries of the interrupt remapping table.
@@ -185,7 +185,7 @@ impl Request {
             }
             Self::DeviceTlb { stream, device, pasid, extent } => {
                 // Without throttling, the field of the physical function is reserved.
-                let throttled = features.has.contains(Has::DEVICE_TLB_THROTTLE);
+                let throttled = features.has.contains(VtdFeature::DEVICE_TLB_THROTTLE);
                 let physical = if throttled { device.physical } else { 0 };
                 let device = DeviceTlb { physical, ..device };
                 device_words(stream, device, pasid, extent)
@@ -212,8 +212,8 @@ fn contexts(what: Contexts) -> Words {
 fn iotlb_words(what: Iotlb, features: &Features) -> Words {
     let drain = |flag, bits: Bits| bits.at(features.has.contains(flag).into());
     let low = TYPE.at(kind::IOTLB)
-        | drain(Has::DRAIN_WRITES, iotlb::DW)
-        | drain(Has::DRAIN_READS, iotlb::DR);
+        | drain(VtdFeature::DRAIN_WRITES, iotlb::DW)
+        | drain(VtdFeature::DRAIN_READS, iotlb::DR);
     match what {
         Iotlb::All => [low | GRANULARITY.at(1), 0],
         Iotlb::Domain { domain } => [low | GRANULARITY.at(2) | DID.at(domain.into()), 0],
@@ -290,15 +290,15 @@ fn interrupt_words(which: InterruptEntries, features: &Features) -> Words {
 }
 
 /// A wait for which no caller waits.
-pub(super) fn fence(spare: Option<PhysAddr>, ending: Ending) -> Words {
-    wait_words(spare.map_or(0, PhysAddr::get), 0, ending)
+pub(super) fn fence(spare: Option<PhysAddr>, drain: Drain) -> Words {
+    wait_words(spare.map_or(0, PhysAddr::get), 0, drain)
 }
 
 /// A wait that writes `data` to `address` once everything before it is done.
-pub(super) fn wait_words(address: u64, data: u32, ending: Ending) -> Words {
-    let drain = match ending {
-        Ending::Plain => 0,
-        Ending::Drained => d::wait::PD.mask(),
+pub(super) fn wait_words(address: u64, data: u32, drain: Drain) -> Words {
+    let drain = match drain {
+        Drain::Nothing => 0,
+        Drain::PageRequests => d::wait::PD.mask(),
     };
     let word = TYPE.at(kind::WAIT) | d::wait::SW.mask() | d::wait::FN.mask() | drain;
     [word | d::wait::DATA.at(data.into()), address]

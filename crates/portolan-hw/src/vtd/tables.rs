@@ -12,8 +12,8 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 9.6.
 
 use super::core::{Core, Remote};
-use super::features::{Features, Has};
-use super::request::{Ending, Request};
+use super::features::{Features, VtdFeature};
+use super::request::{Drain, Request};
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 use crate::chassis::turn::Turn;
 use crate::chassis::{Block, book};
@@ -51,16 +51,16 @@ pub(super) const ABSENT: Words = [0; WORDS];
 
 /// Invalidations that hardware needs on the way from one entry to another, in stages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Forget<'a> {
+pub(super) struct EntryRequests<'a> {
     pub(super) old: &'a [&'a [Request]],
     /// Additional wait once the old entry is forgotten.
-    pub(super) ending: Ending,
+    pub(super) drain: Drain,
     pub(super) absence: &'a [&'a [Request]],
 }
 
-impl Forget<'_> {
+impl EntryRequests<'_> {
     /// Nothing: the caller invalidates itself.
-    pub(super) const NOTHING: Self = Self { old: &[], ending: Ending::Plain, absence: &[] };
+    pub(super) const NOTHING: Self = Self { old: &[], drain: Drain::Nothing, absence: &[] };
 }
 
 /// The tables of a unit. All methods are for one caller at a time.
@@ -188,7 +188,7 @@ fn hang<P: UnitPlatform>(
     let at = At { table: upper, size, first: word, words: 1 };
     let mut new = ABSENT;
     new[0] = table.get() & ADDRESS | P;
-    change(core, at, &new, Forget::NOTHING)
+    change(core, at, &new, EntryRequests::NOTHING)
 }
 
 /// Changes an entry to `new`, step by step.
@@ -198,18 +198,16 @@ pub(super) fn change<P: UnitPlatform>(
     core: &Core<P>,
     at: At,
     new: &Words,
-    forget: Forget<'_>,
+    forget: EntryRequests<'_>,
 ) -> Result<(), IommuError> {
     let has = core.control.features.has;
-    let walker = match has.contains(Has::SNOOPS) {
-        true => Walker::Coherent,
-        false => Walker::NonCoherent,
-    };
+    let walker =
+        if has.contains(VtdFeature::SNOOPS) { Walker::Coherent } else { Walker::NonCoherent };
     at.change((&core.mem, walker), &ENTRY, new, |after| {
         core.control.flush_write_buffer()?;
         match after {
-            After::Closed => core.run_to(forget.old, forget.ending),
-            After::Changed if has.contains(Has::CACHING_MODE) => core.run(forget.absence),
+            After::Closed => core.run_to(forget.old, forget.drain),
+            After::Changed if has.contains(VtdFeature::CACHING_MODE) => core.run(forget.absence),
             After::Changed | After::Unread => Ok(()),
         }
     })
@@ -223,22 +221,22 @@ const LEAST_LG2: u32 = 8;
 const MOST_LG2: u32 = 16;
 
 /// A unit's interrupt table.
-pub(super) struct Remap<P: UnitPlatform> {
+pub(super) struct VtdInterruptTable<P: UnitPlatform> {
     pub(super) table: Block,
     pub(super) wanted: Remapping,
     pub(super) slots: Turn<P, Slots>,
 }
 
-impl<P: UnitPlatform> Remap<P> {
+impl<P: UnitPlatform> VtdInterruptTable<P> {
     /// An empty table, of which the unit does not know. *Context.* Task.
     pub(super) fn new(
         mem: &impl TableMem<AtomicU64>,
         features: &Features,
         wanted: Remapping,
     ) -> Result<Self, IommuError> {
-        let wide = wanted.apic == ApicMode::XApic || features.has.contains(Has::X2APIC);
+        let wide = wanted.apic == ApicMode::XApic || features.has.contains(VtdFeature::X2APIC);
         let fits = (LEAST_LG2..=MOST_LG2).contains(&wanted.lg2_entries);
-        if !features.has.contains(Has::INTERRUPT_REMAPPING) || !wide || !fits {
+        if !features.has.contains(VtdFeature::INTERRUPT_REMAPPING) || !wide || !fits {
             return Err(IommuError::Unsupported);
         }
         let slots = Slots::new(wanted.lg2_entries)?;
@@ -268,16 +266,17 @@ impl<P: UnitPlatform> Remap<P> {
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, slots: &Slots, interrupt: &Interrupt) -> Result<u16, InterruptError> {
         let (table, index, _) = interrupt.place();
-        match table == self.table.at && slots.holds(interrupt) {
-            true => Ok(index),
-            false => Err(InterruptError::NotInUse),
+        if table == self.table.at && slots.holds(interrupt) {
+            Ok(index)
+        } else {
+            Err(InterruptError::NotInUse)
         }
     }
 }
 
 /// Data of an attachment's entry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct To {
+pub(super) struct AttachedContext {
     /// Domain identifier.
     pub(super) id: u16,
     /// Tag of its translations; nothing when it passes through.
@@ -288,7 +287,7 @@ pub(super) struct To {
 /// A stream and a PASID.
 pub(super) type Key = (u16, u32);
 
-pub(super) type Attachment = book::Attachment<To>;
+pub(super) type Attachment = book::Attachment<AttachedContext>;
 
 /// Attachments of all streams; a caller that has them moves streams.
-pub(super) type Streams = book::Streams<Key, To, Structures>;
+pub(super) type Streams = book::Streams<Key, AttachedContext, Structures>;

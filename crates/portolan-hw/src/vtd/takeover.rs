@@ -10,7 +10,7 @@ use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Mmio, UnitPlatform};
 
 use super::config::{Config, Takeover};
-use super::control::{Control, Switch};
+use super::control::{Switch, VtdControl};
 use super::quirks::Quirks;
 use super::tables::Mode;
 use crate::chassis::{Present, Published, wait_for};
@@ -18,7 +18,7 @@ use portolan_spec::vtd::reg::{self, command, fsts, queue, root_mode};
 
 /// State in which a unit was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inherited {
+pub(super) enum InheritedTranslation {
     Nothing,
     /// It translates, in the mode that it is to be used in.
     Translation,
@@ -28,13 +28,13 @@ pub(super) enum Inherited {
 #[derive(Debug)]
 pub(super) struct Root {
     address: u64,
-    inherited: Inherited,
+    inherited: InheritedTranslation,
     /// 1 once the unit has it.
     set: Published,
 }
 
 impl Root {
-    pub(super) fn new(table: PhysAddr, mode: Mode, inherited: Inherited) -> Self {
+    pub(super) fn new(table: PhysAddr, mode: Mode, inherited: InheritedTranslation) -> Self {
         Self { address: table.get() | mode_bits(mode), inherited, set: Published::default() }
     }
 
@@ -43,7 +43,7 @@ impl Root {
         self.address
     }
 
-    pub(super) fn inherited(&self) -> Inherited {
+    pub(super) fn inherited(&self) -> InheritedTranslation {
         self.inherited
     }
 
@@ -66,16 +66,20 @@ fn mode_bits(mode: Mode) -> u64 {
 
 /// State in which the unit is found; [`IommuError::Unsupported`] if that cannot be changed to the
 /// one of `config` without a moment in which devices reach everything.
-pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, IommuError> {
+pub(super) fn inherited(
+    regs: &impl Mmio,
+    config: &Config,
+) -> Result<InheritedTranslation, IommuError> {
     let (status, root) = (regs.present32(reg::GSTS)?, regs.present64(reg::RTADDR)?);
     let stays = config.chip.contains(Quirks::KEEP_TRANSLATION);
     let bypass = config.takeover != Takeover::Translated && !stays;
     if status & command::TE == 0 || bypass {
-        return Ok(Inherited::Nothing);
+        return Ok(InheritedTranslation::Nothing);
     }
-    match root & root_mode::MASK == mode_bits(config.mode) {
-        true => Ok(Inherited::Translation),
-        false => Err(IommuError::Unsupported),
+    if root & root_mode::MASK == mode_bits(config.mode) {
+        Ok(InheritedTranslation::Translation)
+    } else {
+        Err(IommuError::Unsupported)
     }
 }
 
@@ -83,11 +87,11 @@ pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, 
 /// once that is empty. The remapping of interrupts as well if the driver is to do it: otherwise it
 /// is the embedder's.
 pub(super) fn quiet<P: UnitPlatform>(
-    control: &Control<P>,
-    inherited: Inherited,
+    control: &VtdControl<P>,
+    inherited: InheritedTranslation,
     remaps: Option<()>,
 ) -> Result<(), IommuError> {
-    if inherited == Inherited::Nothing {
+    if inherited == InheritedTranslation::Nothing {
         control.switch(command::TE, Switch::Off)?;
     }
     // The old table is in memory that has no owner any more.

@@ -14,18 +14,18 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::config::{Config, INTERRUPTS, Invalidation};
 use super::control::Direct;
-use super::control::{Control, Switch};
+use super::control::{Switch, VtdControl};
 use super::core::{Core, VtdQueue, Way};
+use super::faults::FaultReader;
 use super::faults::PageQueue;
-use super::faults::Reader;
-use super::features::{Features, Has};
+use super::features::{Features, VtdFeature};
 use super::queue::{self, Width};
 use super::quirks::Quirks;
 use super::request::Counts;
 use super::request::{Contexts, Iotlb, Request};
-use super::tables::{Key, Streams, To};
-use super::tables::{Mode, Remap, Structures};
-use super::takeover::{Inherited, Root, inherited, quiet};
+use super::tables::{AttachedContext, Key, Streams};
+use super::tables::{Mode, Structures, VtdInterruptTable};
+use super::takeover::{InheritedTranslation, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
 use crate::chassis::{Published, Sorted, Submitters, with_room};
 use crate::ids::Ids;
@@ -50,16 +50,16 @@ pub(super) enum History {
 
 /// A device whose TLB may be used.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Device {
+pub(super) struct DeviceTlbUse {
     pub(super) tlb: DeviceTlb,
     pub(super) history: History,
 }
 
 /// Devices and domains that the unit remembers.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownDevices {
     /// Device TLBs that may be used.
-    pub(super) devices: Sorted<u16, Device>,
+    pub(super) devices: Sorted<u16, DeviceTlbUse>,
     /// Devices that were gone once.
     pub(super) gone: Sorted<u16, ()>,
     /// Parents of nested first stages, by domain identifier.
@@ -76,24 +76,24 @@ pub(super) struct Known {
 pub struct Vtd<P: UnitPlatform> {
     pub(super) core: Arc<Core<P>>,
     pub(crate) config: Config,
-    pub(super) book: Book<P, Key, To, Structures>,
-    pub(super) known: Guarded<P, Known>,
-    pub(super) faults: Reader<P>,
+    pub(super) book: Book<P, Key, AttachedContext, Structures>,
+    pub(super) known: Guarded<P, KnownDevices>,
+    pub(super) faults: FaultReader<P>,
     pub(super) requests: PageQueue,
     pub(super) root: Root,
-    pub(super) remap: Option<Remap<P>>,
+    pub(super) remap: Option<VtdInterruptTable<P>>,
 }
 
 crate::chassis::opaque!(Vtd, AtomicU64);
 
 /// Memory that the hardware is going to be told of.
-struct Parts<P: UnitPlatform> {
+struct VtdAllocations<P: UnitPlatform> {
     structures: Structures,
     way: Way<P>,
-    remap: Option<Remap<P>>,
+    remap: Option<VtdInterruptTable<P>>,
 }
 
-impl<P: UnitPlatform> Parts<P> {
+impl<P: UnitPlatform> VtdAllocations<P> {
     /// Tables alone.
     fn new(mem: &impl TableMem<AtomicU64>, config: &Config, bits: u32) -> Result<Self, IommuError> {
         Ok(Self {
@@ -125,7 +125,7 @@ impl<P: UnitPlatform> Parts<P> {
     ) -> Result<(), IommuError> {
         self.remap = match (config.interrupts, &self.way) {
             (None, _) => None,
-            (Some(wanted), Way::Ring(_)) => Some(Remap::new(mem, features, wanted)?),
+            (Some(wanted), Way::Ring(_)) => Some(VtdInterruptTable::new(mem, features, wanted)?),
             (Some(_), Way::Direct(_)) => return Err(IommuError::Unsupported),
         };
         Ok(())
@@ -215,24 +215,25 @@ impl<P: UnitPlatform> Vtd<P> {
         config.reserved.hold([INTERRUPTS].into_iter());
         let mut features = Features::read(&regs)?;
         if config.chip.contains(Quirks::WRITE_BUFFER) {
-            features.has.insert(Has::WRITE_BUFFER);
+            features.has.insert(VtdFeature::WRITE_BUFFER);
         }
         let scalable = config.mode == Mode::Scalable;
-        if scalable && !features.has.contains(Has::SCALABLE) {
+        if scalable && !features.has.contains(VtdFeature::SCALABLE) {
             return Err(IommuError::Unsupported);
         }
-        let queued = features.has.contains(Has::QUEUE) && config.invalidation == Invalidation::Best;
-        let registers = features.has.contains(Has::REGISTERS) && !scalable;
+        let queued =
+            features.has.contains(VtdFeature::QUEUE) && config.invalidation == Invalidation::Best;
+        let registers = features.has.contains(VtdFeature::REGISTERS) && !scalable;
         if !queued && !registers {
             return Err(IommuError::Unsupported);
         }
         let inherited = inherited(&regs, &config)?;
         let bits = config.pasid_bits.min(features.pasid_bits);
         let width = if scalable { Width::Bits256 } else { Width::Bits128 };
-        let control = Control::new(regs, clock, config.limit, features);
+        let control = VtdControl::new(regs, clock, config.limit, features);
         let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let mut parts = Parts::new(&mem, &config, bits)?;
+        let mut parts = VtdAllocations::new(&mem, &config, bits)?;
         let inherits = parts
             .make_ring(&mem, &config, queued.then_some(width))
             .and_then(|()| parts.make_remap(&mem, &config, &features))
@@ -241,7 +242,7 @@ impl<P: UnitPlatform> Vtd<P> {
             parts.free(&mem);
             return Err(error);
         }
-        let Parts { structures, way, remap } = parts;
+        let VtdAllocations { structures, way, remap } = parts;
         let root = Root::new(structures.root, config.mode, inherited);
         let last = (1u32 << features.domain_bits) - 1;
         let core = Core {
@@ -257,8 +258,8 @@ impl<P: UnitPlatform> Vtd<P> {
             core: Arc::new(core),
             config,
             book: Book::new(Streams::new(structures)),
-            known: Guarded::new(Known::default()),
-            faults: Reader::default(),
+            known: Guarded::new(KnownDevices::default()),
+            faults: FaultReader::default(),
             requests: PageQueue::default(),
             root,
             remap,
@@ -282,8 +283,8 @@ impl<P: UnitPlatform> Vtd<P> {
         }
         match self.root.inherited() {
             // Devices go on with the old root until the new one says where each of them is.
-            Inherited::Translation => Ok(()),
-            Inherited::Nothing => self.set_root(),
+            InheritedTranslation::Translation => Ok(()),
+            InheritedTranslation::Nothing => self.set_root(),
         }
     }
 
@@ -292,7 +293,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let control = &self.core.control;
         control.flush_write_buffer()?;
         control.set_root(self.root.address())?;
-        if !control.features.has.contains(Has::ROOT_INVALIDATES) {
+        if !control.features.has.contains(VtdFeature::ROOT_INVALIDATES) {
             self.forget_everything()?;
         }
         self.root.is_set();
@@ -365,20 +366,21 @@ impl<P: UnitPlatform> Vtd<P> {
     ) -> Result<(), IommuError> {
         let stream = u16::try_from(stream.get()).map_err(|_| IommuError::Unsupported)?;
         let queued = matches!(self.core.way, Way::Ring(_));
-        if !queued || !self.features().has.contains(Has::DEVICE_TLB) {
+        if !queued || !self.features().has.contains(VtdFeature::DEVICE_TLB) {
             return Err(IommuError::Unsupported);
         }
         with_room(
             &self.known,
             |known| known.devices.list(),
             |known| {
-                let unknown = self.root.inherited() == Inherited::Translation;
-                let history = match unknown || known.gone.get(stream).is_some() {
-                    true => History::Unknown,
-                    false => History::Nothing,
+                let unknown = self.root.inherited() == InheritedTranslation::Translation;
+                let history = if unknown || known.gone.get(stream).is_some() {
+                    History::Unknown
+                } else {
+                    History::Nothing
                 };
                 let tlb = device;
-                known.devices.insert(stream, Device { tlb, history });
+                known.devices.insert(stream, DeviceTlbUse { tlb, history });
             },
         );
         Ok(())

@@ -2,7 +2,7 @@
 //! written without a lock.
 
 use super::bits::{GRANULES, GranuleRun};
-use super::debt::{Cause, Unpaid};
+use super::debt::{Unpaid, UnpaidReason};
 use super::error::FaultError;
 use super::owner::{Frames, Pager};
 use super::region::{Part, Region, SlotPhase};
@@ -137,9 +137,9 @@ impl<O, P: Cpus> Drop for Filling<'_, O, P> {
 }
 
 /// Error of a fault whose debt is not paid.
-pub(super) fn not_paid(cause: Cause, iova: Iova) -> FaultError {
+pub(super) fn not_paid(cause: UnpaidReason, iova: Iova) -> FaultError {
     match cause {
-        Cause::Iommu(error) => FaultError::Iommu(error),
-        Cause::Turn { .. } => FaultError::Busy { iova },
+        UnpaidReason::Iommu(error) => FaultError::Iommu(error),
+        UnpaidReason::Turn { .. } => FaultError::Busy { iova },
     }
 }

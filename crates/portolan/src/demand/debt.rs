@@ -26,7 +26,7 @@ impl Generation {
 
 /// Reason for which a debt was not paid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum UnpaidReason {
     /// The hardware did not complete.
     Iommu(IommuError),
     /// Another CPU pays a debt that comes before, and did not finish in time.
@@ -36,7 +36,7 @@ pub(super) enum Cause {
 /// A debt that was not paid: it joined this generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unpaid {
-    pub(super) cause: Cause,
+    pub(super) cause: UnpaidReason,
     pub(super) generation: Generation,
 }
 
@@ -115,7 +115,7 @@ impl<P: Cpus> Debts<P> {
         if needs.is_some() || self.owes.load(Ordering::Relaxed) {
             let look = || self.book.with(|book| payment.join(book, needs));
             if let Err(waited) = poll(cpus, timeout, look) {
-                let cause = Cause::Turn { waited };
+                let cause = UnpaidReason::Turn { waited };
                 let generation = payment.keep();
                 return Err(Unpaid { cause, generation });
             }
@@ -126,7 +126,7 @@ impl<P: Cpus> Debts<P> {
                 Ok(())
             }
             Err(error) => {
-                let cause = Cause::Iommu(error.into());
+                let cause = UnpaidReason::Iommu(error.into());
                 let generation = payment.keep();
                 Err(Unpaid { cause, generation })
             }

@@ -8,7 +8,7 @@ use core::fmt;
 use thiserror::Error;
 
 use super::account::LimitReached;
-use super::debt::Cause;
+use super::debt::UnpaidReason;
 use super::owner::PopulateError;
 use crate::addr::{Iova, IovaRange};
 use crate::iommu::{DomainError, DomainUnmapError, IommuError};
@@ -148,11 +148,11 @@ pub enum RecoverError {
     Iommu(#[from] IommuError),
 }
 
-impl From<Cause> for RecoverError {
-    fn from(cause: Cause) -> Self {
+impl From<UnpaidReason> for RecoverError {
+    fn from(cause: UnpaidReason) -> Self {
         match cause {
-            Cause::Iommu(error) => Self::Iommu(error),
-            Cause::Turn { waited } => Self::Busy { waited },
+            UnpaidReason::Iommu(error) => Self::Iommu(error),
+            UnpaidReason::Turn { waited } => Self::Busy { waited },
         }
     }
 }

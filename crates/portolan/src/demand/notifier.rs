@@ -1,7 +1,7 @@
 //! The owner takes memory back.
 
 use super::account::count;
-use super::debt::{Cause, Generation, Unpaid};
+use super::debt::{Generation, Unpaid, UnpaidReason};
 use super::error::InvalidateError;
 use super::owner::Pager;
 use super::region::{Part, Region, SlotPhase};
@@ -95,8 +95,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let granules = unmapped?;
         match settled.map_err(|unpaid| unpaid.cause) {
             Ok(()) => Ok(granules),
-            Err(Cause::Iommu(error)) => Err(InvalidateError::Iommu(error)),
-            Err(Cause::Turn { waited }) => Err(InvalidateError::Busy { range, waited }),
+            Err(UnpaidReason::Iommu(error)) => Err(InvalidateError::Iommu(error)),
+            Err(UnpaidReason::Turn { waited }) => Err(InvalidateError::Busy { range, waited }),
         }
     }
 

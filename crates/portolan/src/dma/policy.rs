@@ -235,17 +235,17 @@ impl Direction {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait SealedDirection {}
 }
 
 /// A direction that is known when the program runs ([`Direction`]), or when it is compiled
 /// ([`ToDevice`], [`FromDevice`], [`Bidirectional`]): then it is part of a mapping's type.
-pub trait DataDirection: sealed::Sealed + Copy + Send + 'static {
+pub trait DataDirection: sealed::SealedDirection + Copy + Send + 'static {
     /// The direction.
     fn direction(self) -> Direction;
 }
 
-impl sealed::Sealed for Direction {}
+impl sealed::SealedDirection for Direction {}
 
 impl DataDirection for Direction {
     #[inline]
@@ -260,7 +260,7 @@ macro_rules! direction {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct $name;
 
-        impl sealed::Sealed for $name {}
+        impl sealed::SealedDirection for $name {}
 
         impl DataDirection for $name {
             #[inline]

@@ -9,7 +9,7 @@ use portolan_chips::chips::LS1088A;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 use portolan_hw::smmuv2::{
-    Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe,
+    Config, FirstStage, Implementation, SecondStage, SmmuV2, SmmuV2DomainOptions, WaitForSafe,
 };
 use portolan_sim::clock::PollingClock;
 use portolan_sim::tables::Lag;
@@ -98,7 +98,7 @@ fn model<D>(
 /// # Errors
 /// If the driver does not take it over.
 pub fn first_on_model(kind: SmmuV2Kind, seam: Seam) -> Result<ModelRig<First>, Outcome> {
-    let domain = |unit: &SmmuV2<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &SmmuV2<_>| unit.first_stage(&SmmuV2DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain)
 }
 
@@ -107,6 +107,7 @@ pub fn first_on_model(kind: SmmuV2Kind, seam: Seam) -> Result<ModelRig<First>, O
 /// # Errors
 /// If the driver does not take it over.
 pub fn second_on_model(kind: SmmuV2Kind, seam: Seam) -> Result<ModelRig<Second>, Outcome> {
-    let domain = |unit: &SmmuV2<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    let domain =
+        |unit: &SmmuV2<_>| unit.second_stage(&SmmuV2DomainOptions::default()).map(Arc::new);
     model(kind, seam, domain)
 }

@@ -11,7 +11,7 @@ use portolan::platform::{UnitParts, UnitPlatform};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_hw::smmuv3::{
-    Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu, StallOrFault, Want,
+    Config, FirstStage, PageRequestEvent, SecondStage, Smmu, SmmuDomainOptions, StallOrFault, Want,
 };
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -143,13 +143,13 @@ pub fn first_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<FirstOnMo
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
         block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     };
-    let domain = |unit: &Smmu<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.first_stage(&SmmuDomainOptions::default()).map(Arc::new);
     let mut rig = model(kind, seam, domain, Some(pasids))?;
     rig.foreign = Some(Foreign {
         layout: Layout::ARMV8,
         memory: rig.host.ram().clone(),
         attach: |unit, stream, pasid, tables| {
-            let domain = unit.foreign_first_stage::<12>(&DomainOptions::default(), tables)?;
+            let domain = unit.foreign_first_stage::<12>(&SmmuDomainOptions::default(), tables)?;
             let domain = Arc::new(domain);
             unit.attach_pasid(stream, pasid, &domain)?;
             Ok(Box::new(move |range| Ok(domain.invalidate(range)?)))
@@ -163,7 +163,7 @@ pub fn first_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<FirstOnMo
 /// # Errors
 /// If the driver does not take it over.
 pub fn second_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
-    let domain = |unit: &Smmu<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.second_stage(&SmmuDomainOptions::default()).map(Arc::new);
     model(kind, seam, domain, None)
 }
 
@@ -199,7 +199,7 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
             unit,
             rig.host,
             |unit| {
-                let domain = unit.smmu.second_stage(&DomainOptions::default());
+                let domain = unit.smmu.second_stage(&SmmuDomainOptions::default());
                 domain.map(Arc::new)
             },
             |unit| submitted(&unit.smmu),
@@ -247,7 +247,7 @@ fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Ou
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
 pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
-    let domain = |unit: &Smmu<_>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.first_stage(&SmmuDomainOptions::default()).map(Arc::new);
     qemu(seam, domain)
 }
 
@@ -257,7 +257,7 @@ pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
 /// As [`first_on_qemu`].
 pub fn second_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     super::qemu::needs_stages(Architecture::Aarch64)?;
-    let domain = |unit: &Smmu<_>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.second_stage(&SmmuDomainOptions::default()).map(Arc::new);
     qemu(seam, domain)
 }
 
@@ -278,7 +278,7 @@ pub fn nested_on_qemu(seam: Seam) -> Result<NestedQemuRig, Outcome> {
             unit.map_err(failed)?,
             rig.host,
             |unit| {
-                let domain = unit.smmu.second_stage(&DomainOptions::default());
+                let domain = unit.smmu.second_stage(&SmmuDomainOptions::default());
                 domain.map(Arc::new)
             },
             |unit| submitted(&unit.smmu),

@@ -209,7 +209,7 @@ impl Driver for SmmuV3 {
     fn domain<R: Regs, C: Time>(
         driver: &Self::Driver<R, C>,
     ) -> Result<Self::Domain<R, C>, IommuError> {
-        driver.first_stage(&smmuv3::DomainOptions::default())
+        driver.first_stage(&smmuv3::SmmuDomainOptions::default())
     }
 
     fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {

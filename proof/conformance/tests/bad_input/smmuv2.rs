@@ -19,8 +19,8 @@ use portolan_chips::inject::{Drain, RegisterFaults, Violation};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{Firmware, SmmuV2Registers, SmmuV2Setup};
 use portolan_hw::smmuv2::{
-    Config, DomainOptions, FirstStage, GroupError, Implementation, Inherited, OnFault, SmmuV2,
-    WaitForSafe, WriteKind,
+    Config, FirstStage, GroupError, Implementation, Inherited, OnFault, SmmuV2,
+    SmmuV2DomainOptions, WaitForSafe, WriteKind,
 };
 use portolan_sim::clock::VirtualClock;
 use portolan_sim::decode::AccessKind;
@@ -68,7 +68,7 @@ macro_rules! drivers {
             fn domain<R: Regs, C: Time>(
                 driver: &Self::Driver<R, C>,
             ) -> Result<Self::Domain<R, C>, IommuError> {
-                driver.first_stage(&DomainOptions::default())
+                driver.first_stage(&SmmuV2DomainOptions::default())
             }
 
             fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
@@ -135,7 +135,7 @@ fn enabled(setup: SmmuV2Setup, mut config: Config) -> (Bench<Arm>, Result<Made, 
     (bench, made)
 }
 
-fn mapped(driver: &Made, options: &DomainOptions) -> Arc<Made12> {
+fn mapped(driver: &Made, options: &SmmuV2DomainOptions) -> Arc<Made12> {
     let domain = Arc::new(driver.first_stage(options).unwrap());
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x8010_0000);
@@ -148,7 +148,7 @@ fn mapped(driver: &Made, options: &DomainOptions) -> Arc<Made12> {
 fn a_sync_that_never_ends_is_told_in_time() {
     let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
-    let domain = mapped(&driver, &DomainOptions::default());
+    let domain = mapped(&driver, &SmmuV2DomainOptions::default());
     driver.attach(StreamId::new(1), &domain).unwrap();
     let mut owed = Gather::new();
     let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
@@ -184,7 +184,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
     assert!(matches!(refused, Err(IommuError::TimedOut { .. })));
     let (bench, driver) = enabled(setup, patient(WaitForSafe::On { longest }));
     let driver = driver.unwrap();
-    let domain = mapped(&driver, &DomainOptions::default());
+    let domain = mapped(&driver, &SmmuV2DomainOptions::default());
     let time = |domain: &Made12| {
         let mut owed = Gather::new();
         let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
@@ -205,7 +205,7 @@ fn a_storm_of_faults_keeps_nobody_back() {
     let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
     let [loud, quiet, good] = [1, 2, 3].map(StreamId::new);
-    let domains = [(); 3].map(|()| mapped(&driver, &DomainOptions::default()));
+    let domains = [(); 3].map(|()| mapped(&driver, &SmmuV2DomainOptions::default()));
     for (stream, domain) in [loud, quiet, good].into_iter().zip(&domains) {
         driver.attach(stream, domain).unwrap();
     }
@@ -245,7 +245,7 @@ fn streams_that_would_match_twice_are_refused() {
     let wide = driver.group(StreamId::new(0x8000), 0);
     assert_eq!(wide, Err(GroupError::Width));
     // They move together.
-    let domain = mapped(&driver, &DomainOptions::default());
+    let domain = mapped(&driver, &SmmuV2DomainOptions::default());
     driver.attach(StreamId::new(0x21), &domain).unwrap();
     for id in [0x20, 0x21, 0x3f] {
         assert!(bench.unit.reaches(StreamId::new(id), BASE));
@@ -266,7 +266,7 @@ fn streams_that_would_match_twice_are_refused() {
 fn match_registers_and_banks_run_out() {
     let (bench, driver) = enabled(few(able()), Config::default());
     let driver = driver.unwrap();
-    let domain = mapped(&driver, &DomainOptions::default());
+    let domain = mapped(&driver, &SmmuV2DomainOptions::default());
     for id in 0..8 {
         driver.attach(StreamId::new(id), &domain).unwrap();
     }
@@ -275,13 +275,13 @@ fn match_registers_and_banks_run_out() {
     driver.block(StreamId::new(3)).unwrap();
     driver.attach(StreamId::new(8), &domain).unwrap();
     // Four banks do stage 1, of which one is taken.
-    let others: Vec<_> = (0..3).map(|_| mapped(&driver, &DomainOptions::default())).collect();
-    let none = driver.first_stage::<12>(&DomainOptions::default()).err();
+    let others: Vec<_> = (0..3).map(|_| mapped(&driver, &SmmuV2DomainOptions::default())).collect();
+    let none = driver.first_stage::<12>(&SmmuV2DomainOptions::default()).err();
     assert_eq!(none, Some(IommuError::OutOfContexts));
-    let second = driver.second_stage::<12>(&DomainOptions::default());
+    let second = driver.second_stage::<12>(&SmmuV2DomainOptions::default());
     assert!(second.is_ok());
     drop(others);
-    assert!(driver.first_stage::<12>(&DomainOptions::default()).is_ok());
+    assert!(driver.first_stage::<12>(&SmmuV2DomainOptions::default()).is_ok());
     bench.is_sound();
 }
 
@@ -301,7 +301,7 @@ fn inherited_streams_pass_until_they_are_moved() {
         for (id, passes) in [(0x880, true), (0x882, true), (0x900, true), (0x901, false)] {
             assert_eq!(bench.unit.reaches(StreamId::new(id), direct), passes, "{id:#x}");
         }
-        let domain = mapped(&driver, &DomainOptions::default());
+        let domain = mapped(&driver, &SmmuV2DomainOptions::default());
         driver.attach(StreamId::new(0x880), &domain).unwrap();
         for id in [0x880, 0x882] {
             assert!(!bench.unit.reaches(StreamId::new(id), direct));
@@ -323,7 +323,7 @@ fn each_stalled_access_gets_one_answer() {
     let (bench, driver) = enabled(able(), Config::default());
     let driver = driver.unwrap();
     let stream = StreamId::new(1);
-    let mut options = DomainOptions::default();
+    let mut options = SmmuV2DomainOptions::default();
     options.on_fault = OnFault::Stall;
     let domain = mapped(&driver, &options);
     driver.attach(stream, &domain).unwrap();
@@ -369,7 +369,7 @@ fn streams_by_index() {
     let setup = SmmuV2Setup { identification: able().identification.indexed(5), ..able() };
     let (bench, driver) = enabled(setup, Config::default());
     let driver = driver.unwrap();
-    let domain = mapped(&driver, &DomainOptions::default());
+    let domain = mapped(&driver, &SmmuV2DomainOptions::default());
     driver.attach(StreamId::new(31), &domain).unwrap();
     assert!(bench.unit.reaches(StreamId::new(31), BASE));
     assert!(!bench.unit.reaches(StreamId::new(30), BASE));

@@ -80,11 +80,11 @@ impl<C: Cpus> Unit for Prompt<C> {
         Ok(script.head)
     }
 
-    fn index(head: u64, _shape: Shape) -> u64 {
+    fn index(head: u64, _shape: RingShape) -> u64 {
         head & MASK
     }
 
-    fn set_tail(&self, index: u64, _shape: Shape) {
+    fn set_tail(&self, index: u64, _shape: RingShape) {
         self.script.lock().tail = index;
     }
 
@@ -97,7 +97,7 @@ impl<C: Cpus> Unit for Prompt<C> {
         0
     }
 
-    fn resume(&self, _: Stop, _: Shape, _: u64, _: u64) -> Result<(), IommuError> {
+    fn resume(&self, _: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {
         self.script.lock().stop = None;
         Ok(())
     }
@@ -112,8 +112,8 @@ struct Rig<C: Cpus> {
 impl<C: Cpus> Rig<C> {
     fn new(cpus: C) -> Arc<Self> {
         let mem = SlabTables::new(PhysAddr::new(0x1_0000), PageSize::SIZE_4K, 1);
-        let shape = Shape { lg2_slots: 8, lg2_bytes: 4 };
-        let ring = Ring::new(&mem, shape, u64::MAX, None).unwrap();
+        let shape = RingShape { lg2_slots: 8, lg2_bytes: 4 };
+        let ring = Ring::new(&mem, shape, u64::MAX, false).unwrap();
         let script = Mutex::default();
         let unit = Prompt { mem, cpus, script };
         Arc::new(Self { unit, ring })

@@ -11,7 +11,11 @@ pub(super) struct Progress {
 
 impl<C: Cpus> Ring<C> {
     /// Reads the progress of the unit, and returns the register.
-    pub(super) fn advance<U: Unit>(&self, unit: &U, state: &mut State) -> Result<u64, IommuError> {
+    pub(super) fn advance<U: Unit>(
+        &self,
+        unit: &U,
+        state: &mut RingState,
+    ) -> Result<u64, IommuError> {
         let value = unit.head()?;
         let index = U::index(value, self.shape);
         let ahead = self.index::<U>(index.wrapping_sub(state.head));
@@ -33,9 +37,9 @@ impl<C: Cpus> Ring<C> {
     pub(super) fn service_locked<'r, U: Unit<Cpus = C>>(
         &'r self,
         unit: &U,
-        mut state: Held<'r, C, State>,
+        mut state: Held<'r, C, RingState>,
     ) -> Result<Progress, IommuError> {
-        let look = |state: &mut State| {
+        let look = |state: &mut RingState| {
             let value = self.advance(unit, state)?;
             match U::INDEX_COMPLETES && state.head == state.tail {
                 true => Ok(None),
@@ -60,7 +64,7 @@ impl<C: Cpus> Ring<C> {
     fn repair<U: Unit>(
         &self,
         unit: &U,
-        state: &mut State,
+        state: &mut RingState,
         stop: Stop,
         code: Option<u32>,
     ) -> Result<(), IommuError> {

@@ -88,11 +88,11 @@ impl<const TURN: u32> Unit for Fake<TURN> {
         Ok(script.head)
     }
 
-    fn index(head: u64, shape: Shape) -> u64 {
+    fn index(head: u64, shape: RingShape) -> u64 {
         head & ((shape.slots() << TURN) - 1)
     }
 
-    fn set_tail(&self, index: u64, _shape: Shape) {
+    fn set_tail(&self, index: u64, _shape: RingShape) {
         self.script.lock().tail = index;
     }
 
@@ -115,7 +115,13 @@ impl<const TURN: u32> Unit for Fake<TURN> {
         stream.map_or(SILENT, |stream| SILENT + u32::from(stream))
     }
 
-    fn resume(&self, _stop: Stop, _shape: Shape, _head: u64, _tail: u64) -> Result<(), IommuError> {
+    fn resume(
+        &self,
+        _stop: Stop,
+        _shape: RingShape,
+        _head: u64,
+        _tail: u64,
+    ) -> Result<(), IommuError> {
         let mut script = self.script.lock();
         script.resumed += 1;
         script.stop = None;
@@ -131,8 +137,8 @@ fn ring<const TURN: u32>(lg2_slots: u32, most_unsynced: u64) -> (Fake<TURN>, Rin
         clock: Ticks::default(),
         script: Mutex::default(),
     };
-    let shape = Shape { lg2_slots, lg2_bytes: 4 };
-    let numbers = (TURN == 1).then_some(());
+    let shape = RingShape { lg2_slots, lg2_bytes: 4 };
+    let numbers = TURN == 1;
     let ring = Ring::new(&unit.mem, shape, most_unsynced, numbers).unwrap();
     (unit, ring)
 }
@@ -140,7 +146,7 @@ fn ring<const TURN: u32>(lg2_slots: u32, most_unsynced: u64) -> (Fake<TURN>, Rin
 fn place<const TURN: u32>(
     (unit, ring): &(Fake<TURN>, Ring<Ticks>),
     commands: &[u64],
-    ending: Ending,
+    ending: BatchEnd,
 ) -> Result<(Ticket, Option<Sync>), IommuError> {
     ring.place(unit, &mut None, commands, ending)
 }
@@ -149,7 +155,7 @@ fn place<const TURN: u32>(
 fn a_sync_is_complete_once_its_word_has_its_number_or_one_of_a_later_turn() {
     let done = |word: u32| {
         let both = ring::<1>(4, u64::MAX);
-        let (ticket, sync) = place(&both, &[1], Ending::Sync).unwrap();
+        let (ticket, sync) = place(&both, &[1], BatchEnd::Sync).unwrap();
         let (unit, ring) = &both;
         // The first sync has the number 1, and the word behind the first.
         Word::store(&ring.numbers.unwrap().words(&unit.mem)[1], word.into());
@@ -168,7 +174,7 @@ fn a_sync_is_complete_once_its_word_has_its_number_or_one_of_a_later_turn() {
 #[test]
 fn a_sync_comes_after_as_many_commands_as_the_unit_bears_and_no_sooner() {
     let both = ring::<1>(4, 3);
-    place(&both, &[1, 2, 3, 4, 5, 6, 7], Ending::More).unwrap();
+    place(&both, &[1, 2, 3, 4, 5, 6, 7], BatchEnd::More).unwrap();
     let (first, second) = (SYNC_CODE | 1 << 32, SYNC_CODE | 2 << 32);
     let expected = [1, 2, 3, first, 4, 5, 6, second, 7];
     assert_eq!(both.0.script.lock().written, expected);
@@ -184,7 +190,7 @@ fn a_sync_comes_after_as_many_commands_as_the_unit_bears_and_no_sooner() {
 fn each_command_is_cleaned_in_its_own_slot_and_the_slots_are_used_in_turns() {
     let both = ring::<1>(2, u64::MAX);
     both.0.script.lock().pace = 4;
-    place(&both, &[1, 2, 3, 4, 5], Ending::More).unwrap();
+    place(&both, &[1, 2, 3, 4, 5], BatchEnd::More).unwrap();
     let start = both.1.commands().at.get();
     let slots = [0, 16, 32, 48, 0].map(|offset| (start + offset, 16));
     assert_eq!(both.0.script.lock().cleaned, slots);
@@ -194,17 +200,17 @@ fn each_command_is_cleaned_in_its_own_slot_and_the_slots_are_used_in_turns() {
 fn a_unit_is_looked_at_only_when_its_ring_is_full_as_far_as_is_known() {
     let both = ring::<1>(2, u64::MAX);
     both.0.script.lock().pace = 4;
-    place(&both, &[1, 2, 3], Ending::More).unwrap();
-    place(&both, &[4], Ending::More).unwrap();
+    place(&both, &[1, 2, 3], BatchEnd::More).unwrap();
+    place(&both, &[4], BatchEnd::More).unwrap();
     assert_eq!(both.0.script.lock().looks, (0, 0));
-    place(&both, &[5], Ending::More).unwrap();
+    place(&both, &[5], BatchEnd::More).unwrap();
     assert_eq!(both.0.script.lock().looks, (1, 0));
 }
 
 #[test]
 fn a_command_behind_a_sync_that_is_due_waits_for_room_for_both_and_not_for_ever() {
     let both = ring::<1>(2, 3);
-    let full = place(&both, &[1, 2, 3, 4], Ending::More);
+    let full = place(&both, &[1, 2, 3, 4], BatchEnd::More);
     let awaited = Awaited::QueueRoom;
     assert!(matches!(full, Err(IommuError::TimedOut { awaited: of, .. }) if of == awaited));
     assert_eq!(both.0.script.lock().written, [1, 2, 3]);
@@ -220,7 +226,7 @@ fn a_command_behind_a_sync_that_is_due_waits_for_room_for_both_and_not_for_ever(
 fn a_ring_without_a_turn_bit_is_full_with_one_slot_free_and_empty_after_draining() {
     let both = ring::<0>(2, u64::MAX);
     assert_eq!(both.1.post(&both.0, &1), Ok(true));
-    assert!(place(&both, &[2, 3], Ending::More).is_ok());
+    assert!(place(&both, &[2, 3], BatchEnd::More).is_ok());
     assert_eq!(both.1.post(&both.0, &4), Ok(false));
     assert_eq!(both.0.script.lock().written, [1, 2, 3]);
     both.0.script.lock().pace = 1;
@@ -233,7 +239,7 @@ fn a_full_ring_of_a_unit_that_has_stopped_is_set_going_before_a_command_is_given
     let both = ring::<1>(2, u64::MAX);
     both.0.script.lock().pace = 1;
     both.0.script.lock().stop = Some((0, REFUSED));
-    let (ticket, _) = place(&both, &[1, 2, 3, 4], Ending::More).unwrap();
+    let (ticket, _) = place(&both, &[1, 2, 3, 4], BatchEnd::More).unwrap();
     assert_eq!(both.1.post(&both.0, &5), Ok(true));
     let script = both.0.script.lock();
     assert_eq!((script.resumed, &script.written[4..]), (1, &[HARMLESS, 5][..]));
@@ -248,7 +254,7 @@ fn a_unit_that_somebody_else_has_set_going_meanwhile_is_left_alone() {
     let both = ring::<1>(2, u64::MAX);
     both.0.script.lock().stop = Some((0, REFUSED));
     both.0.script.lock().cured = true;
-    place(&both, &[1], Ending::More).unwrap();
+    place(&both, &[1], BatchEnd::More).unwrap();
     assert_eq!(both.1.service(&both.0), Ok(()));
     let script = both.0.script.lock();
     assert_eq!((script.resumed, &script.written[..]), (0, &[1][..]));
@@ -266,8 +272,8 @@ fn a_unit_that_refuses_a_command_where_there_is_none_is_set_going_and_nothing_is
 #[test]
 fn a_silent_device_is_told_to_whose_command_the_unit_waits_at_and_to_nobody_before() {
     let both = ring::<0>(4, u64::MAX);
-    let (early, first) = place(&both, &[1, 2], Ending::Sync).unwrap();
-    let (asks, second) = place(&both, &[3], Ending::Sync).unwrap();
+    let (early, first) = place(&both, &[1, 2], BatchEnd::Sync).unwrap();
+    let (asks, second) = place(&both, &[3], BatchEnd::Sync).unwrap();
     both.0.script.lock().pace = 1;
     let stop = Stop { seen: 0, refused: None, silent: Some(Some(7)) };
     both.0.script.lock().stop = Some((3, stop));

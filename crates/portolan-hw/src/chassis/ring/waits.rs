@@ -2,7 +2,7 @@
 
 use super::service::Progress;
 use super::*;
-use crate::chassis::refusals::Why;
+use crate::chassis::refusals::RefusedBecause;
 use crate::chassis::wait_while_it_works;
 use portolan::iommu::Awaited;
 
@@ -84,8 +84,8 @@ impl<C: Cpus> Ring<C> {
         let concern = self.state.lock().refusals.concern(ticket, sync);
         let silent = concern.map_err(|why| IommuError::Refused {
             code: match why {
-                Why::Code(code) => code,
-                Why::Overwritten => U::OVERWRITTEN,
+                RefusedBecause::Code(code) => code,
+                RefusedBecause::Overwritten => U::OVERWRITTEN,
             },
         })?;
         // Without the lock: who asked what may take another.

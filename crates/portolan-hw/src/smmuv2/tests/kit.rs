@@ -13,7 +13,7 @@ use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Machine, SmmuV2Setup};
 use portolan_sim::decode::AccessKind;
 
-use super::super::{Config, DomainOptions, FirstStage, SmmuV2};
+use super::super::{Config, FirstStage, SmmuV2, SmmuV2DomainOptions};
 use crate::chassis::tests::hostile::Hosted;
 
 pub type Machine = SmmuV2Machine;
@@ -102,7 +102,7 @@ pub fn of(identification: SmmuV2Identification) -> (Machine, Unit) {
 }
 
 pub fn first(unit: &Unit) -> Arc<First> {
-    Arc::new(unit.first_stage(&DomainOptions::default()).unwrap())
+    Arc::new(unit.first_stage(&SmmuV2DomainOptions::default()).unwrap())
 }
 
 pub fn map(domain: &impl Domain, iova: u64, pa: u64) {
@@ -139,7 +139,7 @@ impl Hosted for Machine {
     }
 
     fn tables(unit: &Unit) -> Result<First, IommuError> {
-        unit.first_stage(&DomainOptions::default())
+        unit.first_stage(&SmmuV2DomainOptions::default())
     }
 
     fn machine(&self) -> &Machine {

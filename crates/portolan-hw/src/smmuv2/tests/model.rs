@@ -16,7 +16,7 @@ use portolan_chips::chips;
 use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{
-    Config, DomainOptions, GroupError, Implementation, Inherited, WaitForSafe, WhenDisabled,
+    Config, GroupError, Implementation, Inherited, SmmuV2DomainOptions, WaitForSafe, WhenDisabled,
     WriteKind,
 };
 use super::kit::{First, Kit, Machine, Unit, first, map, of, start, stream};
@@ -89,7 +89,7 @@ fn a_first_stage_forgets_what_is_unmapped() {
 #[test]
 fn a_second_stage_forgets_what_is_unmapped() {
     let (machine, unit) = plain();
-    let domain = unit.second_stage::<12>(&DomainOptions::default()).unwrap();
+    let domain = unit.second_stage::<12>(&SmmuV2DomainOptions::default()).unwrap();
     forgets(&machine, &unit, Arc::new(domain));
     assert_ne!(unit.counts().of(WriteKind::TlbiIpas2l), 0);
 }
@@ -98,7 +98,7 @@ fn a_second_stage_forgets_what_is_unmapped() {
 fn one_bank_is_awaited_by_itself_and_several_together() {
     let (_machine, unit) = plain();
     let domains = [first(&unit), first(&unit)];
-    let second = unit.second_stage::<12>(&DomainOptions::default()).unwrap();
+    let second = unit.second_stage::<12>(&SmmuV2DomainOptions::default()).unwrap();
     let page = |context| Command::Page {
         context,
         iova: Iova::new(0x1000),
@@ -329,7 +329,8 @@ fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
     assert_eq!([7, 8].map(at), [Some(0x5000), None]);
     // One bank passes accesses through, and belongs to no domain.
     let all: Vec<_> =
-        core::iter::from_fn(|| unit.first_stage::<12>(&DomainOptions::default()).ok()).collect();
+        core::iter::from_fn(|| unit.first_stage::<12>(&SmmuV2DomainOptions::default()).ok())
+            .collect();
     let banks = SmmuV2Identification::default().idr[1] & 0xff;
     assert_eq!(all.len() + 1, banks as usize - 1);
 }
@@ -364,7 +365,7 @@ fn a_unit_of_one_bank_whose_firmware_bends_writes_has_none_for_domains() {
     let unit = start(setup(1), qualcomm(WaitForSafe::Off)).1;
     assert_eq!(unit.err(), Some(IommuError::Unsupported));
     let unit = start(setup(2), qualcomm(WaitForSafe::Off)).1.unwrap();
-    let options = DomainOptions::default();
+    let options = SmmuV2DomainOptions::default();
     let only = unit.first_stage::<12>(&options).unwrap();
     let full = unit.first_stage::<12>(&options).err();
     assert_eq!(full, Some(IommuError::OutOfContexts));

@@ -6,7 +6,7 @@ use portolan::iommu::{Attach as _, Domain, Iommu as _, IommuError};
 use portolan_chips::chips;
 use portolan_chips::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
-use super::super::{Config, DomainOptions, Has, Implementation, Prefetch, WaitForSafe};
+use super::super::{Config, Implementation, Prefetch, SmmuV2DomainOptions, WaitForSafe};
 use super::kit::{FEW, Kit, Machine, bank, few, machine, map};
 use portolan_tables::overrides::CoherencyOverride;
 use portolan_tables::sdt::Maker;
@@ -75,8 +75,8 @@ fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
     let config = Config { coherency: CoherencyOverride::NotCoherent, ..plain() };
     let machine = few(&[]);
     let unit = machine.enable(config).unwrap();
-    assert_eq!(unit.features().coherent, Has::No);
-    let domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
+    assert_eq!(unit.features().coherent, false);
+    let domain = unit.first_stage::<12>(&SmmuV2DomainOptions::default()).unwrap();
     assert_eq!(domain.capabilities().walker, Walker::NonCoherent);
     // Walks are neither cacheable nor inner shareable.
     assert_eq!(machine.reg32(bank(0, 0x30)), 0x0080_2010);
@@ -91,7 +91,7 @@ fn units_that_share_their_caches_share_no_number() {
         let unit = machine.enable(config).unwrap();
         (machine, unit)
     };
-    let options = DomainOptions::default();
+    let options = SmmuV2DomainOptions::default();
     let ((one, first), (two, second)) = (of(0), of(4));
     let domains: [_; 2] = core::array::from_fn(|_| {
         let one = first.first_stage::<12>(&options).unwrap();
@@ -125,7 +125,7 @@ fn numbers_end_where_their_fields_do() {
     };
     // Bank 0 has VMID 255, and there is no 256.
     let unit = with(254).unwrap();
-    let options = DomainOptions::default();
+    let options = SmmuV2DomainOptions::default();
     let last = unit.second_stage::<12>(&options).unwrap();
     let full = unit.second_stage::<12>(&options).err();
     assert_eq!(full, Some(IommuError::OutOfContexts));
@@ -206,7 +206,7 @@ fn nothing_is_written_as_zero_to_qualcomms_trapped_commands() {
     let machine = few(&[]);
     let config = Config { implementation: Implementation::Qualcomm(WaitForSafe::Off), ..plain() };
     let unit = machine.enable(config).unwrap();
-    let domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
+    let domain = unit.first_stage::<12>(&SmmuV2DomainOptions::default()).unwrap();
     map(&domain, 0x6000, 0x1000);
     drop((domain, unit));
     let all: alloc::vec::Vec<_> = machine.take_writes().collect();
@@ -229,33 +229,27 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_2() {
 
 fn does_dma(identification: SmmuV2Identification, name: &str) {
     let (machine, unit) = super::kit::of(identification);
-    let options = DomainOptions::default();
+    let options = SmmuV2DomainOptions::default();
     // Widths of devices' addresses, and of those between the stages.
     let codes = [8, 0].map(|low| identification.idr[2] as usize >> low & 0xf);
     let [device, between] = codes.map(|code| [32, 36, 40, 42, 44, 48][code]);
-    let widest = match unit.features().stage1 {
-        Has::Yes => device,
-        Has::No => between,
-    };
+    let widest = if unit.features().stage1 { device } else { between };
     let reach = |domain: &dyn Domain| {
         let range = domain.input_range();
         assert_eq!(range.last().get() >> widest, 0, "{name}");
         machine.reach(3, 0x6000)
     };
-    let attached = match unit.features().stage1 {
-        Has::Yes => {
-            let domain = super::kit::first(&unit);
-            unit.attach(super::kit::stream(3), &domain).unwrap();
-            map(&*domain, 0x6000, 0x1000);
-            reach(&*domain)
-        }
-        Has::No => {
-            let domain = unit.second_stage::<12>(&options).unwrap();
-            let domain = alloc::sync::Arc::new(domain);
-            unit.attach(super::kit::stream(3), &domain).unwrap();
-            map(&*domain, 0x6000, 0x1000);
-            reach(&*domain)
-        }
+    let attached = if unit.features().stage1 {
+        let domain = super::kit::first(&unit);
+        unit.attach(super::kit::stream(3), &domain).unwrap();
+        map(&*domain, 0x6000, 0x1000);
+        reach(&*domain)
+    } else {
+        let domain = unit.second_stage::<12>(&options).unwrap();
+        let domain = alloc::sync::Arc::new(domain);
+        unit.attach(super::kit::stream(3), &domain).unwrap();
+        map(&*domain, 0x6000, 0x1000);
+        reach(&*domain)
     };
     assert_eq!(attached, Some(0x1000), "{name}, {identification:x?}");
     unit.block(super::kit::stream(3)).unwrap();

@@ -7,12 +7,13 @@ use portolan::iommu::{Attach, FaultAccess, FaultReason, Iommu as _, IommuError};
 use portolan_chips::smmuv2::{FaultRegisters, SmmuV2Identification, SmmuV2Registers};
 use portolan_sim::decode::AccessKind;
 
-use super::super::{Config, DomainOptions, OnFault};
+use super::super::{Config, OnFault, SmmuV2DomainOptions};
 use super::kit::{First, Kit, Machine, Unit, bank, few, first, map, of, stream};
 use portolan::addr::Iova;
 
 fn stalling(unit: &Unit) -> Arc<First> {
-    let options = DomainOptions { on_fault: OnFault::Stall, ..DomainOptions::default() };
+    let options =
+        SmmuV2DomainOptions { on_fault: OnFault::Stall, ..SmmuV2DomainOptions::default() };
     Arc::new(unit.first_stage(&options).unwrap())
 }
 
@@ -131,7 +132,7 @@ fn a_bank_that_does_not_take_what_it_is_to_do_about_faults_is_found_out() {
         machine.lie(bank(0, 0), bits, 0);
         let unit = machine.enable(Config::default()).unwrap();
         let found = [OnFault::Terminate, OnFault::Stall].map(|on_fault| {
-            let options = DomainOptions { on_fault, ..DomainOptions::default() };
+            let options = SmmuV2DomainOptions { on_fault, ..SmmuV2DomainOptions::default() };
             let made = unit.first_stage::<12>(&options);
             let at = bank(0, 0);
             matches!(made.err(), Some(IommuError::Nonsense { offset, .. }) if offset == at)

@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::*;
-use crate::chassis::{Ending, Outcome};
+use crate::chassis::{BatchEnd, Outcome};
 use crate::smmuv3::tests::kit::{FULL, Kit as _, SLOWLY, machine};
 use portolan::iommu::Awaited;
 use portolan::platform::{Clock as _, UnitParts};
@@ -19,16 +19,16 @@ type Queue = CommandQueue<Shared>;
 
 const ENTRIES_LG2: u32 = 3;
 
-fn queue(messages: Has) -> (SmmuMachine, Queue) {
+fn queue(messages: bool) -> (SmmuMachine, Queue) {
     queue_with_syncs(messages, u64::MAX)
 }
 
 /// With a sync at least after every `most_unsynced` commands.
-fn queue_with_syncs(messages: Has, most_unsynced: u64) -> (SmmuMachine, Queue) {
+fn queue_with_syncs(messages: bool, most_unsynced: u64) -> (SmmuMachine, Queue) {
     let unit = machine(FULL);
     let limit = Nanos::from_millis(10);
     let clock = PollingClock::new(unit.unit().clock().clone(), LOOK_NS, unit.unit().clone());
-    let machine = Machine::new(unit.clone(), unit.clone(), Shared::new(clock), limit, Has::Yes);
+    let machine = SmmuHardware::new(unit.clone(), unit.clone(), Shared::new(clock), limit, true);
     let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, most_unsynced, messages).unwrap();
     queue.install();
     queue.machine.registers.write32(reg::CR0, reg::cr0::CMDQEN);
@@ -46,7 +46,7 @@ fn run(queue: &Queue, commands: impl IntoIterator<Item = Words>) -> Result<(), I
 
 #[test]
 fn order_is_kept_over_many_wraps() {
-    for messages in [Has::No, Has::Yes] {
+    for messages in [false, true] {
         for pace in [Drain::Runs, SLOWLY] {
             let (unit, queue) = queue(messages);
             unit.drain(pace);
@@ -69,7 +69,7 @@ fn order_is_kept_over_many_wraps() {
 
 #[test]
 fn a_unit_that_stands_still_ends_the_wait() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.drain(Drain::Never);
     let waited = |awaited| move |e: &IommuError| matches!(e, IommuError::TimedOut { awaited: a, .. } if *a == awaited);
     let error = run(&queue, [numbered(1)]).unwrap_err();
@@ -84,7 +84,7 @@ fn a_unit_that_stands_still_ends_the_wait() {
 #[test]
 fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
     // Those of several commands take longer than the limit.
-    for messages in [Has::No, Has::Yes] {
+    for messages in [false, true] {
         let (unit, queue) = queue(messages);
         unit.drain(Drain::OneEach(400 * LOOK_NS));
         assert_eq!(run(&queue, (0..7).map(numbered)), Ok(()), "{messages:?}");
@@ -98,9 +98,9 @@ fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
 
 #[test]
 fn a_lock_that_another_cpu_holds_for_long_does_not_break_the_unit() {
-    let (_unit, queue) = queue(Has::No);
+    let (_unit, queue) = queue(false);
     let ring = &queue.ring;
-    let (ticket, sync) = ring.place(&queue, &mut None, &[numbered(1)], Ending::Sync).unwrap();
+    let (ticket, sync) = ring.place(&queue, &mut None, &[numbered(1)], BatchEnd::Sync).unwrap();
     let long = queue.machine.limit.get() * 2;
     std::thread::scope(|scope| {
         let complete = || ring.complete(&queue, &ticket, sync.unwrap(), &|_| false);
@@ -120,7 +120,7 @@ fn a_lock_that_another_cpu_holds_for_long_does_not_break_the_unit() {
 #[test]
 fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
     for pace in [Drain::Runs, SLOWLY] {
-        let (unit, queue) = queue(Has::No);
+        let (unit, queue) = queue(false);
         unit.drain(pace);
         unit.refuse_kind((op::TLBI_NH_ASID, error::ILL, 2));
         let bad = [numbered(1), [op::TLBI_NH_ASID, 0], numbered(2)];
@@ -136,7 +136,7 @@ fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
 
 #[test]
 fn a_silent_device_is_reported_to_all_behind_it() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, 1));
     let code = error::ATC_INV_SYNC;
     let device = [op::ATC_INV, 52];
@@ -147,13 +147,13 @@ fn a_silent_device_is_reported_to_all_behind_it() {
 
 #[test]
 fn a_silent_device_is_no_concern_of_who_asked_none() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.drain(Drain::Never);
     let silent = (op::SYNC, error::ATC_INV_SYNC, 1);
     let ring = &queue.ring;
     let place = |command, ending| ring.place(&queue, &mut None, &[command], ending).unwrap();
-    let (device, _) = place([op::ATC_INV, 52], Ending::More);
-    let (other, sync) = place(numbered(1), Ending::Sync);
+    let (device, _) = place([op::ATC_INV, 52], BatchEnd::More);
+    let (other, sync) = place(numbered(1), BatchEnd::Sync);
     unit.refuse_kind(silent);
     unit.drain(SLOWLY);
     let complete = |ticket, asked| ring.complete(&queue, ticket, sync.unwrap(), &|_| asked);
@@ -167,13 +167,13 @@ fn a_silent_device_is_no_concern_of_who_asked_none() {
 
 #[test]
 fn a_unit_that_wants_syncs_often_gets_them() {
-    for messages in [Has::No, Has::Yes] {
+    for messages in [false, true] {
         for most in [1, 3, 5] {
             let (unit, queue) = queue_with_syncs(messages, most);
             run(&queue, (0..40).map(numbered)).unwrap();
             run(&queue, (40..42).map(numbered)).unwrap();
             for number in 0..20 {
-                assert_eq!(queue.post(&[op::RESUME, number]), Ok(Has::Yes));
+                assert_eq!(queue.post(&[op::RESUME, number]), Ok(true));
             }
             let log = unit.take_log();
             let sync = |words: &Words| words[0] & 0xff == op::SYNC;
@@ -187,19 +187,19 @@ fn a_unit_that_wants_syncs_often_gets_them() {
 
 #[test]
 fn what_is_posted_waits_for_nothing() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.drain(Drain::Never);
     for _ in 0..1 << ENTRIES_LG2 {
-        assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::Yes));
+        assert_eq!(queue.post(&[op::RESUME, 1]), Ok(true));
     }
-    assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::No));
+    assert_eq!(queue.post(&[op::RESUME, 1]), Ok(false));
     unit.drain(SLOWLY);
-    assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::Yes));
+    assert_eq!(queue.post(&[op::RESUME, 1]), Ok(true));
 }
 
 #[test]
 fn an_aborted_fetch_is_tried_again() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.refuse_kind((op::TLBI_NH_VA, error::ABT, 3));
     assert_eq!(run(&queue, [numbered(1)]), Ok(()));
     unit.refuse_kind((op::TLBI_NH_VA, error::ABT, u32::MAX));
@@ -209,7 +209,7 @@ fn an_aborted_fetch_is_tried_again() {
 
 #[test]
 fn many_refusals_lose_none() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     let count = 200;
     unit.refuse_kind((op::TLBI_NH_ASID, error::ILL, count));
     let bad = (0..count).map(|_| [op::TLBI_NH_ASID, 0]);
@@ -219,7 +219,7 @@ fn many_refusals_lose_none() {
 
 #[test]
 fn a_unit_that_is_gone_or_lies_is_found_out() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.wrong(RegisterFaults::GONE);
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Gone));
     unit.wrong(RegisterFaults::STUCK);
@@ -231,7 +231,7 @@ fn a_unit_that_is_gone_or_lies_is_found_out() {
 
 #[test]
 fn service_failure_and_disabling_end_it() {
-    let (unit, queue) = queue(Has::No);
+    let (unit, queue) = queue(false);
     unit.refuse_kind((op::TLBI_NH_VA, error::ILL, 1));
     unit.unit().raise(reg::gerror::SFM);
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
@@ -245,7 +245,7 @@ fn service_failure_and_disabling_end_it() {
 fn several_producers_share_one_queue() {
     const PRODUCERS: u64 = 4;
     const BATCHES: u64 = 200;
-    for messages in [Has::No, Has::Yes] {
+    for messages in [false, true] {
         let (unit, mut queue) = queue(messages);
         let limit = Nanos::from_millis(1_000_000);
         let machine = Arc::get_mut(&mut queue.machine).unwrap();

@@ -151,7 +151,7 @@ fn firmware_s_word_on_coherency_counts() {
         let attributes = unit.reg32(reg::CR1);
         driver.attach(STREAM, &first(&driver)).unwrap();
         let entry = unit.entry(STREAM.get()).unwrap();
-        let cached = driver.features().coherent == Has::Yes;
+        let cached = driver.features().coherent;
         assert_eq!(attributes, if cached { 0xd75 } else { 0x820 });
         assert_eq!(ste::S1CIR.get(&entry), u64::from(cached));
         cached
@@ -366,7 +366,7 @@ fn a_stalled_access_whose_answer_finds_no_room_is_not_lost() {
     let (unit, driver) = setup();
     unit.drain(Drain::Never);
     let filler = [op::RESUME, 1];
-    while driver.shared.queue.post(&filler) == Ok(Has::Yes) {}
+    while driver.shared.queue.post(&filler) == Ok(true) {}
     unit.record([0x1234_0000_0010, 1 << 31 | 0x77, 0, 0]);
     let full = driver.next_fault().unwrap_err();
     let room = Awaited::QueueRoom;

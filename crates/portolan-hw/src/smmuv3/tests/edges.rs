@@ -193,8 +193,8 @@ fn what_a_table_needs_of_the_unit_is_refused_where_it_is_missing() {
     let updates = [0, 1, 2, 3].map(|httu| with(httu << 6, 0).features().update);
     let dirty = TableUpdate::Dirty;
     assert_eq!(updates, [TableUpdate::None, TableUpdate::Access, dirty, dirty]);
-    let hardware = DomainOptions { dirty: DirtyTracking::Hardware, ..OPTIONS() };
-    let direct = DomainOptions { split: Some(SplitRule::Direct), ..OPTIONS() };
+    let hardware = SmmuDomainOptions { dirty: DirtyTracking::Hardware, ..OPTIONS() };
+    let direct = SmmuDomainOptions { split: Some(SplitRule::Direct), ..OPTIONS() };
     for (httu, bbml, fits) in [(0, 0, [false; 2]), (2, 0, [true, false]), (1, 2, [false, true])] {
         let driver = with(httu << 6, bbml);
         let made = [&hardware, &direct].map(|options| driver.first_stage::<12>(options).is_ok());
@@ -312,7 +312,7 @@ fn tables_of_64_kib_pages_reach_52_bits_of_memory_and_others_48() {
         // OAS of 52 bits; granules of 4, 16 and 64 KiB.
         id.idr[5] = 6 | 0x70;
     });
-    let options = DomainOptions::default();
+    let options = SmmuDomainOptions::default();
     let small = driver.first_stage::<12>(&options).unwrap();
     assert_eq!(small.table().format().output_lg2(), 48);
     let large = driver.first_stage::<16>(&options).unwrap();

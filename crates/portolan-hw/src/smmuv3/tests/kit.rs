@@ -12,7 +12,7 @@ use portolan_chips::smmuv3::{EventRecord, SmmuIdentification, SmmuMachine, SmmuS
 use portolan_sim::decode::AccessKind;
 
 use crate::chassis::tests::hostile::Hosted;
-use crate::smmuv3::{Config, DomainOptions, FirstStage, Smmu};
+use crate::smmuv3::{Config, FirstStage, Smmu, SmmuDomainOptions};
 use portolan_spec::smmuv3::{self as spec, cd, command, reg, ste};
 
 pub(in crate::smmuv3) type Driver = Smmu<SmmuMachine>;
@@ -162,7 +162,7 @@ impl Hosted for SmmuMachine {
     }
 
     fn tables(unit: &Driver) -> Result<Self::Tables, IommuError> {
-        unit.first_stage(&DomainOptions::default())
+        unit.first_stage(&SmmuDomainOptions::default())
     }
 
     fn machine(&self) -> &SmmuMachine {

@@ -1,7 +1,7 @@
 //! Groups: functions that an IOMMU cannot tell apart, or that reach each other past it, and so have to
 //! share an address space.
 //!
-//! A group grows for five reasons ([`Why`]). Functions behind a bridge that does not isolate are in
+//! A group grows for five reasons ([`JoinReason`]). Functions behind a bridge that does not isolate are in
 //! the bridge's group; so are functions of one device that do not; so are functions that may carry
 //! the same requester identifier, or have the same stream by firmware's table; and those that a
 //! bridge claims whose bus numbers make no sense. Linux forms its groups in the same way
@@ -21,7 +21,7 @@ use super::{OddBridge, PciTree};
 /// Reason for a function to be in the group of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum JoinReason {
     /// It is behind a bridge that does not keep apart the functions behind it.
     Behind(NotIsolated),
     /// It is a function of the same device, which does not keep its functions apart.
@@ -42,26 +42,26 @@ pub struct Join {
     /// The other one: the bridge, or the function that was met first.
     pub with: PciFunction,
     /// The reason.
-    pub why: Why,
+    pub why: JoinReason,
 }
 
 impl fmt::Display for Join {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (function, with) = (self.function, self.with);
         match self.why {
-            Why::Behind(why) => write!(f, "{function} is behind {with}: {why}"),
-            Why::Beside(why) => write!(f, "{function} is a function beside {with}: {why}"),
-            Why::Requester(as_) => {
+            JoinReason::Behind(why) => write!(f, "{function} is behind {with}: {why}"),
+            JoinReason::Beside(why) => write!(f, "{function} is a function beside {with}: {why}"),
+            JoinReason::Requester(as_) => {
                 let PciFunction { segment, .. } = function;
                 let requester = as_;
                 let as_ = PciFunction { segment, requester };
                 write!(f, "accesses of {function} and {with} may both carry {as_}")
             }
-            Why::Stream(stream) => {
+            JoinReason::Stream(stream) => {
                 let stream = stream.get();
                 write!(f, "{function} and {with} have the same stream, {stream:#x}")
             }
-            Why::Odd => write!(f, "{with} claims the bus of {function}, and makes no sense"),
+            JoinReason::Odd => write!(f, "{with} claims the bus of {function}, and makes no sense"),
         }
     }
 }
@@ -141,7 +141,7 @@ impl Groups {
         at
     }
 
-    fn join(&mut self, nodes: &[PciNode], function: usize, with: usize, why: Why) {
+    fn join(&mut self, nodes: &[PciNode], function: usize, with: usize, why: JoinReason) {
         let (one, other) = (self.root(function), self.root(with));
         let (first, later) = (one.min(other), one.max(other));
         if first == later {
@@ -172,7 +172,7 @@ impl Groups {
         };
         let (start, its) = tree.on(bridge.at.segment, buses.first, buses.last);
         for number in start..start + its.len() {
-            self.join(&tree.nodes, number, at, Why::Behind(why));
+            self.join(&tree.nodes, number, at, JoinReason::Behind(why));
         }
     }
 
@@ -186,7 +186,7 @@ impl Groups {
             };
             match open {
                 Some((first, before)) if device(before) == device(node) => {
-                    self.join(&tree.nodes, number, first, Why::Beside(why));
+                    self.join(&tree.nodes, number, first, JoinReason::Beside(why));
                 }
                 _ => open = Some((number, node)),
             }
@@ -202,7 +202,7 @@ impl Groups {
                 seen.push(((segment, requester), number));
             }
         }
-        self.same(tree, seen, |(_, requester)| Why::Requester(*requester));
+        self.same(tree, seen, |(_, requester)| JoinReason::Requester(*requester));
     }
 
     /// Joins functions that a unit of firmware's table knows by the same stream. `seen` has the unit,
@@ -212,11 +212,16 @@ impl Groups {
         tree: &PciTree,
         seen: Vec<((usize, StreamId), usize)>,
     ) {
-        self.same(tree, seen, |(_, stream)| Why::Stream(*stream));
+        self.same(tree, seen, |(_, stream)| JoinReason::Stream(*stream));
     }
 
     /// Joins functions that have been seen with the same key.
-    fn same<K: Ord>(&mut self, tree: &PciTree, mut seen: Vec<(K, usize)>, why: impl Fn(&K) -> Why) {
+    fn same<K: Ord>(
+        &mut self,
+        tree: &PciTree,
+        mut seen: Vec<(K, usize)>,
+        why: impl Fn(&K) -> JoinReason,
+    ) {
         seen.sort_unstable();
         for pair in seen.windows(2) {
             if let [(one, first), (other, number)] = pair {
@@ -241,7 +246,7 @@ impl Groups {
                 match claimed.binary_search_by_key(&key, |(key, _)| *key) {
                     Ok(at) => {
                         let first = claimed.get(at).map_or(number, |(_, first)| *first);
-                        self.join(&tree.nodes, number, first, Why::Odd);
+                        self.join(&tree.nodes, number, first, JoinReason::Odd);
                     }
                     Err(at) => claimed.insert(at, (key, number)),
                 }
@@ -250,7 +255,7 @@ impl Groups {
         for ((segment, bus), bridge) in claimed {
             let (start, its) = tree.on(segment, bus, bus);
             for number in start..start + its.len() {
-                self.join(&tree.nodes, number, bridge, Why::Odd);
+                self.join(&tree.nodes, number, bridge, JoinReason::Odd);
             }
         }
     }

@@ -32,7 +32,7 @@ mod windows;
 
 pub use device_tlb::{DeviceTlbFlaw, DeviceTlbOverride};
 pub(super) use external::ExternalPorts;
-pub use groups::{Groups, Join, Why};
+pub use groups::{Groups, Join, JoinReason};
 pub use node::{Acs, AcsState, Buses, Functions, NotIsolated, PciId, PciKind, PciNode};
 pub use overrides::{AliasOf, AliasOverride, Isolation, IsolationOverride, PciOverrides};
 pub use virtual_functions::VirtualFunctions;

@@ -5,7 +5,7 @@ use portolan::iopf::Response;
 
 use crate::vtd::features::Features;
 use crate::vtd::request::{
-    Contexts, Ending, Extent, Hint, InterruptEntries, Iotlb, Request, wait_words,
+    Contexts, Drain, Extent, Hint, InterruptEntries, Iotlb, Request, wait_words,
 };
 use portolan_spec::vtd::descriptor::Words;
 
@@ -59,8 +59,8 @@ fn golden_words() {
     let cache = Request::PasidCache { domain: 3, pasid: 5 };
     assert_eq!(words(cache), [0x5_0003_0017, 0]);
     let wait = |ending| wait_words(0x1000, 7, ending);
-    assert_eq!(wait(Ending::Plain), [0x7_0000_0065, 0x1000]);
-    assert_eq!(wait(Ending::Drained), [0x7_0000_00e5, 0x1000]);
+    assert_eq!(wait(Drain::Nothing), [0x7_0000_0065, 0x1000]);
+    assert_eq!(wait(Drain::PageRequests), [0x7_0000_00e5, 0x1000]);
 }
 
 #[test]

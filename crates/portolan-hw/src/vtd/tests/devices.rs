@@ -12,7 +12,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
-use crate::chassis::Ending;
+use crate::chassis::BatchEnd;
 use crate::chassis::tests::suite::Driven;
 use crate::vtd::core::Way;
 use crate::vtd::request::CommandKind as Kind;
@@ -286,7 +286,7 @@ fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
     let asks = (Kind::DeviceTlb, [kind::DEVICE_TLB | 7 << 32, 0]);
     machine.silent(7);
     machine.take();
-    ring.place(&*core, &mut None, &[asks], Ending::More).unwrap();
+    ring.place(&*core, &mut None, &[asks], BatchEnd::More).unwrap();
     let to =
         ReplyTo { stream: STREAM, pasid: Some(PASID), name: ReplyName::Group(GroupId::new(5)) };
     unit.respond(to, Response::Success).unwrap();

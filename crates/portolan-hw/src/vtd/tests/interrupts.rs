@@ -54,7 +54,7 @@ fn handler(rig: &Rig) -> impl Fn() + 'static {
         let fault = unit.next_fault().unwrap();
         assert!(matches!(fault, Some(FaultEvent::Fault(_))), "{fault:?}");
         domain.sync(&mut unmap(&*domain, 4)).unwrap();
-        if unit.features().has.contains(crate::vtd::Has::QUEUE) {
+        if unit.features().has.contains(crate::vtd::VtdFeature::QUEUE) {
             let queue = unit.queue();
             queue.invalidate_interrupt_entries(InterruptEntries::All).unwrap();
         }

@@ -10,7 +10,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use super::kit::{CAP, ECAP, Iommu, SCALABLE, new_machine};
 use super::{attached, config, legacy};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::{Features, Has, Mode};
+use crate::vtd::{Features, Mode, VtdFeature};
 use portolan_chips::machine::Event;
 use portolan_spec::vtd::reg;
 
@@ -21,26 +21,30 @@ const FIRST_FIVE: u64 = 1 << 60;
 /// Page requests can be drained.
 const DRAIN: u64 = 1 << 42;
 
-fn has(ecap: u64) -> Has {
+fn has(ecap: u64) -> VtdFeature {
     Features::check(CAP | FIRST_1G, ecap).unwrap().has
 }
 
 #[test]
 fn what_hangs_on_something_that_a_unit_lacks_is_not_there() {
     let all = SCALABLE | DRAIN;
-    let of_scalable = Has::SCALABLE | Has::SCALABLE_SECOND | Has::FIRST | Has::PASID | Has::NESTED;
-    let requests = Has::PAGE_REQUESTS | Has::PAGE_REQUEST_DRAIN;
+    let of_scalable = VtdFeature::SCALABLE
+        | VtdFeature::SCALABLE_SECOND
+        | VtdFeature::FIRST
+        | VtdFeature::PASID
+        | VtdFeature::NESTED;
+    let requests = VtdFeature::PAGE_REQUESTS | VtdFeature::PAGE_REQUEST_DRAIN;
     let full = has(all);
-    assert!(full.contains(of_scalable | requests | Has::DEVICE_TLB | Has::QUEUE));
+    assert!(full.contains(of_scalable | requests | VtdFeature::DEVICE_TLB | VtdFeature::QUEUE));
     let lost = |bit: u64| full - has(all & !bit);
     // The queue, scalable mode, device TLBs, first and second stages.
-    assert_eq!(lost(1 << 1), Has::QUEUE | of_scalable | requests | Has::DEVICE_TLB);
+    assert_eq!(lost(1 << 1), VtdFeature::QUEUE | of_scalable | requests | VtdFeature::DEVICE_TLB);
     assert_eq!(lost(1 << 43), of_scalable | requests);
-    assert_eq!(lost(1 << 2), Has::DEVICE_TLB | requests);
-    assert_eq!(lost(1 << 47), Has::FIRST | Has::NESTED);
-    assert_eq!(lost(1 << 46), Has::SCALABLE_SECOND | Has::NESTED);
-    assert_eq!(lost(1 << 26), Has::NESTED);
-    assert_eq!(lost(1 << 29), Has::PAGE_REQUESTS);
+    assert_eq!(lost(1 << 2), VtdFeature::DEVICE_TLB | requests);
+    assert_eq!(lost(1 << 47), VtdFeature::FIRST | VtdFeature::NESTED);
+    assert_eq!(lost(1 << 46), VtdFeature::SCALABLE_SECOND | VtdFeature::NESTED);
+    assert_eq!(lost(1 << 26), VtdFeature::NESTED);
+    assert_eq!(lost(1 << 29), VtdFeature::PAGE_REQUESTS);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use portolan::table::format::VtdLevels;
 use super::kit::{CAP, ECAP, Kit, REFUSED, new_machine};
 use super::{STREAM, attached, legacy, map, unmap};
 use crate::chassis::tests::suite::{Driven, failure};
-use crate::chassis::{Ending, Outcome};
+use crate::chassis::{BatchEnd, Outcome};
 use crate::vtd::core::Way;
 use crate::vtd::request::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
@@ -154,7 +154,7 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     };
     let asks = |ticket: &mut _, stream: u64| {
         let command = (Kind::DeviceTlb, [kind::DEVICE_TLB | stream << 32, 0]);
-        ring.place(&*core, ticket, &[command], Ending::More).unwrap();
+        ring.place(&*core, ticket, &[command], BatchEnd::More).unwrap();
     };
     let end = |mut ticket, asked: Option<u16>| {
         let asks = |stream: Option<u16>| asked.is_some() && (stream.is_none() || stream == asked);

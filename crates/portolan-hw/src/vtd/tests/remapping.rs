@@ -151,9 +151,10 @@ fn interrupts_of_a_stream_that_is_blocked_or_gone_are_taken_back() {
         let others = unit.allocate(other, target(0x70, 2)).unwrap();
         let (message, kept) = (unit.message(&mine).unwrap(), unit.message(&others).unwrap());
         assert!(send(&machine, STREAM, message).is_ok());
-        match gone {
-            true => unit.device_gone(STREAM).unwrap(),
-            false => unit.block(STREAM).unwrap(),
+        if gone {
+            unit.device_gone(STREAM).unwrap()
+        } else {
+            unit.block(STREAM).unwrap()
         }
         assert_eq!(send(&machine, STREAM, message), Err(0x22));
         assert_eq!(send(&machine, OTHER, kept), Ok((2, 0x70)));

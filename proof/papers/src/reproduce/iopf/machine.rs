@@ -22,7 +22,7 @@ use portolan::table::Access;
 use portolan_chips::Transfer;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv3::{CommandKind, SmmuIdentification, SmmuRegisters, SmmuSetup};
-use portolan_hw::smmuv3::{Config, DomainOptions, FirstStage, SecondStage, Smmu, StallOrFault};
+use portolan_hw::smmuv3::{Config, FirstStage, SecondStage, Smmu, SmmuDomainOptions, StallOrFault};
 use portolan_sim::clock::PollingClock;
 use portolan_sim::decode::AccessKind;
 use portolan_sim::iommu::Temper;
@@ -161,7 +161,7 @@ impl Machine {
         let unit = Smmu::enable(registers.clone(), tables, UnitParts::new(clock.clone()), config)?;
         let range = IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?;
         unit.enable_stalls(STREAM)?;
-        let mut options = DomainOptions::default();
+        let mut options = SmmuDomainOptions::default();
         let (pasid, (handler, usage)) = match whose {
             Whose::Guest => {
                 options.input_lg2 = Some(profile.format().input_lg2().into());
