@@ -70,9 +70,30 @@ impl Layout {
         }
     }
 
-    /// Tells if each piece follows the one before it in the next page, with any length.
+    /// Tells if a device with `constraints` wants each piece in the page behind the one before it,
+    /// whatever its length.
     #[inline]
-    pub fn is_dense(&self) -> bool {
+    pub fn is_dense_for(constraints: &Constraints, granule: PageSize) -> bool {
+        constraints.seg_boundary.is_none() && constraints.min_align_mask <= granule
+    }
+
+    /// Address of the first byte of `piece`, which is the first of a mapping that begins at `start`.
+    #[inline]
+    pub fn first(
+        start: Iova,
+        granule: PageSize,
+        constraints: &Constraints,
+        piece: PhysRange,
+    ) -> Iova {
+        let inside = piece.start().get() & (granule.bytes() - 1);
+        match Self::is_dense_for(constraints, granule) {
+            true => Iova::new(start.get() + inside),
+            false => Iova::new(Self::new(start, granule, constraints).place(piece).first),
+        }
+    }
+
+    #[inline]
+    fn is_dense(&self) -> bool {
         self.boundary.is_none() && self.keep == self.granule
     }
 

@@ -15,11 +15,12 @@ use super::error::{MapError, UnmapError};
 use super::flush_queue::{Chosen, UnmapOutcome};
 use super::policy::{Coherency, Constraints, DataDirection, MayBlock, Trust};
 use super::reach::DeviceContext;
-use super::space::DmaSpace;
+use super::space::{DmaSpace, Placement};
 use super::trace::coherent;
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
 use crate::iommu::{DomainError, ReservedKind};
+use crate::iova::Request;
 use crate::platform::contract::{
     Buffer, DmaMemory, Doorbell, HostVisibility, OwnedMemory, Platform, Unowned, Wanted,
     hidden_from,
@@ -112,7 +113,9 @@ impl<P: Cpus + Clone> Reservation<P> {
         }
         let granule = space.granule().bytes();
         let bytes = bytes.checked_next_multiple_of(granule).ok_or(MapError::TooLong)?;
-        let range = space.allocate(bytes, constraints, MayBlock::Yes)?;
+        let align = constraints.align.max(space.granule());
+        let request = Request { bytes, align, limit: constraints.dma_mask };
+        let range = space.allocate(&request, MayBlock::Yes)?;
         Ok(Self::of(space, range, Chosen::Allocator, constraints))
     }
 
@@ -150,7 +153,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             return Err(MapError::Broken(error));
         }
         let range = space.granules(range);
-        space.take_chosen(range, constraints, || space.iova.reserve_free(range))?;
+        space.take_chosen(range, constraints.dma_mask, || space.iova.reserve_free(range))?;
         Ok(Self::of(space, range, Chosen::Caller, constraints))
     }
 
@@ -454,8 +457,10 @@ impl<P: Platform> Device<P> {
             min_align_mask: page,
             ..constraints
         };
-        match space.place_one(piece, Access::READ_WRITE, &limits) {
-            Ok((range, _)) => Ok(Coherent::new(context.clone(), memory, Some(range))),
+        let access = Access::READ_WRITE;
+        let wanted = Placement { access, constraints: &limits, at: None, may_block: MayBlock::Yes };
+        match space.place(core::slice::from_ref(&piece), &wanted) {
+            Ok(range) => Ok(Coherent::new(context.clone(), memory, Some(range))),
             Err(failed) => {
                 if let Some(wait) = failed.held {
                     // A device may have reached it.

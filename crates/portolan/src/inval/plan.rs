@@ -207,6 +207,7 @@ impl<'t> PlanInputs<'t> {
 
 impl Plan<'_> {
     /// The command that is all of it, but for the sync: with nothing before it and nothing repeated.
+    #[inline]
     pub(super) fn lone(&self) -> Option<Command> {
         match self.form {
             Form::One(command) if self.rounds() == 1 && !self.flushes() => Some(command),

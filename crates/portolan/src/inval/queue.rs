@@ -136,9 +136,10 @@ fn carry_out<Q: InvalidationQueue + ?Sized>(
     owed: &Gather,
 ) -> Result<(), Q::Error> {
     let plan = plan(context, caps, quirks, owed);
-    match plan.is_empty() {
-        true => Ok(()),
-        false => queue.pay(&mut plan.steps(), TablesLeft::of(owed)),
+    match plan.lone() {
+        Some(command) => queue.pay_by(command, TablesLeft::of(owed)),
+        None if plan.is_empty() => Ok(()),
+        None => queue.pay(&mut plan.steps(), TablesLeft::of(owed)),
     }
 }
 

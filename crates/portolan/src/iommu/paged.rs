@@ -9,11 +9,11 @@ use super::{
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Flushed, Gather, InvalidationQueue, OneCommand, PlanInputs,
-    Quiesced, Quirks, Step, SyncError, WrongTable, owes_nothing, plan,
+    Quiesced, Quirks, Step, SyncError, Walker, WrongTable, owes_nothing, plan,
 };
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
-use crate::table::{Access, PageTable, Segment, TableView, Translation};
+use crate::table::{Access, NotedDebts, PageTable, Segment, TableView, Translation};
 
 /// Pool of identifiers: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
@@ -82,12 +82,18 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
     }
 
     fn of(
-        table: PageTable<F, M>,
+        mut table: PageTable<F, M>,
         context: InvalTag,
         caps: Capabilities,
         quirks: Quirks,
         queue: Q,
     ) -> Self {
+        let mut mapped = Gather::new();
+        mapped.add_mapped(IovaRange::page(Iova::new(0), F::GRANULE), F::GRANULE);
+        table.note_only(NotedDebts {
+            lines: caps.walker != Walker::Coherent,
+            maps: !owes_nothing(&caps, &mapped),
+        });
         Self {
             one: OneCommand::new(
                 PlanInputs { context: &context, caps: &caps, quirks: &quirks },
@@ -261,7 +267,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
         let lone = Some(&self.one);
         let settled = self.table.settle(&self.queue, self.inputs(), lone, owed)?;
-        Ok(self.table.reclaim_settled(settled))
+        Ok(settled.reclaim(|tables, unlinked| self.table.take_in(tables, unlinked)))
     }
 
     #[inline]

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId, TableId};
 use crate::inval::{
-    Capabilities, CombineOptions, Combined, Command, Depth, Flushed, Gather, InvalidationQueue,
-    PageForm, Quirks, Ranges, Step, SyncError, TablesLeft,
+    Caching, Capabilities, CombineOptions, Combined, Command, Depth, Flushed, Gather,
+    InvalidationQueue, PageForm, Quirks, Ranges, Step, SyncError, TablesLeft, Walker, WriteBuffer,
 };
 use crate::platform::tests::Still;
 use crate::platform::{AllMemory, DmaMemory, ForeignTables, Nanos, SlabTables};
@@ -68,8 +68,11 @@ fn format() -> Armv8Stage1<12> {
 }
 
 fn domain() -> Tables {
+    domain_of(Capabilities::new(PAGE))
+}
+
+fn domain_of(caps: Capabilities) -> Tables {
     let memory = SlabTables::new(PhysAddr::new(1 << 31), PAGE, 64);
-    let caps = Capabilities::new(PAGE);
     let table = PageTable::new(format(), memory).unwrap();
     let quirks = Quirks::default();
     PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default())
@@ -162,7 +165,7 @@ fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
     let mut owed = Gather::new();
     let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
     domain.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
-    assert!(!owed.is_empty() && !domain.is_due(&owed));
+    assert!(owed.is_empty() && !domain.is_due(&owed));
     assert_eq!(domain.steps(&owed).count(), 0);
     domain.unmap(range, &mut owed).unwrap();
     assert!(domain.is_due(&owed));
@@ -173,6 +176,32 @@ fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
     assert!(domain.is_due(&all) && !domain.is_due(&owed));
     domain.sync(&mut all).unwrap();
     assert_eq!(domain.translate(range.start()), None);
+}
+
+/// Of one page and of a list, at addresses with a table and without.
+#[test]
+fn a_map_notes_a_debt_on_each_unit_that_has_to_be_told_of_it_and_on_no_other() {
+    let units = [Caching::PresentOnly, Caching::NotPresentToo].into_iter().flat_map(|caching| {
+        let buffers = [WriteBuffer::Absent, WriteBuffer::MustFlush];
+        buffers.map(|write_buffer| (caching, write_buffer))
+    });
+    for (caching, write_buffer) in units {
+        for walker in [Walker::Coherent, Walker::NonCoherent] {
+            let caps = Capabilities { caching, write_buffer, walker, ..Capabilities::new(PAGE) };
+            let told = caching == Caching::NotPresentToo || write_buffer == WriteBuffer::MustFlush;
+            let domain = domain_of(caps);
+            for (page, pages) in [(0, 1), (1, 1), (2, 2), (511, 2), (1024, 512)] {
+                let at = Iova::new(page << 12);
+                let memory = promised(PhysAddr::new(page << 12), pages << 12);
+                let mut owed = Gather::new();
+                domain.map(at, memory, Access::READ, &mut owed).unwrap();
+                assert_eq!(owed.mapped().is_empty(), !told, "{caps:?} {page}");
+                assert_eq!(owed.lines().is_empty(), walker == Walker::Coherent, "{caps:?} {page}");
+                let due = told || walker == Walker::NonCoherent;
+                assert_eq!(domain.is_due(&owed), due, "{caps:?} {page}");
+            }
+        }
+    }
 }
 
 #[test]

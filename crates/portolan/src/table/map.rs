@@ -115,10 +115,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     {
         gather.claim(self.id)?;
         if let Some(pa) = self.lone_page(iova, pieces.clone()) {
-            let range = IovaRange::page(iova, F::GRANULE);
-            let leaf = F::leaf(self.format.template(access, 0)?, pa);
-            if self.map_page(range, leaf, gather)? {
-                return Ok(range);
+            if self.map_page(iova, pa, access, gather) {
+                return Ok(IovaRange::page(iova, F::GRANULE));
             }
         }
         let too_long = TableMapError::IovaOutOfRange { iova };
@@ -138,7 +136,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let slot = Self::span(1);
         if shape.longest < slot.bytes() && IovaRange::page(iova, slot).covers(range) {
             let template = self.format.template(access, 0)?;
-            if self.map_in_slot(range, pieces.clone(), template, gather)? {
+            if self.map_in_slot(range, pieces.clone(), template, gather) {
                 return Ok(range);
             }
         }
@@ -422,7 +420,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             leaf = leaf.min(Self::span(level));
         }
-        gather.add_mapped(request.range, leaf);
+        self.owe_map(gather, request.range, leaf);
     }
 
     fn commit_slot<I: Iterator<Item: Piece>>(

@@ -137,7 +137,17 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     /// With so many table pages or fewer, leaf tables that small unmaps empty stay in the tree. Not
     /// a count of empty ones: that would be written by every CPU with each lone page.
     keep_empty: AtomicUsize,
+    noted: NotedDebts,
     walks: Walks,
+}
+
+/// Debts that are noted in a gather, for the one unit that walks the table: others are never paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotedDebts {
+    /// Lines of tables, for a walker that does not snoop.
+    pub(crate) lines: bool,
+    /// Ranges that were mapped, for hardware that keeps what was not there.
+    pub(crate) maps: bool,
 }
 
 /// Treatment of the table pages when the table is dropped.
@@ -179,6 +189,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             when_dropped: TablesWhenDropped::Free,
             vacancies: AtomicU64::new(0),
             keep_empty: AtomicUsize::new(0),
+            noted: NotedDebts { lines: true, maps: true },
             walks: Walks::default(),
         }
     }
@@ -191,6 +202,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.input_lg2 = self.input_lg2.min(input_lg2);
         self.sizes = self.sizes.intersection(sizes).with(F::GRANULE);
         self
+    }
+
+    /// Notes only the debts `noted`; a new table notes all of them.
+    pub(crate) fn note_only(&mut self, noted: NotedDebts) {
+        self.noted = noted;
     }
 
     /// Its name, which debts and proofs carry.
@@ -304,9 +320,20 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         F::LIVE_COUNT == LiveCount::InEntry
     }
 
+    /// Adds `range` to the debt, which was mapped in leaves of `leaf` and larger ones.
+    #[inline(always)]
+    fn owe_map(&self, gather: &mut Gather, range: IovaRange, leaf: PageSize) {
+        if self.noted.maps {
+            gather.add_mapped(range, leaf);
+        }
+    }
+
     /// Adds the lines of `count` entries from `index` of `table` to the debt.
     #[inline(always)]
     fn owe_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
+        if !self.noted.lines {
+            return;
+        }
         let at = |index: usize| table.get() + ((index as u64) << F::Word::LG2_BYTES);
         let (first, last) = (at(index), at(index + count) - 1);
         if let Some(range) = PhysRange::new(PhysAddr::new(first), PhysAddr::new(last)) {

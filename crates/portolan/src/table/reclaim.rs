@@ -8,7 +8,7 @@ use super::format::{Entry, Format, TAG_BITS};
 use super::walking::Looked;
 use super::{PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::inval::{Depth, Flushed, Gather, Quiesced, Settled, TableChain, Vacancy, WrongTable};
+use crate::inval::{Depth, Gather, Quiesced, TableChain, Vacancy, WrongTable};
 use crate::platform::{TableMem, Word};
 
 /// Table pages that were not given back, because the proof is one for another table.
@@ -39,17 +39,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// As [`PageTable::reclaim`], of a debt that this table has just settled. The proof that is left is
-    /// for addresses and buffers.
+    /// Frees tables that are quiet, of a debt that this table has just settled: a chain of them, and
+    /// emptied leaf tables.
     ///
     /// *Context.* Interrupt, on the terms of [`PageTable::reclaim`].
-    #[inline(always)]
-    pub(crate) fn reclaim_settled(&self, settled: Settled<'_>) -> Flushed {
-        settled.reclaim(|tables, unlinked| self.take_in(tables, unlinked))
-    }
-
-    /// Frees tables that are quiet: a chain of them, and emptied leaf tables.
-    fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
+    pub(crate) fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
         for &vacancy in unlinked {
             let Some((entry, parent, raw, table)) = self.still_vacated(vacancy) else {
                 continue;

@@ -4,7 +4,7 @@
 use super::enter::Enter;
 use super::format::Format;
 use super::pieces::{Piece, PieceCursor};
-use super::{PageTable, TableMapError, Walk};
+use super::{Access, PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
@@ -36,33 +36,37 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         (!odd && !outside).then_some(pa)
     }
 
-    /// The commonest case: one page, whose leaf table exists. Returns `true` in that case. In line
-    /// despite its length, as all of this way: the calls would cost a fifth of it.
+    /// The commonest case: one page, whose leaf table exists. `false`: nothing has changed, and the way
+    /// of a list does it or says why not. In line despite its length, as all of this way: the calls
+    /// would cost a fifth of it.
     #[inline(always)]
     pub(super) fn map_page(
         &self,
-        range: IovaRange,
-        leaf: u64,
+        iova: Iova,
+        pa: PhysAddr,
+        access: Access,
         gather: &mut Gather,
-    ) -> Result<bool, TableMapError> {
-        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, 1)? else {
-            return Ok(false);
+    ) -> bool {
+        let range = IovaRange::page(iova, F::GRANULE);
+        let Ok(template) = self.format.template(access, 0) else {
+            return false;
         };
-        let iova = range.start();
-        let taken = TableMapError::AlreadyMapped { iova };
+        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, 1) else {
+            return false;
+        };
         let index = self.index(iova, 0);
-        let word = self.words(table).get(index).ok_or(taken)?;
-        if (before != 0 || !Self::counted()) && word.load() != 0 {
+        let free = |word: &&F::Word| (before == 0 && Self::counted()) || word.load() == 0;
+        let Some(word) = self.words(table).get(index).filter(free) else {
             self.leave(entry, 1);
-            return Err(taken);
-        }
-        word.store(leaf);
+            return false;
+        };
+        word.store(F::leaf(template, pa));
         self.owe_lines(gather, table, index, 1);
-        gather.add_mapped(range, F::GRANULE);
-        Ok(true)
+        self.owe_map(gather, range, F::GRANULE);
+        true
     }
 
-    /// The common case: pages within one leaf table that exists. Returns `true` in that case.
+    /// The common case: pages within one leaf table that exists. `false` as for [`PageTable::map_page`].
     #[inline]
     pub(super) fn map_in_slot<I: Iterator<Item: Piece>>(
         &self,
@@ -70,46 +74,42 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         pieces: I,
         template: u64,
         gather: &mut Gather,
-    ) -> Result<bool, TableMapError> {
+    ) -> bool {
         let count = range.pages(F::GRANULE) as u32;
-        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, count)? else {
-            return Ok(false);
+        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, count) else {
+            return false;
         };
-        let taken = TableMapError::AlreadyMapped { iova: range.start() };
         let index = self.index(range.start(), 0);
-        let words = self.words(table).get(index..index + count as usize).ok_or(taken)?;
-        if before != 0 || !Self::counted() {
-            if let Some(iova) = Self::first_live(words, range.start()) {
-                self.leave(entry, count);
-                return Err(TableMapError::AlreadyMapped { iova });
-            }
-        }
+        let free = |words: &&[F::Word]| {
+            (before == 0 && Self::counted()) || Self::first_live(words, range.start()).is_none()
+        };
+        let words = self.words(table).get(index..index + count as usize).filter(free);
+        let Some(words) = words else {
+            self.leave(entry, count);
+            return false;
+        };
         PieceCursor::new(pieces, F::GRANULE)
             .fill(words, F::GRANULE, |word, pa| word.store(F::leaf(template, pa)));
         self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
-        gather.add_mapped(range, F::GRANULE);
-        Ok(true)
+        self.owe_map(gather, range, F::GRANULE);
+        true
     }
 
-    /// Announces the `count` entries of `range` in its leaf table. `None` if there is no such table.
+    /// Announces the `count` entries of `range` in its leaf table. `None` if there is no such table, or
+    /// no room for them.
     #[inline(always)]
-    fn enter_slot(
-        &self,
-        range: IovaRange,
-        count: u32,
-    ) -> Result<Option<EnteredSlot<'_, F::Word>>, TableMapError> {
+    fn enter_slot(&self, range: IovaRange, count: u32) -> Option<EnteredSlot<'_, F::Word>> {
         let Walk::At(entry, parent) = self.walk(range.start(), 1) else {
-            return Ok(None);
+            return None;
         };
         match self.enter(entry, count) {
-            Enter::Entered { table, before } => Ok(Some(EnteredSlot { entry, table, before })),
+            Enter::Entered { table, before } => Some(EnteredSlot { entry, table, before }),
             Enter::NoTable => {
-                let table = self.take_back(entry, parent, range.start(), count);
-                let before = 0;
-                Ok(table.map(|table| EnteredSlot { entry, table, before }))
+                let table = self.take_back(entry, parent, range.start(), count)?;
+                Some(EnteredSlot { entry, table, before: 0 })
             }
-            Enter::Taken => Err(self.already_mapped(range)),
+            Enter::Taken => None,
         }
     }
 }

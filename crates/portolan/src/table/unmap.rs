@@ -8,16 +8,6 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather, Vacancy};
 use crate::platform::{TableMem, Word};
 
-/// Result for a leaf table of taking entries out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Release {
-    /// Others are in use.
-    Kept,
-    /// It was the last: the table is out of the tree until it is reclaimed or wanted again. The
-    /// number of the event.
-    Unlinked(u64),
-}
-
 /// The entry that points at a leaf table, and the table that it is in.
 type Found<'t, W> = (&'t W, PhysAddr);
 
@@ -254,50 +244,43 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.leave_table(slot.found, slot.range.start(), count as u32, gather)
     }
 
-    /// Counts `count` entries of the leaf table for `iova` that were taken out; returns the depth
-    /// of their debt, all levels if the table left with them.
+    /// Counts `count` entries of the leaf table for `iova` that were taken out; unlinks the table with
+    /// the last entry if the gather can remember it: until it is reclaimed, or wanted again. Returns
+    /// the depth of the debt, all levels if the table left.
     #[inline(always)]
     fn leave_table(
         &self,
-        found: Found<'_, F::Word>,
+        (entry, parent): Found<'_, F::Word>,
         iova: Iova,
         count: u32,
         gather: &mut Gather,
     ) -> Depth {
-        match self.release(found, count, gather) {
-            Release::Kept => Depth::LeafOnly,
-            Release::Unlinked(event) => {
-                self.owe_lines(gather, found.1, self.index(iova, 1), 1);
-                let slot = iova.align_down(Self::span(1));
-                // There was room when the table was unlinked, and the gather is ours alone.
-                let _ = gather.unlinked.try_push(Vacancy { slot, event });
-                Depth::AllLevels
-            }
-        }
-    }
-
-    /// Lowers the live count; unlinks the table with the last entry if the gather can remember it.
-    #[inline(always)]
-    fn release(&self, found: Found<'_, F::Word>, count: u32, gather: &Gather) -> Release {
         if !Self::counted() {
-            return Release::Kept;
+            return Depth::LeafOnly;
         }
-        let mut raw = found.0.load();
-        let leaves = |left| left == 0 && !gather.unlinked.is_full() && !self.keeps_empty();
+        let mut raw = entry.load();
         while let Entry::Table(table) = F::classify(raw, 1) {
             let left = F::live(raw).saturating_sub(count);
-            let (new, done) = if leaves(left) {
+            if left == 0 && !gather.unlinked.is_full() && !self.keeps_empty() {
                 let event = self.vacancies.fetch_add(1, Ordering::Relaxed);
-                (F::unlinked(table, event), Release::Unlinked(event))
+                match entry.compare_exchange(raw, F::unlinked(table, event)) {
+                    Ok(_) => {
+                        self.owe_lines(gather, parent, self.index(iova, 1), 1);
+                        let slot = iova.align_down(Self::span(1));
+                        // There is room, and the gather is ours alone.
+                        let _ = gather.unlinked.try_push(Vacancy { slot, event });
+                        return Depth::AllLevels;
+                    }
+                    Err(now) => raw = now,
+                }
             } else {
-                (Self::with_live(raw, left), Release::Kept)
-            };
-            match found.0.compare_exchange(raw, new) {
-                Ok(_) => return done,
-                Err(now) => raw = now,
+                match entry.compare_exchange(raw, Self::with_live(raw, left)) {
+                    Ok(_) => return Depth::LeafOnly,
+                    Err(now) => raw = now,
+                }
             }
         }
-        Release::Kept
+        Depth::LeafOnly
     }
 
     #[inline]

@@ -374,7 +374,10 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
             return Iova::new(0);
         };
         match (self.place, &self.context.space) {
-            (MappingPlace::Space, Some(space)) => Iova::new(self.layout(space).place(piece).first),
+            (MappingPlace::Space, Some(space)) => {
+                let (start, granule) = (self.range.start(), space.granule());
+                Layout::first(start, granule, &self.context.constraints, piece)
+            }
             _ => Iova::new(self.placing().place(piece).0),
         }
     }

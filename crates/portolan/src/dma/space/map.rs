@@ -104,7 +104,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         Ok((DmaRange { range, space }, first))
     }
 
-    /// The same, for a caller that keeps the memory in any case.
+    /// Maps memory, which the caller keeps in any case.
     #[inline]
     pub(in crate::dma) fn place_kept(
         &self,
@@ -112,26 +112,18 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         access: Access,
         constraints: &Constraints,
     ) -> Result<(IovaRange, Iova), MapError> {
-        self.place_one(memory, access, constraints).map_err(|failed| {
-            if let Some(wait) = failed.held {
-                self.keep(&wait);
-            }
-            failed.error
-        })
-    }
-
-    /// The same of memory that the library keeps.
-    #[inline]
-    pub(in crate::dma) fn place_one(
-        &self,
-        memory: PhysRange,
-        access: Access,
-        constraints: &Constraints,
-    ) -> Result<(IovaRange, Iova), NotPlaced> {
         let wanted = Placement { access, constraints, at: None, may_block: MayBlock::Yes };
-        let range = self.place(core::slice::from_ref(&memory), &wanted)?;
-        let mut layout = Layout::new(range.start(), self.granule, constraints);
-        Ok((range, Iova::new(layout.place(memory).first)))
+        match self.place(core::slice::from_ref(&memory), &wanted) {
+            Ok(range) => {
+                Ok((range, Layout::first(range.start(), self.granule, constraints, memory)))
+            }
+            Err(NotPlaced { error, held }) => {
+                if let Some(wait) = held {
+                    self.keep(&wait);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Access that a device has to be granted to have `access`.
@@ -161,81 +153,19 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         pieces: &[PhysRange],
         wanted: &Placement<'_>,
     ) -> Result<IovaRange, NotPlaced> {
-        let layout = Layout::new(Iova::new(0), self.granule, wanted.constraints);
-        match layout.is_dense() {
-            true => self.place_dense(pieces, wanted),
-            false => self.place_apart(pieces, wanted, layout),
-        }
-    }
-
-    /// Takes `bytes` from the page at `page` on, which the caller chose.
-    fn take_page(
-        &self,
-        page: Iova,
-        bytes: u64,
-        constraints: &Constraints,
-    ) -> Result<IovaRange, MapError> {
-        let aligned = page.is_aligned(constraints.align.max(self.granule));
-        let range = IovaRange::from_len(page, bytes).filter(|_| aligned);
-        let range =
-            range.ok_or(MapError::Outside { range: IovaRange::page(page, self.granule) })?;
-        self.take_chosen(range, constraints, || self.iova.alloc_at(range))?;
-        Ok(range)
-    }
-
-    /// Takes addresses that the caller chose; those that wait for an invalidation are waited for.
-    pub(in crate::dma) fn take_chosen(
-        &self,
-        range: IovaRange,
-        constraints: &Constraints,
-        take: impl Fn() -> Result<(), FreeError>,
-    ) -> Result<(), MapError> {
-        if !self.iova.window().covers(range) || range.last() > constraints.dma_mask {
-            return Err(MapError::Outside { range });
-        }
-        let taken = self.or_flushed(take);
-        taken.map_err(|error| match error {
-            FreeError::Memory => MapError::Iova(IovaError::Memory),
-            _ => MapError::Taken { range },
-        })
-    }
-
-    /// As [`DmaSpace::place`], where pieces may have to lie apart.
-    #[cold]
-    fn place_apart(
-        &self,
-        pieces: &[PhysRange],
-        wanted: &Placement<'_>,
-        layout: Layout,
-    ) -> Result<IovaRange, NotPlaced> {
-        let &Placement { constraints, may_block, .. } = wanted;
-        self.measure(pieces, constraints)?;
-        let count = layout.count(pieces);
-        if count - pieces.len() > MOST_FILLS {
-            return Err(MapError::Records.into());
-        }
-        let list = PieceList::gather(layout.filled(pieces), count, may_block)?;
-        let bytes = self.measure(list.as_slice(), constraints)?;
-        let constraints =
-            &Constraints { align: constraints.align.max(layout.alignment(bytes)), ..*constraints };
-        self.place_dense(list.as_slice(), &Placement { constraints, ..*wanted })
-    }
-
-    /// Maps `pieces`, each in pages of its own, at contiguous addresses.
-    #[inline]
-    fn place_dense(
-        &self,
-        pieces: &[PhysRange],
-        wanted: &Placement<'_>,
-    ) -> Result<IovaRange, NotPlaced> {
         let &Placement { access, constraints, at, may_block } = wanted;
+        if !Layout::is_dense_for(constraints, self.granule) {
+            return self.place_apart(pieces, wanted);
+        }
         let bytes = self.measure(pieces, constraints)?;
         if may_block == MayBlock::No && self.maps_owe == MapsOwe::Sync {
             return Err(MapError::WouldWait.into());
         }
+        let align = constraints.align.max(self.granule);
+        let request = Request { bytes, align, limit: constraints.dma_mask };
         let range = match at {
-            None => self.allocate(bytes, constraints, may_block)?,
-            Some(page) => self.take_page(page, bytes, constraints)?,
+            None => self.allocate(&request, may_block)?,
+            Some(page) => self.take_page(page, &request)?,
         };
         let mut owed = Gather::new();
         if may_block == MayBlock::Yes {
@@ -258,11 +188,63 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Err(error.into());
         }
         self.trace_map(range.start(), pieces);
-        let owes = self.maps_owe == MapsOwe::Sync || owed.holds_tables();
-        if owes && self.domain.is_due(&owed) {
+        if self.maps_owe == MapsOwe::Sync || (owed.holds_tables() && self.domain.is_due(&owed)) {
             self.after_map(range, &mut owed, may_block)?;
         }
         Ok(range)
+    }
+
+    /// As [`DmaSpace::place`], where pieces may have to lie apart: with the room between them filled,
+    /// they are dense, and lie right from an aligned address.
+    #[cold]
+    fn place_apart(
+        &self,
+        pieces: &[PhysRange],
+        wanted: &Placement<'_>,
+    ) -> Result<IovaRange, NotPlaced> {
+        let &Placement { constraints, may_block, .. } = wanted;
+        let layout = Layout::new(Iova::new(0), self.granule, constraints);
+        self.measure(pieces, constraints)?;
+        let count = layout.count(pieces);
+        if count - pieces.len() > MOST_FILLS {
+            return Err(MapError::Records.into());
+        }
+        let list = PieceList::gather(layout.filled(pieces), count, may_block)?;
+        let bytes = self.measure(list.as_slice(), constraints)?;
+        let constraints = &Constraints {
+            align: constraints.align.max(layout.alignment(bytes)),
+            min_align_mask: self.granule,
+            seg_boundary: None,
+            ..*constraints
+        };
+        self.place(list.as_slice(), &Placement { constraints, ..*wanted })
+    }
+
+    /// Takes addresses for `request` from the page at `page` on, which the caller chose.
+    fn take_page(&self, page: Iova, request: &Request) -> Result<IovaRange, MapError> {
+        let aligned = page.is_aligned(request.align);
+        let range = IovaRange::from_len(page, request.bytes).filter(|_| aligned);
+        let range =
+            range.ok_or(MapError::Outside { range: IovaRange::page(page, self.granule) })?;
+        self.take_chosen(range, request.limit, || self.iova.alloc_at(range))?;
+        Ok(range)
+    }
+
+    /// Takes addresses that the caller chose; those that wait for an invalidation are waited for.
+    pub(in crate::dma) fn take_chosen(
+        &self,
+        range: IovaRange,
+        limit: Iova,
+        take: impl Fn() -> Result<(), FreeError>,
+    ) -> Result<(), MapError> {
+        if !self.iova.window().covers(range) || range.last() > limit {
+            return Err(MapError::Outside { range });
+        }
+        let taken = self.or_flushed(take);
+        taken.map_err(|error| match error {
+            FreeError::Memory => MapError::Iova(IovaError::Memory),
+            _ => MapError::Taken { range },
+        })
     }
 
     /// Pays the debt of a map of `range`; if that fails, takes the mapping away again.
@@ -302,14 +284,21 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Some(error) = self.failure() {
             return Err(MapError::Broken(error));
         }
-        let mut pages = pieces.len() as u64;
         let inside = self.granule.bytes() - 1;
-        for &piece in pieces {
-            let uneven = (piece.start().get() | piece.last().get().wrapping_add(1)) & inside != 0;
-            if uneven && constraints.trust == Trust::Untrusted {
-                return Err(MapError::SubPage { piece });
-            }
-            pages = pages.saturating_add(piece.pages_minus_one(self.granule));
+        let (mut uneven, mut spread) = (0, 0);
+        for piece in pieces {
+            let (start, last) = (piece.start().get(), piece.last().get());
+            uneven |= start | !last;
+            spread |= start ^ last;
+        }
+        if uneven & inside != 0 && constraints.trust == Trust::Untrusted {
+            return Err(self.sub_page(pieces));
+        }
+        let mut pages = pieces.len() as u64;
+        // Pieces of one page each need no sum.
+        if spread > inside {
+            let more = pieces.iter().map(|piece| piece.pages_minus_one(self.granule));
+            pages = more.fold(pages, u64::saturating_add);
         }
         match pages.checked_mul(self.granule.bytes()) {
             Some(0) => Err(MapError::Empty),
@@ -318,23 +307,28 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Addresses for `bytes`.
+    /// The error of `pieces` that do not all fill their pages.
+    #[cold]
+    fn sub_page(&self, pieces: &[PhysRange]) -> MapError {
+        let inside = self.granule.bytes() - 1;
+        let uneven = |piece: &&PhysRange| (piece.start().get() | !piece.last().get()) & inside != 0;
+        pieces.iter().find(uneven).map_or(MapError::Empty, |&piece| MapError::SubPage { piece })
+    }
+
+    /// Addresses for `request`.
     #[inline]
     pub(in crate::dma) fn allocate(
         &self,
-        bytes: u64,
-        constraints: &Constraints,
+        request: &Request,
         may_block: MayBlock,
     ) -> Result<IovaRange, MapError> {
-        let align = constraints.align.max(self.granule);
-        let request = Request { bytes, align, limit: constraints.dma_mask };
         if may_block == MayBlock::No {
-            return self.allocate_sparing(&request);
+            return self.allocate_sparing(request);
         }
         self.replenish();
-        match self.iova.alloc(&request) {
+        match self.iova.alloc(request) {
             Ok(range) => Ok(range),
-            Err(error) if self.ends_by_flush(&error) => Ok(self.iova.alloc(&request)?),
+            Err(error) if self.ends_by_flush(&error) => Ok(self.iova.alloc(request)?),
             Err(error) => Err(error.into()),
         }
     }

@@ -158,16 +158,14 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         range: IovaRange,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         let mut owed = Gather::new();
-        match self.domain.unmap(range, &mut owed) {
-            Ok(()) => {
-                self.trace_unmap(range);
-                self.pay(range, &mut owed)
-            }
-            Err(error) => Err((error.into(), UnmapOutcome::Mapped)),
+        if let Err(error) = self.domain.unmap(range, &mut owed) {
+            return Err((error.into(), UnmapOutcome::Mapped));
         }
+        self.trace_unmap(range);
+        self.pay(range, &mut owed)
     }
 
-    /// Pays for `range`, which is unmapped.
+    /// Pays for `range`, which is unmapped, and gives its addresses back.
     #[inline(always)]
     fn pay(
         &self,
