@@ -4,6 +4,7 @@
 mod adopter;
 mod api;
 mod backports;
+mod built;
 mod cross;
 mod demo;
 mod guest;
@@ -18,14 +19,16 @@ mod tidy;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use steps::LongPart;
+
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test [--fast | --long]
-                  format, lints, docs, no_std gate, bare metal, oldest compilers, all tests, benchmarks beside
-                  Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
-                  demos; --fast leaves out the compilers and the counts; --long adds guests in which each load
-                  is recorded by each recorder (10 minutes of CPU time), and mistakes (an hour)
+  test [--fast]   every step that has to pass before a change is taken (docs/checks.md lists them);
+                  --fast leaves out other compilers and instruction counts
+  test --long [PART]
+                  the steps that take longer, all or those of one part: guests, torture, mistakes-1,
+                  mistakes-2, mistakes-3; each part takes less than 80 minutes
   {mutants}  {mistakes}  tidy            structure and style only
   api [--write]   compares the public items of the libraries with the lists in crates/*/api.txt, or writes these
   packages        packs the libraries, and builds the tutorial in a crate that depends on the packages
@@ -52,6 +55,13 @@ fn main() -> ExitCode {
             Some(extent) => runner::run_beside(&root, extent),
             None => return unknown(&words),
         },
+        ["test", "--long"] => runner::run_long(&root, &LongPart::ALL),
+        ["test", "--long", name] => {
+            match LongPart::ALL.into_iter().find(|part| part.name() == *name) {
+                Some(part) => runner::run_long(&root, &[part]),
+                None => return unknown(&words),
+            }
+        }
         ["test", options @ ..] => match steps::Extent::of(options) {
             Some(extent) => runner::run(&root, extent),
             None => return unknown(&words),

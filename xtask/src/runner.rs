@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use crate::outcome::Outcome;
-use crate::steps::{self, Extent, Step};
+use crate::steps::{self, Extent, LongPart, Step};
 
 /// Outcomes of steps: a line each, and the number of each outcome.
 #[derive(Default)]
@@ -72,6 +72,17 @@ pub fn run(root: &Path, extent: Extent) -> bool {
         false
     });
     table.tell() && beside
+}
+
+/// Runs the steps of each of `parts`; returns if none failed.
+pub fn run_long(root: &Path, parts: &[LongPart]) -> bool {
+    let mut table = Table::default();
+    table.run(steps::first());
+    for part in parts {
+        println!("==> --long {}", part.name());
+        table.run(part.steps(root));
+    }
+    table.tell()
 }
 
 /// Runs the steps that have folders of their own; returns if none failed.

@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::guests::{Guest, SOCKET};
+use crate::built;
 
+/// The daemon, an example of `portolan-vmm`.
+const DAEMON: &str = "vhost-user-blk";
 /// QEMU's events: a question of its own or the daemon's, and a message to the daemon, by kind.
 const TRACED: [&str; 2] = ["vhost_iotlb_miss", "vhost_user_write"];
 
 /// Tells if a process of its own serves the disk of `guest`.
-pub(super) fn serves(guest: &Guest) -> bool {
+pub fn serves(guest: &Guest) -> bool {
     guest.arguments.contains(&SOCKET)
 }
 
@@ -35,18 +38,11 @@ pub struct Daemon {
     said: BufReader<ChildStdout>,
 }
 
-/// Builds the daemon.
+/// Builds the daemon, as the tests build it.
 pub fn build(root: &Path) -> Result<PathBuf, String> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--locked", "-p", "portolan-vmm"]);
-    cargo.args(["--example", "vhost-user-blk"]);
-    cargo.current_dir(root);
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| root.join("target"), |target| root.join(target));
-    match cargo.status() {
-        Ok(status) if status.success() => Ok(target.join("debug/examples/vhost-user-blk")),
-        _ => Err("the disk's daemon is not built".to_owned()),
-    }
+    let built = built::programs(root, &["--example", DAEMON]);
+    let daemon = built.unwrap_or_default().into_iter().find(|program| program.name == DAEMON);
+    daemon.map(|daemon| daemon.path).ok_or_else(|| "the disk's daemon is not built".to_owned())
 }
 
 impl Daemon {

@@ -23,6 +23,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::built;
 use crate::demo::{self, Ended, vhost};
 use initramfs::Archive;
 pub use machines::Machine;
@@ -83,7 +84,7 @@ pub const ALL: &[Machine] = &[
     gained::GAINED,
 ];
 
-/// Those that `cargo xtask test --long` runs as well.
+/// Those that `cargo xtask test --long guests` runs.
 pub const LONG: &[Machine] = &[
     loads::NEWEST_STRICT_ALL,
     loads::NEWEST_LAZY_ALL,
@@ -241,8 +242,7 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
         Target::Tests(name) => (name, ["test", "--lib", "--no-run"]),
     };
     let mut cargo = Command::new("cargo");
-    cargo.args(goal).args(["--quiet", "--locked", "--target", TARGET]);
-    cargo.args(["-p", program.package, "--message-format", "json-render-diagnostics"]);
+    cargo.args(goal).args(["--locked", "--target", TARGET, "-p", program.package]);
     cargo.args(program.options);
     cargo.current_dir(root).env("CARGO_TARGET_DIR", root.join("target/guest"));
     cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
@@ -254,16 +254,9 @@ fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), St
     }
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     cargo.env("CARGO_PROFILE_TEST_DEBUG", "0");
-    let built = cargo.stderr(Stdio::inherit()).output();
-    let built = built.ok().filter(|built| built.status.success());
-    let built = built.ok_or_else(|| format!("{name} is not built"))?;
-    let messages = built.stdout.split(|byte| *byte == b'\n');
-    let mut files = messages.filter_map(|message| {
-        let message: serde_json::Value = serde_json::from_slice(message).ok()?;
-        Some(message.get("executable")?.as_str()?.to_owned())
-    });
-    let file = files.next_back().ok_or_else(|| format!("{name} is no program"))?;
-    let body = std::fs::read(&file).map_err(|error| format!("{file}: {error}"))?;
+    let built = built::by(&mut cargo).ok_or_else(|| format!("{name} is not built"))?;
+    let file = built.into_iter().next_back().ok_or_else(|| format!("{name} is no program"))?.path;
+    let body = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok((name, body))
 }
 

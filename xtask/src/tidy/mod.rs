@@ -18,6 +18,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use crate::mutants::mistakes;
+use crate::steps;
 
 /// A finding: its place and a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +97,12 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let repeated = std::fs::read_to_string(root.join(type_names::FILE))?;
     found.extend(type_names::check(&sources, &toml::from_str(&repeated)?));
     found.extend(mistakes(root)?);
+    let listed = std::fs::read_to_string(root.join(steps::PAGE))?;
+    found.extend(steps::findings(root, &listed).into_iter().map(|what| Finding {
+        path: steps::PAGE.to_owned(),
+        rule: "steps",
+        what,
+    }));
     let shown = std::fs::read_to_string(root.join("docs/modules.md"))?;
     found.extend(modules::check(&sources, &shown));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
