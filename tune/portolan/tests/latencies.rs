@@ -5,13 +5,9 @@
 mod corpus;
 
 use std::io::Cursor;
-use std::time::{Duration, Instant};
 
 use portolan_sim::profile::Profile;
 use portolan_tune::calibrate::{self, Calibration, Gathered};
-
-/// Longest time of reading and fitting a few hundred lines, on a busy machine without optimisation.
-const SOON: Duration = Duration::from_secs(20);
 
 /// Calibration by the lines, or the error.
 fn calibrated(text: &[u8], machine: &str) -> Result<Calibration, String> {
@@ -25,10 +21,7 @@ fn calibrated(text: &[u8], machine: &str) -> Result<Calibration, String> {
 
 /// Tells if the lines give a profile.
 fn holds(text: &[u8], machine: &str) -> bool {
-    let begun = Instant::now();
-    let found = calibrated(text, machine);
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
-    let mut found = match found {
+    let mut found = match calibrated(text, machine) {
         Ok(found) => found,
         Err(said) => {
             assert!(said.contains("docs/calibrate.md"), "{said}");

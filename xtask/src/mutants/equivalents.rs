@@ -1,67 +1,46 @@
-//! The mutants that change nothing that matters, each with the reason.
+//! Mutants that change nothing that matters: cargo-mutants leaves them out by its own configuration.
+//!
+//! This checks what the tool does not: that each pattern still matches a mutant.
 
 use std::path::Path;
 
 use anyhow::Context as _;
+use regex_lite::Regex;
 use serde::Deserialize;
 
 use super::sample::Mutant;
 
-/// Path of the file that names them, from the root of the workspace.
-const FILE: &str = "xtask/equivalent-mutants.toml";
+/// Path of cargo-mutants' configuration, from the root of the workspace.
+const FILE: &str = ".cargo/mutants.toml";
 
+/// Patterns of the names of mutants that are left out.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Equivalents {
     #[serde(default)]
-    mutant: Vec<Equivalent>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Equivalent {
-    file: String,
-    change: String,
-    line: String,
-    reason: String,
-}
-
-impl Equivalent {
-    fn is(&self, mutant: &Mutant) -> bool {
-        (&self.file, &self.change, &self.line) == (&mutant.file, &mutant.change, &mutant.line)
-    }
+    exclude_re: Vec<String>,
 }
 
 impl Equivalents {
-    /// Reads the file; there are none if it is missing.
+    /// Reads the configuration.
     pub fn read(root: &Path) -> anyhow::Result<Self> {
-        match std::fs::read_to_string(root.join(FILE)) {
-            Ok(text) => Self::parse(&text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error).context(FILE),
-        }
+        Self::parse(&std::fs::read_to_string(root.join(FILE)).context(FILE)?)
     }
 
     /// From the text of the file.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let all: Self = toml::from_str(text).context(FILE)?;
-        for one in &all.mutant {
-            let reason = one.reason.trim();
-            anyhow::ensure!(!reason.is_empty(), "{FILE}: no reason for {:?}", one.change);
+        toml::from_str(text).context(FILE)
+    }
+
+    /// Patterns that match none of `all`, the mutants without exclusions: the source has moved on.
+    pub fn stale(&self, all: &[Mutant]) -> anyhow::Result<Vec<String>> {
+        let mut stale = Vec::new();
+        for pattern in &self.exclude_re {
+            let regex = Regex::new(pattern).with_context(|| format!("{FILE}: {pattern}"))?;
+            if !all.iter().any(|mutant| regex.is_match(&mutant.name)) {
+                stale.push(pattern.clone());
+            }
         }
-        Ok(all)
-    }
-
-    /// Reason why the mutant is equivalent, if it is.
-    pub fn reason(&self, mutant: &Mutant) -> Option<&str> {
-        let found = self.mutant.iter().find(|one| one.is(mutant));
-        found.map(|one| one.reason.as_str())
-    }
-
-    /// Those that name none of `all`: the source has moved on.
-    pub fn stale(&self, all: &[Mutant]) -> Vec<String> {
-        let gone = |one: &&Equivalent| !all.iter().any(|mutant| one.is(mutant));
-        let name = |one: &Equivalent| format!("{}: {} at {:?}", one.file, one.change, one.line);
-        self.mutant.iter().filter(gone).map(name).collect()
+        Ok(stale)
     }
 }

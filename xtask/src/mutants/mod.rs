@@ -2,8 +2,8 @@
 //!
 //! cargo-mutants names the changes; they are made one at a time, in a work tree below `target`. A
 //! seeded sample takes as many from each room of the library and each driver. Mutants meet the unit
-//! tests of their own package, then all of its tests, then those of other packages; mutants that
-//! change nothing that matters are named with a reason in `equivalent-mutants.toml`.
+//! tests of their own package, then all of its tests, then those of other packages. Mutants that
+//! change nothing that matters are left out by cargo-mutants itself (`.cargo/mutants.toml`).
 
 mod equivalents;
 pub mod mistakes;
@@ -21,9 +21,8 @@ use std::process::ExitCode;
 use equivalents::Equivalents;
 use options::Options;
 use report::{Fate, Report};
-use sample::Mutant;
 use stage::{Reach, Stage, Verdict};
-use tool::Tree;
+use tool::{Exclusions, Tree};
 
 pub use options::{MISTAKES, USAGE};
 
@@ -58,7 +57,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
         }
         Err(error) => return fail(&error),
     };
-    match examine(root, &tree, &options) {
+    match examine(&tree, &options) {
         Ok(report) => {
             let printed = match options.json {
                 true => report.json().map(|json| println!("{json}")),
@@ -82,27 +81,20 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Lists, chooses, tests.
-fn examine(root: &Path, tree: &Tree, options: &Options) -> anyhow::Result<Report> {
-    let all = tree.list(&PACKAGES)?;
-    let equivalents = Equivalents::read(root)?;
-    let stale = equivalents.stale(&all);
+fn examine(tree: &Tree, options: &Options) -> anyhow::Result<Report> {
+    let all = tree.list(&PACKAGES, Exclusions::Configured)?;
+    let with_excluded = tree.list(&PACKAGES, Exclusions::Ignored)?;
     let chosen = sample::choose(&all, options.sample, options.seed);
     let chosen = options.part.of(chosen);
     let mut report = Report {
         commit: tree.commit().to_owned(),
         seed: options.seed,
         of: all.len(),
+        excluded: with_excluded.len().saturating_sub(all.len()),
         least: options.least,
-        stale,
+        stale: Equivalents::read(&tree.path())?.stale(&with_excluded)?,
         results: Vec::new(),
     };
-    let (known, chosen): (Vec<_>, Vec<_>) =
-        chosen.into_iter().partition(|mutant| equivalents.reason(mutant).is_some());
-    let equal = |mutant: &Mutant| {
-        let reason = equivalents.reason(mutant).unwrap_or_default().to_owned();
-        (mutant.clone(), Fate::Equivalent(reason))
-    };
-    report.results.extend(known.iter().map(equal));
     if options.list {
         let untested = chosen.into_iter().map(|mutant| (mutant, Fate::Untested));
         report.results.extend(untested);

@@ -16,8 +16,6 @@ pub enum Fate {
     CaughtWider,
     /// It does not compile.
     Unviable,
-    /// It changes nothing that matters, for this reason.
-    Equivalent(String),
     /// No test noticed it.
     Survived,
     /// It was only chosen.
@@ -31,11 +29,13 @@ pub struct Report {
     pub commit: String,
     /// Seed of the sample.
     pub seed: u64,
-    /// Number of mutants that there are.
+    /// Number of mutants that the configuration does not exclude.
     pub of: usize,
+    /// Number of those that it does, since they change nothing that matters.
+    pub excluded: usize,
     /// Percentage that has to be caught.
     pub least: f64,
-    /// Entries of the file of equivalents that name no mutant.
+    /// Patterns of the configuration that match no mutant.
     pub stale: Vec<String>,
     /// Each mutant's fate.
     pub results: Vec<(Mutant, Fate)>,
@@ -52,8 +52,6 @@ pub struct Counts {
     pub wider: usize,
     /// Not to be compiled.
     pub unviable: usize,
-    /// Without consequence.
-    pub equivalent: usize,
     /// Noticed by no test.
     pub survived: usize,
 }
@@ -65,7 +63,6 @@ impl Counts {
             Fate::Caught => self.own += 1,
             Fate::CaughtWider => self.wider += 1,
             Fate::Unviable => self.unviable += 1,
-            Fate::Equivalent(_) => self.equivalent += 1,
             Fate::Survived => self.survived += 1,
             Fate::Untested => {}
         }
@@ -106,16 +103,11 @@ struct Survivor<'r> {
 }
 
 #[derive(Serialize)]
-struct Named<'r> {
-    name: &'r str,
-    reason: &'r str,
-}
-
-#[derive(Serialize)]
 struct Json<'r> {
     commit: &'r str,
     seed: u64,
     of: usize,
+    excluded: usize,
     percent: f64,
     percent_of_own: f64,
     least: f64,
@@ -123,9 +115,8 @@ struct Json<'r> {
     total: Counts,
     rooms: BTreeMap<String, Counts>,
     survivors: Vec<Survivor<'r>>,
-    equivalents: Vec<Named<'r>>,
     untested: Vec<&'r str>,
-    stale_equivalents: &'r [String],
+    stale_exclusions: &'r [String],
 }
 
 impl Report {
@@ -146,7 +137,7 @@ impl Report {
         rooms
     }
 
-    /// Tells if enough are caught, and each equivalent that is named is one of today's mutants.
+    /// Tells if enough are caught, and each exclusion matches one of today's mutants.
     pub fn good(&self) -> bool {
         self.stale.is_empty() && self.total().percent() >= self.least
     }
@@ -156,13 +147,6 @@ impl Report {
         self.results.iter().filter(same).map(|(mutant, _)| mutant)
     }
 
-    fn equivalents(&self) -> impl Iterator<Item = (&Mutant, &str)> {
-        self.results.iter().filter_map(|(mutant, fate)| match fate {
-            Fate::Equivalent(reason) => Some((mutant, reason.as_str())),
-            _ => None,
-        })
-    }
-
     /// All of it for programs.
     pub fn json(&self) -> anyhow::Result<String> {
         let survivors = self.with(&Fate::Survived).map(|mutant| Survivor {
@@ -170,12 +154,11 @@ impl Report {
             package: &mutant.package,
             line: &mutant.line,
         });
-        let equivalents =
-            self.equivalents().map(|(mutant, reason)| Named { name: &mutant.name, reason });
         let json = Json {
             commit: &self.commit,
             seed: self.seed,
             of: self.of,
+            excluded: self.excluded,
             percent: self.total().percent(),
             percent_of_own: self.total().percent_of_own(),
             least: self.least,
@@ -183,20 +166,16 @@ impl Report {
             total: self.total(),
             rooms: self.rooms(),
             survivors: survivors.collect(),
-            equivalents: equivalents.collect(),
             untested: self.with(&Fate::Untested).map(|m| m.name.as_str()).collect(),
-            stale_equivalents: &self.stale,
+            stale_exclusions: &self.stale,
         };
         Ok(serde_json::to_string_pretty(&json)?)
     }
 }
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, counts: &Counts) -> fmt::Result {
-    let Counts { sampled, own, wider, unviable, equivalent, survived } = counts;
-    writeln!(
-        f,
-        "{name:<26} {sampled:>7} {own:>5} {wider:>6} {unviable:>9} {equivalent:>11} {survived:>9}"
-    )
+    let Counts { sampled, own, wider, unviable, survived } = counts;
+    writeln!(f, "{name:<26} {sampled:>7} {own:>5} {wider:>6} {unviable:>9} {survived:>9}")
 }
 
 impl fmt::Display for Report {
@@ -204,8 +183,12 @@ impl fmt::Display for Report {
         let total = self.total();
         let (commit, seed) = (self.commit.get(..12).unwrap_or(&self.commit), self.seed);
         let (sampled, of) = (total.sampled, self.of);
-        writeln!(f, "{sampled} of {of} mutants of {commit}, --seed {seed}\n")?;
-        writeln!(f, "{:<26} sampled   own  wider  unviable  equivalent  survived", "room")?;
+        let excluded = self.excluded;
+        writeln!(
+            f,
+            "{sampled} of {of} mutants of {commit}, --seed {seed}; {excluded} are excluded\n"
+        )?;
+        writeln!(f, "{:<26} sampled   own  wider  unviable  survived", "room")?;
         for (room, counts) in &self.rooms() {
             row(f, room, counts)?;
         }
@@ -215,18 +198,13 @@ impl fmt::Display for Report {
             writeln!(f, "{heading}\n  {}\n    {}", mutant.name, mutant.line)?;
             heading = "";
         }
-        heading = "\nequivalent:";
-        for (mutant, reason) in self.equivalents() {
-            writeln!(f, "{heading}\n  {}: {reason}", mutant.name)?;
-            heading = "";
-        }
         heading = "\nnot tested:";
         for mutant in self.with(&Fate::Untested) {
             writeln!(f, "{heading}\n  {}", mutant.name)?;
             heading = "";
         }
         for stale in &self.stale {
-            writeln!(f, "\nno such mutant among the equivalents: {stale}")?;
+            writeln!(f, "\nan exclusion matches no mutant: {stale}")?;
         }
         writeln!(
             f,

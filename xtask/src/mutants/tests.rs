@@ -77,23 +77,13 @@ fn a_mutant_knows_its_line_and_its_change_without_the_place() {
 }
 
 #[test]
-fn an_equivalent_has_a_reason_and_is_one_of_todays_mutants() {
-    let all = many();
-    let entry = |line: &str, reason: &str| {
-        let file = "crates/portolan/src/ids.rs";
-        let change = "replace + with - in sum";
-        format!(
-            "[[mutant]]\nfile = {file:?}\nchange = {change:?}\nline = {line:?}\nreason = {reason:?}\n"
-        )
-    };
-    let text = entry("a + 2", "2 is never added") + &entry("a + 9", "gone");
-    let equivalents = Equivalents::parse(&text).unwrap();
-    let reasons = all.iter().filter_map(|mutant| equivalents.reason(mutant));
-    assert_eq!(reasons.collect::<Vec<_>>(), ["2 is never added"]);
-    let stale = equivalents.stale(&all);
-    assert!(matches!(&stale[..], [one] if one.contains("a + 9")), "{stale:?}");
-    assert!(Equivalents::parse(&entry("a + 2", " ")).is_err());
-    assert!(Equivalents::parse("[[mutant]]\nfile = \"x\"").is_err());
+fn an_exclusion_that_matches_no_mutant_is_stale() {
+    let text = r"exclude_re = ['src/ids\.rs.*: replace \+ with - in sum$', 'src/gone\.rs']";
+    let stale = Equivalents::parse(text).unwrap().stale(&many()).unwrap();
+    assert_eq!(stale, [r"src/gone\.rs"]);
+    let no_pattern = Equivalents::parse("exclude_re = ['(']").unwrap();
+    assert!(no_pattern.stale(&many()).is_err());
+    assert!(Equivalents::parse("exclude = 1").is_err());
 }
 
 /// A run that was cut short left a part of a line.
@@ -129,34 +119,28 @@ fn tests_that_do_not_end_are_stopped_with_all_that_they_started() {
 #[test]
 fn percentages_leave_out_what_cannot_be_caught() {
     let all = many();
-    let fates = [
-        Fate::Caught,
-        Fate::Caught,
-        Fate::CaughtWider,
-        Fate::Survived,
-        Fate::Unviable,
-        Fate::Equivalent("why".to_owned()),
-    ];
+    let fates = [Fate::Caught, Fate::Caught, Fate::CaughtWider, Fate::Survived, Fate::Unviable];
     let mut report = Report {
         commit: "0123456789abcdef".to_owned(),
         seed: 5,
         of: all.len(),
+        excluded: 7,
         least: 75.0,
         stale: Vec::new(),
         results: all.into_iter().zip(fates).collect(),
     };
     let total = report.total();
-    assert_eq!((total.sampled, total.own, total.wider), (6, 2, 1));
-    assert_eq!((total.unviable, total.equivalent, total.survived), (1, 1, 1));
+    assert_eq!((total.sampled, total.own, total.wider), (5, 2, 1));
+    assert_eq!((total.unviable, total.survived), (1, 1));
     assert_eq!(total.percent(), 75.0);
     assert!(report.good());
     let text = report.to_string();
-    for said in ["6 of 133 mutants of 0123456789ab, --seed 5", "3 of 4", "(75.0 %)", ": why"] {
+    for said in ["5 of 133 mutants of 0123456789ab, --seed 5; 7 are", "3 of 4", "(75.0 %)"] {
         assert!(text.contains(said), "{said:?} is not in\n{text}");
     }
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
     assert_eq!(json["total"]["survived"], 1);
-    assert_eq!(json["rooms"]["portolan/dma"]["sampled"], 6);
+    assert_eq!(json["rooms"]["portolan/dma"]["sampled"], 5);
     assert_eq!(json["survivors"][0]["line"], "a + 3");
     report.least = 75.1;
     assert!(!report.good());

@@ -16,6 +16,15 @@ use super::sample::{Listed, Mutant};
 /// Version that is installed if there is none.
 const VERSION: &str = "27.1.0";
 
+/// Treatment of the mutants that the configuration excludes.
+#[derive(Clone, Copy, Debug)]
+pub enum Exclusions {
+    /// They are left out.
+    Configured,
+    /// They are listed as well.
+    Ignored,
+}
+
 /// A tree in which mutants are made.
 pub struct Tree {
     /// Everything that stays between runs.
@@ -86,9 +95,13 @@ impl Tree {
     }
 
     /// All mutants of `packages`.
-    pub fn list(&self, packages: &[&str]) -> anyhow::Result<Vec<Mutant>> {
+    pub fn list(&self, packages: &[&str], exclusions: Exclusions) -> anyhow::Result<Vec<Mutant>> {
         let mut command = self.cargo();
         command.args(["mutants", "--colors", "never", "--list", "--json"]);
+        match exclusions {
+            Exclusions::Configured => {}
+            Exclusions::Ignored => drop(command.arg("--no-config")),
+        }
         for package in packages {
             command.args(["--package", package]);
         }

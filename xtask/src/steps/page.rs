@@ -22,13 +22,13 @@ struct NamedStep {
 }
 
 /// A row of the page.
-struct Row<'p> {
+struct StepRow<'p> {
     name: &'p str,
     cpu_seconds: Option<u32>,
     run: &'p str,
 }
 
-impl Row<'_> {
+impl StepRow<'_> {
     fn is_of(&self, step: &NamedStep) -> bool {
         match self.name.strip_suffix('…') {
             Some(start) => step.name.starts_with(start),
@@ -55,19 +55,19 @@ fn all(root: &Path) -> Vec<NamedStep> {
     gate.chain(long).collect()
 }
 
-fn rows(text: &str) -> Vec<Row<'_>> {
+fn rows(text: &str) -> Vec<StepRow<'_>> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let cells = lines.map(|line| line.split(" | ").collect::<Vec<_>>());
     let rows = cells.filter_map(|cells| match cells[..] {
         [name, _, seconds, run] if name != "step" => {
-            Some(Row { name, cpu_seconds: seconds.replace(',', "").parse().ok(), run })
+            Some(StepRow { name, cpu_seconds: seconds.replace(',', "").parse().ok(), run })
         }
         _ => None,
     });
     rows.collect()
 }
 
-fn compare(steps: &[NamedStep], rows: &[Row], text: &str) -> Vec<String> {
+fn compare(steps: &[NamedStep], rows: &[StepRow], text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for step in steps {
         let NamedStep { name, run } = step;

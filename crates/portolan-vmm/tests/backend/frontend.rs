@@ -202,7 +202,7 @@ impl Frontend {
     }
 
     pub fn wait_for_questions(&self, count: u64) {
-        // Ends a test that would otherwise wait for good; nothing is judged by it.
+        // CLOCK: ends a test that would otherwise wait for good; nothing is judged by it.
         let end = Instant::now() + Duration::from_secs(60);
         while self.questions() < count {
             assert!(Instant::now() < end, "fewer than {count} questions");

@@ -29,6 +29,7 @@ fn time_left_is_told_only_where_it_can_be() {
 
 /// Milliseconds on the clock of [`steps_of_a_clock_s_own`].
 static AT_MS: AtomicU64 = AtomicU64::new(0);
+// CLOCK: an origin for the test's own clock; its value does not matter.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 fn clock() -> Instant {

@@ -116,6 +116,7 @@ impl Pipe {
     }
 
     fn hear(&mut self) -> Value {
+        // CLOCK: ends a test of a browser that hangs; nothing is judged by it.
         let heard = self.from.recv_timeout(PATIENCE);
         heard.expect("chromium answers")
     }
