@@ -16,6 +16,13 @@ use portolan_chips::memory::ModelMemory;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
+use portolan_spec::{ADDRESS, amd, riscv, smmuv3, vtd};
+
+/// Upper half of the base of RISC-V's command queue.
+const RISCV_COMMAND_BASE_HIGH: usize = riscv::reg::COMMAND_BASE + 4;
+/// Errors of RISC-V's command queue that are written 1 to clear.
+const RISCV_COMMAND_ERRORS: u32 =
+    riscv::reg::queue::MEMORY_FAULT | riscv::reg::queue::TIME_OUT | riscv::reg::queue::ILLEGAL;
 
 /// The first two words of a command or descriptor.
 pub type Words = [u64; 2];
@@ -231,7 +238,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             Interface::Riscv => queue.base << 2,
             _ => queue.base,
         };
-        let base = base & 0x000f_ffff_ffff_f000;
+        let base = base & ADDRESS;
         // Positions count slots, with a wrap bit where the interface has one.
         let (positions, end) = match self.interface {
             Interface::Smmuv3 => (2 * slots, tail % (2 * slots)),
@@ -263,15 +270,17 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             self.memory.store(PhysAddr::new(place), new[0]);
             self.memory.store(PhysAddr::new(place + 8), new[1]);
             match self.interface {
-                Interface::Vtd if vtd::is_wait(old) && !vtd::is_wait(new) => {
-                    signals.push((PhysAddr::new(old[1] & !3), old[0] >> 32));
+                Interface::Vtd if is_vtd_wait(old) && !is_vtd_wait(new) => {
+                    let data = vtd::descriptor::wait::DATA.of(old[0]);
+                    signals.push((PhysAddr::new(old[1] & !3), data));
                 }
-                Interface::Amd if amd::is_wait(old) && !amd::is_wait(new) => {
-                    let at = old[0] & 0x000f_ffff_ffff_fff8;
+                Interface::Amd if is_amd_wait(old) && !is_amd_wait(new) => {
+                    let at = old[0] & amd::command::wait::ADDRESS;
                     signals.push((PhysAddr::new(at), old[1]));
                 }
-                Interface::Riscv if riscv::is_wait(old) && !riscv::is_wait(new) => {
-                    signals.push((PhysAddr::new(old[1] << 2), old[0] >> 32));
+                Interface::Riscv if is_riscv_fence(old) && !is_riscv_fence(new) => {
+                    let data = riscv::command::fence::DATA.of(old[0]);
+                    signals.push((PhysAddr::new(old[1] << 2), data));
                 }
                 _ => {}
             }
@@ -282,12 +291,12 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
     /// Slots and bytes of each.
     fn geometry(&self, base: u64) -> (u64, u64) {
         match self.interface {
-            Interface::Smmuv3 => (1 << (base & 0x1f), 16),
-            Interface::Amd => (1 << (base >> 56 & 0xf), 16),
-            Interface::Riscv => (2 << (base & 0x1f), 16),
+            Interface::Smmuv3 => (1 << smmuv3::reg::BASE_LOG2SIZE.of(base), 16),
+            Interface::Amd => (1 << amd::reg::LENGTH.of(base), 16),
+            Interface::Riscv => (2 << riscv::reg::LENGTH.of(base), 16),
             Interface::Vtd | Interface::Registers => {
-                let bytes = 16 << (base >> 11 & 1);
-                ((0x1000 << (base & 7)) / bytes, bytes)
+                let bytes = 16 << vtd::reg::queue::WIDE.of(base);
+                ((0x1000 << vtd::reg::queue::SIZE.of(base)) / bytes, bytes)
             }
         }
     }
@@ -297,8 +306,8 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let (base, value) = (queue.base, u64::from(value));
         let base = match (self.interface, offset) {
-            (Interface::Riscv, 24) => base >> 32 << 32 | value,
-            (Interface::Riscv, 28) => base & 0xffff_ffff | value << 32,
+            (Interface::Riscv, riscv::reg::COMMAND_BASE) => base >> 32 << 32 | value,
+            (Interface::Riscv, RISCV_COMMAND_BASE_HIGH) => base & 0xffff_ffff | value << 32,
             _ => return,
         };
         *queue = Queue { base, tail: 0 };
@@ -307,66 +316,61 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
     /// Notes a write of eight bytes.
     fn note(&self, offset: usize, value: u64) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // SMMU_CMDQ_BASE and IQA_REG have the same offset.
         let base = match self.interface {
-            Interface::Amd => 0x08,
-            _ => 0x90,
+            Interface::Smmuv3 => Some(smmuv3::reg::CMDQ_BASE),
+            Interface::Vtd => Some(vtd::reg::IQA),
+            Interface::Amd => Some(amd::reg::COMMAND_BASE),
+            // Written in halves, if at all.
+            Interface::Riscv | Interface::Registers => None,
         };
-        if offset == base {
+        if base == Some(offset) {
             *queue = Queue { base: value, tail: 0 };
         }
     }
 
     /// Tells if a write acknowledges an error that the queue has: GERROR.CMDQ_ERR, FSTS.IQE, or those of cqcsr.
     fn acknowledges(&self, offset: usize, value: u32) -> bool {
+        use smmuv3::reg;
         let read = |offset| self.registers.read32(offset);
         match (self.interface, offset) {
-            (Interface::Smmuv3, 0x64) => (read(0x60) ^ read(0x64)) & 1 != 0,
-            (Interface::Vtd, 0x34) => read(0x34) & value & 1 << 4 != 0,
-            (Interface::Riscv, 72) => read(72) & value & 7 << 8 != 0,
+            (Interface::Smmuv3, reg::GERRORN) => {
+                (read(reg::GERROR) ^ read(reg::GERRORN)) & reg::gerror::CMDQ != 0
+            }
+            (Interface::Vtd, vtd::reg::FSTS) => read(offset) & value & vtd::reg::fsts::IQE != 0,
+            (Interface::Riscv, riscv::reg::COMMAND_CONTROL) => {
+                read(offset) & value & RISCV_COMMAND_ERRORS != 0
+            }
             _ => false,
         }
     }
 
     fn tail_at(&self) -> Option<usize> {
         match self.interface {
-            Interface::Smmuv3 => Some(0x98),
-            Interface::Vtd => Some(0x88),
-            Interface::Amd => Some(0x2008),
-            Interface::Riscv => Some(36),
+            Interface::Smmuv3 => Some(smmuv3::reg::CMDQ_PROD),
+            Interface::Vtd => Some(vtd::reg::IQT),
+            Interface::Amd => Some(amd::reg::COMMAND_TAIL),
+            Interface::Riscv => Some(riscv::reg::COMMAND_TAIL),
             Interface::Registers => None,
         }
     }
 }
 
-/// The waits of VT-d.
-pub(crate) mod vtd {
-    use super::Words;
-
-    /// Tells if a descriptor is a wait that writes a status.
-    pub fn is_wait(words: Words) -> bool {
-        words[0] & 0xf == 5 && words[0] & 1 << 5 != 0
-    }
+/// Tells if a descriptor of VT-d is a wait that writes a status.
+pub(crate) fn is_vtd_wait(words: Words) -> bool {
+    use vtd::descriptor::{TYPE, kind, wait};
+    TYPE.of(words[0]) == kind::WAIT && wait::SW.of(words[0]) != 0
 }
 
-/// The waits of AMD-Vi.
-pub(crate) mod amd {
-    use super::Words;
-
-    /// Tells if a command is a COMPLETION_WAIT that stores.
-    pub fn is_wait(words: Words) -> bool {
-        words[0] >> 60 == 1 && words[0] & 1 != 0
-    }
+/// Tells if a command of AMD-Vi is a COMPLETION_WAIT that stores.
+pub(crate) fn is_amd_wait(words: Words) -> bool {
+    use amd::command::{OPCODE, opcode, wait};
+    OPCODE.of(words[0]) == opcode::COMPLETION_WAIT && wait::STORE.of(words[0]) != 0
 }
 
-/// The waits of the RISC-V IOMMU.
-pub(crate) mod riscv {
-    use super::Words;
-
-    /// Tells if a command is an IOFENCE.C that stores.
-    pub fn is_wait(words: Words) -> bool {
-        words[0] & 0x7f == 2 && words[0] & 1 << 10 != 0
-    }
+/// Tells if a command of the RISC-V IOMMU is an IOFENCE.C that stores.
+pub(crate) fn is_riscv_fence(words: Words) -> bool {
+    use riscv::command::{OPCODE, fence, opcode};
+    OPCODE.of(words[0]) == opcode::FENCE && fence::AV.of(words[0]) != 0
 }
 
 impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {

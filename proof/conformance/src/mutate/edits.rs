@@ -3,7 +3,7 @@
 //! SMMUv2: IHI 0062. SMMUv3: IHI 0070, section 4. VT-d: D51397, sections 6.5.2 and 11.4. A dropped command becomes
 //! one that is legal and has no effect.
 
-use crate::backend::seam::{Arrives, Words, vtd};
+use crate::backend::seam::{Arrives, Words};
 
 /// Puts `nothing` in the place of each command that is `dropped`.
 pub(super) fn drop_all(commands: &mut [Words], dropped: impl Fn(&Words) -> bool, nothing: Words) {
@@ -21,11 +21,16 @@ pub(super) fn drop_first<'c>(mut several: impl Iterator<Item = &'c mut Words>, n
 /// SMMUv2 (IHI 0062): its commands are writes. Offsets are those of the model, whose context banks
 /// begin with the 64th page of 4 KiB.
 pub mod smmuv2 {
+    use portolan_spec::smmuv2::bank::{
+        TLBIASID, TLBIIPAS2, TLBIIPAS2L, TLBIVA, TLBIVAL, TLBSTATUS, TLBSYNC,
+    };
+    use portolan_spec::smmuv2::global::{ID0, TLBGSTATUS, TLBIALLNSNH, TLBIVMID, s2cr};
+
     use super::Arrives;
 
     const BANKS: usize = 64 << 12;
-    const TLBIVA: usize = 0x600;
-    const TLBIVAL: usize = 0x620;
+    /// S2CR of the last stream, on which the driver tries the firmware.
+    const TRIED: usize = s2cr(47);
 
     fn is(offset: usize, register: usize) -> bool {
         offset >= BANKS && offset & 0xfff == register
@@ -37,12 +42,12 @@ pub mod smmuv2 {
 
     /// No synchronisation of a bank.
     pub fn without_sync(offset: usize, _: u32) -> Arrives {
-        lost(is(offset, 0x7f0))
+        lost(is(offset, TLBSYNC))
     }
 
     /// No invalidation by VMID.
     pub fn without_vmid(offset: usize, _: u32) -> Arrives {
-        lost(offset == 0x64)
+        lost(offset == TLBIVMID)
     }
 
     /// No invalidation by address of the last level.
@@ -57,17 +62,17 @@ pub mod smmuv2 {
 
     /// No invalidation of an address space.
     pub fn without_asid(offset: usize, _: u32) -> Arrives {
-        lost(is(offset, 0x610))
+        lost(is(offset, TLBIASID))
     }
 
     /// No invalidation by second-stage address.
     pub fn without_second(offset: usize, _: u32) -> Arrives {
-        lost(is(offset, 0x630) || is(offset, 0x638))
+        lost(is(offset, TLBIIPAS2) || is(offset, TLBIIPAS2L))
     }
 
     /// No invalidation of everything.
     pub fn without_everything(offset: usize, _: u32) -> Arrives {
-        lost(offset == 0x68)
+        lost(offset == TLBIALLNSNH)
     }
 
     /// The next address space instead of this one.
@@ -97,14 +102,14 @@ pub mod smmuv2 {
     /// The unit claims that its walks snoop.
     pub fn claims_coherence(offset: usize, value: u32) -> u32 {
         match offset {
-            0x20 => value | 1 << 14,
+            ID0 => value | 1 << 14,
             _ => value,
         }
     }
 
     /// No synchronisation of a bank seems to be under way.
     pub fn without_wait(offset: usize, value: u32) -> u32 {
-        match is(offset, 0x7f4) {
+        match is(offset, TLBSTATUS) {
             true => 0,
             false => value,
         }
@@ -113,7 +118,7 @@ pub mod smmuv2 {
     /// No global synchronisation seems to be under way.
     pub fn without_global_wait(offset: usize, value: u32) -> u32 {
         match offset {
-            0x74 => 0,
+            TLBGSTATUS => 0,
             _ => value,
         }
     }
@@ -121,7 +126,7 @@ pub mod smmuv2 {
     /// Firmware does not seem to bend the register that the driver tries it on.
     pub fn without_firmware(offset: usize, value: u32) -> u32 {
         match offset {
-            0xcbc => value & !(3 << 16) | 1 << 16,
+            TRIED => value & !(3 << 16) | 1 << 16,
             _ => value,
         }
     }
@@ -129,19 +134,11 @@ pub mod smmuv2 {
 
 /// SMMUv3.
 pub mod smmuv3 {
+    use portolan_spec::smmuv3::command::op::{ATC_INV, RESUME, SYNC, TLBI_NH_VA, TLBI_S2_IPA};
+    use portolan_spec::smmuv3::reg::IDR3;
+
     use super::{Words, drop_all, drop_first};
 
-    pub const CFGI_STE: u64 = 0x03;
-    pub const CFGI_CD: u64 = 0x05;
-    pub const TLBI_NH_ALL: u64 = 0x10;
-    pub const TLBI_NH_ASID: u64 = 0x11;
-    pub const TLBI_NH_VA: u64 = 0x12;
-    pub const TLBI_S12_VMALL: u64 = 0x28;
-    pub const TLBI_S2_IPA: u64 = 0x2a;
-    pub const ATC_INV: u64 = 0x40;
-    pub const PRI_RESP: u64 = 0x41;
-    pub const RESUME: u64 = 0x44;
-    pub const SYNC: u64 = 0x46;
     /// PREFETCH_CONFIG of a stream that does not exist.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
 
@@ -246,7 +243,7 @@ pub mod smmuv3 {
     /// The unit says that a block may become a table at once (IDR3.BBML).
     pub fn claims_bbml2(offset: usize, value: u32) -> u32 {
         match offset {
-            0x0c => value & !(3 << 11) | 2 << 11,
+            IDR3 => value & !(3 << 11) | 2 << 11,
             _ => value,
         }
     }
@@ -254,17 +251,16 @@ pub mod smmuv3 {
 
 /// VT-d.
 pub mod intel {
-    use super::{Arrives, Words, drop_all, drop_first, vtd};
+    use portolan_spec::vtd::descriptor::kind::{
+        CONTEXT, DEVICE_TLB, INTERRUPT_ENTRIES, IOTLB, PASID_CACHE, PASID_IOTLB, RESPONSE,
+    };
+    use portolan_spec::vtd::reg::{CAP, GCMD};
 
-    const CONTEXT: u64 = 1;
-    const IOTLB: u64 = 2;
-    const PASID_IOTLB: u64 = 6;
+    use super::{Arrives, Words, drop_all, drop_first};
+    use crate::backend::seam::is_vtd_wait;
+
     /// Upper half of IOTLB_REG where the model's ECAP.IRO puts it.
     const IOTLB_HIGH: usize = 0x200 + 12;
-    const PASID_CACHE: u64 = 7;
-    const DEVICE_TLB: u64 = 3;
-    const RESPONSE: u64 = 9;
-    const INTERRUPT_ENTRIES: u64 = 4;
     /// The context of a device that does not exist, in a domain that does not exist.
     const NOTHING: Words = [CONTEXT | 3 << 4 | 0xffff << 16 | 0xffff << 32, 0];
 
@@ -290,7 +286,7 @@ pub mod intel {
 
     /// No wait.
     pub fn without_wait(commands: &mut [Words]) {
-        drop_where(commands, |words| vtd::is_wait(*words));
+        drop_where(commands, |words| is_vtd_wait(*words));
     }
 
     /// No invalidation of pages.
@@ -393,7 +389,7 @@ pub mod intel {
     /// The write buffer is never flushed.
     pub fn without_flush(offset: usize, value: u32) -> Arrives {
         match (offset, value >> 27 & 1) {
-            (0x18, 1) => Arrives::No,
+            (GCMD, 1) => Arrives::No,
             _ => Arrives::Yes,
         }
     }
@@ -401,7 +397,7 @@ pub mod intel {
     /// The unit does not say that it caches absence.
     pub fn without_caching_mode(offset: usize, value: u32) -> u32 {
         match offset {
-            0x08 => value & !(1 << 7),
+            CAP => value & !(1 << 7),
             _ => value,
         }
     }

@@ -1,11 +1,12 @@
 //! All mutants.
 
-use super::Mutant;
-use super::edits::intel;
-use super::edits::smmuv3::{
-    self, ATC_INV, CFGI_CD, CFGI_STE, PRI_RESP, RESUME, SYNC, TLBI_NH_ALL, TLBI_NH_ASID,
-    TLBI_NH_VA, TLBI_S2_IPA, TLBI_S12_VMALL,
+use portolan_spec::smmuv3::command::op::{
+    ATC_INV, CFGI_CD, CFGI_STE, PRI_RESP, RESUME, SYNC, TLBI_NH_ALL, TLBI_NH_ASID, TLBI_NH_VA,
+    TLBI_S2_IPA, TLBI_S12_VMALL,
 };
+
+use super::Mutant;
+use super::edits::{intel, smmuv3};
 use crate::backend::BackendName;
 use crate::backend::seam::{Arrives, Cleans, Sabotage, Words};
 

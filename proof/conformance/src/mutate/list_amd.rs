@@ -42,17 +42,12 @@ mutants! {
 /// Edits.
 mod amd {
     use super::super::edits::{drop_all, drop_first};
-    use crate::backend::seam::{Words, amd::is_wait};
+    use crate::backend::seam::{Words, is_amd_wait};
+    use portolan_spec::amd::command::opcode::{DEVICE_ENTRY, INTERRUPT_TABLE, PAGES};
+    use portolan_spec::amd::command::pages::{DIRECTORIES, EVERYTHING, SIZE};
 
-    const ENTRY: u64 = 2;
-    const PAGES: u64 = 3;
-    const INTERRUPTS: u64 = 5;
     /// INVALIDATE_INTERRUPT_TABLE of a device that does not exist.
-    const NOTHING: Words = [5 << 60 | 0xffff, 0];
-    /// The address of all pages.
-    const EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;
-    const SIZE: u64 = 1;
-    const DIRECTORIES: u64 = 2;
+    const NOTHING: Words = [INTERRUPT_TABLE << 60 | 0xffff, 0];
 
     fn is(words: &Words, opcode: u64) -> bool {
         words[0] >> 60 == opcode
@@ -72,7 +67,7 @@ mod amd {
 
     /// No wait that stores.
     pub fn without_wait(commands: &mut [Words]) {
-        drop_where(commands, |words| is_wait(*words));
+        drop_where(commands, |words| is_amd_wait(*words));
     }
 
     /// No invalidation of pages.
@@ -87,17 +82,17 @@ mod amd {
 
     /// No invalidation of device table entries.
     pub fn without_entries(commands: &mut [Words]) {
-        drop_where(commands, |words| is(words, ENTRY));
+        drop_where(commands, |words| is(words, DEVICE_ENTRY));
     }
 
     /// No invalidation of interrupt tables.
     pub fn without_interrupts(commands: &mut [Words]) {
-        drop_where(commands, |words| is(words, INTERRUPTS));
+        drop_where(commands, |words| is(words, INTERRUPT_TABLE));
     }
 
     /// The interrupt table of the device beside the one that is meant.
     pub fn wrong_interrupts(commands: &mut [Words]) {
-        let them = commands.iter_mut().filter(|words| is(words, INTERRUPTS));
+        let them = commands.iter_mut().filter(|words| is(words, INTERRUPT_TABLE));
         them.for_each(|words| words[0] ^= 1);
     }
 

@@ -64,30 +64,37 @@ mutants! {
 
 /// Edits.
 mod riscv {
+    use portolan_spec::riscv::command::opcode::{DEVICE, DIRECTORY, TRANSLATIONS};
+    use portolan_spec::riscv::command::{FUNCTION, OPCODE, device, directory, translations};
+
     use super::super::edits::{drop_all, drop_first};
-    use crate::backend::seam::{Words, riscv::is_wait};
+    use crate::backend::seam::{Words, is_riscv_fence};
 
     /// IOTINVAL.VMA of a guest that there is not.
     const NOTHING: Words = [1 | 1 << 33 | 0xffff << 44, 0];
     /// ATS.INVAL of all that the first device keeps.
     const EVERYTHING: Words = [4 | 0x20 << 40, 0x7fff_ffff_ffff_f800];
     /// IOTINVAL: the address counts, the first stage's tag, the second stage's.
-    const AV: u64 = 1 << 10;
-    const PSCV: u64 = 1 << 32;
-    const GV: u64 = 1 << 33;
+    const AV: u64 = translations::AV.mask();
+    const PSCV: u64 = translations::PSCV.mask();
+    const GV: u64 = translations::GV.mask();
     /// Entries above the leaves.
-    const NL: u64 = 1 << 34;
+    const NL: u64 = translations::NL.mask();
     /// Word 1: a range.
-    const RANGE: u64 = 1 << 9;
+    const RANGE: u64 = translations::S.mask();
+
+    fn is(words: &Words, opcode: u64, function: u64) -> bool {
+        OPCODE.of(words[0]) == opcode && FUNCTION.of(words[0]) == function
+    }
 
     /// IOTINVAL.VMA of one tag.
     fn first(words: &Words) -> bool {
-        words[0] & 0x3ff == 1 && words[0] & PSCV != 0
+        is(words, TRANSLATIONS, translations::VMA) && words[0] & PSCV != 0
     }
 
     /// IOTINVAL.GVMA of one tag.
     fn second(words: &Words) -> bool {
-        words[0] & 0x3ff == 0x81 && words[0] & GV != 0
+        is(words, TRANSLATIONS, translations::GVMA) && words[0] & GV != 0
     }
 
     fn named(words: &Words) -> bool {
@@ -105,7 +112,7 @@ mod riscv {
 
     /// No fence that stores.
     pub fn without_wait(commands: &mut [Words]) {
-        drop_where(commands, |words| is_wait(*words));
+        drop_where(commands, |words| is_riscv_fence(*words));
     }
 
     /// No invalidation of pages of a first stage.
@@ -130,24 +137,25 @@ mod riscv {
 
     /// No invalidation of device contexts.
     pub fn without_devices(commands: &mut [Words]) {
-        drop_where(commands, |words| words[0] & 0x3ff == 3);
+        drop_where(commands, |words| is(words, DIRECTORY, directory::DEVICES));
     }
 
     /// No invalidation of process contexts.
     pub fn without_processes(commands: &mut [Words]) {
-        drop_where(commands, |words| words[0] & 0x3ff == 0x83);
+        drop_where(commands, |words| is(words, DIRECTORY, directory::PROCESS));
     }
 
     /// The context of the address space beside the one that is meant.
     pub fn wrong_process(commands: &mut [Words]) {
         let them = commands.iter_mut();
-        let them = them.filter(|words| words[0] & 0x3ff == 0x83);
+        let them = them.filter(|words| is(words, DIRECTORY, directory::PROCESS));
         them.for_each(|words| words[0] ^= 1 << 19);
     }
 
     /// The context of the device beside the one that is meant.
     pub fn wrong_device(commands: &mut [Words]) {
-        let named = |words: &&mut Words| words[0] & 0x3ff == 3 && words[0] & GV != 0;
+        let named =
+            |words: &&mut Words| is(words, DIRECTORY, directory::DEVICES) && words[0] & GV != 0;
         let them = commands.iter_mut().filter(named);
         them.for_each(|words| words[0] ^= 1 << 40);
     }
@@ -181,12 +189,12 @@ mod riscv {
 
     /// ATS.INVAL.
     fn remote(words: &Words) -> bool {
-        words[0] & 0x3ff == 4
+        is(words, DEVICE, device::INVALIDATE)
     }
 
     /// ATS.PRGR.
     fn response(words: &Words) -> bool {
-        words[0] & 0x3ff == 0x84
+        is(words, DEVICE, device::RESPOND)
     }
 
     fn bend(commands: &mut [Words], which: impl Fn(&Words) -> bool, bend: impl Fn(&mut Words)) {
@@ -211,7 +219,7 @@ mod riscv {
         const CONTEXT: Words = [3 | 1 << 33 | 0x20 << 40, 0];
         const FENCE: Words = [2, 0];
         if commands.contains(&CONTEXT) && commands.contains(&FENCE) {
-            drop_where(commands, |words| is_wait(*words));
+            drop_where(commands, |words| is_riscv_fence(*words));
         }
     }
 

@@ -39,13 +39,12 @@ mutants! {
 
 /// Edits.
 mod tegra {
+    use portolan_spec::tegra_smmu::reg::{PTB_ASID, PTC_FLUSH, PTC_FLUSH_HI, TLB_FLUSH};
+
     use crate::backend::seam::Arrives;
 
-    /// Offset of the register whose read completes the flushes.
-    pub const READ_BACK: usize = 0x1c;
-    const TLB_FLUSH: usize = 0x30;
-    const PTC_FLUSH: usize = 0x34;
-    const PTC_FLUSH_HI: usize = 0x9b8;
+    /// The register whose read completes the flushes.
+    pub const READ_BACK: usize = PTB_ASID;
 
     fn lost(lost: bool) -> Arrives {
         match lost {
