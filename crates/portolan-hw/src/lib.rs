@@ -61,6 +61,10 @@ pub mod smmuv3;
 #[allow(dead_code)]
 #[path = "../../portolan-tables/src/tests/golden/bytes.rs"]
 mod table_bytes;
+#[cfg(test)]
+#[allow(dead_code, missing_docs)]
+#[path = "../../portolan-tables/src/tests/lookup.rs"]
+mod table_lookup;
 pub mod tegra_smmu;
 pub mod topology;
 #[cfg(test)]

@@ -1,14 +1,13 @@
 //! IORT: Arm's SMMUs, the devices behind them, and the identifiers of those.
 //!
-//! Arm I/O Remapping Table (DEN0049), revision E.f, chapter 3. Node types 0 to 6. Identifiers are
-//! followed by [`Iort::resolve`]. Firmware that counts identifiers wrongly is known by its header:
-//! [`IdCount`]. Not supported: interrupt arrays of an SMMUv1 or v2.
+//! Arm I/O Remapping Table (DEN0049), revision E.f, chapter 3. Node types 0 to 6.
+//! [`Description`](crate::describe::Description) follows identifiers to their units. Firmware that counts
+//! identifiers wrongly is known by its header: [`IdCount`]. Not supported: interrupt arrays of an SMMUv1 or v2.
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 mod mapping;
 mod node;
-mod path;
 mod reserved;
 
 pub use mapping::{IdCount, IortMapping, IortMappings, Single};
@@ -16,7 +15,6 @@ pub use node::{
     CounterGroup, Interrupts, IortBody, IortNode, ItsGroup, ItsIds, MemoryRange, MemoryRanges,
     NamedComponent, ReservedMemory, RootComplex, Smmu, SmmuV3,
 };
-pub use path::Resolved;
 pub use reserved::IortReservedRegions;
 pub(crate) use reserved::regions;
 

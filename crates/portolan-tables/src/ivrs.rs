@@ -5,8 +5,8 @@
 //! blocks (IVHD) of types 10h, 11h and 40h, memory blocks (IVMD) of types 20h to 22h.
 //!
 //! Firmware lists a unit once for each type that it knows, for older and newer software;
-//! [`Ivrs::units`] gives each once, by its most complete block. [`Ivrs::device`] finds firmware's
-//! settings of one device, [`Ivrs::reserved`] the memory that it has to go on reaching.
+//! [`Ivrs::units`] gives each once, by its most complete block. [`Ivrs::reserved`] is the memory that a device has
+//! to go on reaching.
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
@@ -21,14 +21,14 @@ pub use entry::{
 };
 pub use memory::{IvrsReservedRegions, Memory, MemoryKind};
 pub use orders::UnitOrders;
-pub use unit::{Device, Ivhd, UnitFlags};
+pub use unit::{Ivhd, UnitFlags};
 
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
 use super::walk::{End, Walk};
 use crate::reserved::{Reserved, Streams};
-use portolan::addr::{PciSegment, RequesterId};
+use portolan::addr::PciSegment;
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IVRS";
@@ -110,33 +110,6 @@ impl<'a> Ivrs<'a> {
     /// The units, each once: by the block of the highest type that lists it, and the first of those.
     pub fn units(&self) -> Units<'a> {
         Units { table: *self, blocks: self.blocks() }
-    }
-
-    /// The unit that serves a device, and firmware's settings for the device. `None` if no unit
-    /// does.
-    ///
-    /// A unit that names the device, alone or in a range, goes before one that serves all.
-    ///
-    /// # Errors
-    /// Errors of a block or a device entry on the way.
-    pub fn device(
-        &self,
-        segment: PciSegment,
-        requester: RequesterId,
-    ) -> Result<Option<(Ivhd<'a>, Device)>, TableError> {
-        let mut serves_all = None;
-        for unit in self.units() {
-            let unit = unit?;
-            if unit.segment != segment {
-                continue;
-            }
-            match unit.device(requester)? {
-                Some(device) if device.named => return Ok(Some((unit, device))),
-                Some(device) => serves_all = serves_all.or(Some((unit, device))),
-                None => {}
-            }
-        }
-        Ok(serves_all)
     }
 
     /// Source of the messages of an interrupt controller or timer: its unit, and its entry there.

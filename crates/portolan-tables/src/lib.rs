@@ -40,6 +40,9 @@ pub mod viot;
 mod walk;
 pub mod wires;
 
+/// Tests that other crates share name this one.
+#[cfg(test)]
+extern crate self as portolan_tables;
 #[cfg(test)]
 mod tests;
 

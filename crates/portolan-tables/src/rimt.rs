@@ -138,46 +138,6 @@ impl<'a> Rimt<'a> {
     pub fn nodes(&self) -> RimtNodes<'a> {
         RimtNodes(Walk::new(self.bytes.from(self.first), End::Count(self.count)))
     }
-
-    /// The unit that serves a PCI function, as the offset of its node, and the function's stream there.
-    /// `None` if no unit does.
-    ///
-    /// # Errors
-    /// [`TableError`] of a node before the one that says it, or [`TableError::Reference`] if that refers
-    /// to no unit.
-    pub fn resolve(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, TableError> {
-        for node in self.nodes() {
-            let node = node?;
-            let RimtBody::RootComplex { segment, mappings } = node.body else {
-                continue;
-            };
-            if segment != function.segment {
-                continue;
-            }
-            for mapping in mappings {
-                let id = u32::from(function.requester.get());
-                if let Some(stream) = mapping.stream_of(id) {
-                    return Ok(Some((self.unit_at(node.offset, mapping.unit)?, stream)));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// The offset of the unit's node at `target`, which the node at `from` refers to.
-    ///
-    /// # Errors
-    /// [`TableError::Reference`] if there is none, or the error of a node before it.
-    pub fn unit_at(&self, from: usize, target: u32) -> Result<usize, TableError> {
-        let (offset, wanted) = (from, usize::try_from(target));
-        for node in self.nodes() {
-            let node = node?;
-            if Ok(node.offset) == wanted && matches!(node.body, RimtBody::Unit(_)) {
-                return Ok(node.offset);
-            }
-        }
-        Err(TableError::Reference { offset, target })
-    }
 }
 
 /// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an

@@ -119,41 +119,6 @@ impl<'a> Viot<'a> {
         let end = End::Count(self.count.into());
         ViotNodes(Walk::new(self.bytes.from(self.first), end))
     }
-
-    /// The unit whose node is at `offset`.
-    ///
-    /// # Errors
-    /// [`TableError::Reference`] if there is none, or the node's own error.
-    pub fn unit(&self, offset: u16) -> Result<Viommu, TableError> {
-        let none = TableError::Reference { offset: usize::from(offset), target: offset.into() };
-        if usize::from(offset) < self.first {
-            return Err(none);
-        }
-        match cut(self.bytes.from(offset.into())).and_then(parse)? {
-            Some(ViotNode::Viommu(unit)) => Ok(unit),
-            _ => Err(none),
-        }
-    }
-
-    /// The unit that serves a PCI function, and the function's endpoint there. `None` if no unit
-    /// does.
-    ///
-    /// # Errors
-    /// Errors of a node on the way, or of the unit's.
-    pub fn resolve(
-        &self,
-        segment: PciSegment,
-        requester: RequesterId,
-    ) -> Result<Option<(Viommu, StreamId)>, TableError> {
-        for node in self.nodes() {
-            if let (_, ViotNode::PciRange(range)) = node? {
-                if let Some(endpoint) = range.endpoint_of(segment, requester) {
-                    return Ok(Some((self.unit(range.unit)?, endpoint)));
-                }
-            }
-        }
-        Ok(None)
-    }
 }
 
 /// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an

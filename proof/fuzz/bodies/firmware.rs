@@ -1,6 +1,6 @@
 //! Firmware's tables and device trees: all that is said in them is read, and put together.
 
-use portolan::addr::{PciFunction, PciSegment, RequesterId};
+use portolan::addr::PciFunction;
 use portolan_hw::topology::Topology;
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_tables::dmar::{Dmar, Structure};
@@ -38,7 +38,6 @@ pub fn tables(bytes: &[u8]) {
 
 /// Each structure of each table, and what they come to.
 fn read(bytes: &[u8]) {
-    let function = PciFunction::of(0, 2, 0);
     if let Ok(dmar) = Dmar::parse(bytes) {
         for structure in dmar.structures().flatten() {
             if let Structure::Drhd(unit) = structure {
@@ -51,21 +50,17 @@ fn read(bytes: &[u8]) {
             if let IortBody::ItsGroup(group) = node.body {
                 group.ids().for_each(drop);
             }
-            let _ = iort.resolve_from(&node, 0x10);
         }
     }
     if let Ok(ivrs) = Ivrs::parse(bytes) {
         ivrs.blocks().for_each(drop);
         ivrs.units().for_each(drop);
-        let _ = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
     }
     if let Ok(viot) = Viot::parse(bytes) {
         viot.nodes().for_each(drop);
-        let _ = viot.resolve(PciSegment::new(0), RequesterId::new(0x10));
     }
     if let Ok(rimt) = Rimt::parse(bytes) {
         rimt.nodes().for_each(drop);
-        let _ = rimt.resolve(function);
     }
     if let Ok(topology) = Topology::from_acpi([bytes]) {
         survey(&topology, bytes);

@@ -88,13 +88,6 @@ impl IortMapping {
             Single::Range => self.output.saturating_add(self.count_minus_one),
         }
     }
-
-    /// Tells if `id` is the last of several. Then a mapping that begins there takes precedence: the
-    /// count of this one is the number of identifiers, not that less one.
-    pub(super) fn ends_at(&self, id: u32) -> bool {
-        let last = self.input.checked_add(self.count_minus_one);
-        self.single == Single::Range && self.count_minus_one > 0 && last == Some(id)
-    }
 }
 
 /// The mappings of a node.

@@ -6,7 +6,7 @@
 
 use portolan::addr::PhysAddr;
 
-use super::entry::{Entries, EntryKind, Settings};
+use super::entry::Entries;
 use super::{Info, Level};
 use crate::TableError;
 use crate::bytes::Bytes;
@@ -73,58 +73,10 @@ pub struct Ivhd<'a> {
     entries: Bytes<'a>,
 }
 
-/// Settings of one device by firmware.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Accesses and messages that its entry in the device table lets through besides translated
-    /// accesses. A device with an alias has the entry of the alias; the alias' settings count.
-    pub settings: Settings,
-    /// The requester that its accesses carry, if that is not its own.
-    pub alias: Option<RequesterId>,
-    /// Set if an entry names it, alone or in a range; if not it is one of all.
-    pub(super) named: bool,
-}
-
 impl<'a> Ivhd<'a> {
     /// The device entries, in order, with ranges put together.
     pub fn entries(&self) -> Entries<'a> {
         Entries::new(self.entries, self.level)
-    }
-
-    /// Settings of a requester of the segment. `None` if the unit does not serve it.
-    ///
-    /// Of several entries for one device the last one counts that lets anything through: firmware
-    /// lists an I/O APIC and a timer at one requester, with settings for the I/O APIC only.
-    ///
-    /// # Errors
-    /// Errors of an entry on the way.
-    pub fn device(&self, requester: RequesterId) -> Result<Option<Device>, TableError> {
-        let mut found: Option<Device> = None;
-        for entry in self.entries() {
-            let entry = entry?;
-            let itself = entry.devices.contains(requester);
-            let alias = match entry.kind {
-                EntryKind::Alias(source) => Some(source),
-                _ => None,
-            };
-            if !itself && alias != Some(requester) {
-                continue;
-            }
-            let device = found.get_or_insert(Device {
-                settings: Settings::default(),
-                alias: None,
-                named: false,
-            });
-            if entry.settings != Settings::default() {
-                device.settings = entry.settings;
-            }
-            if itself {
-                // A source that is the device itself renames nothing.
-                device.alias = alias.filter(|&source| source != requester).or(device.alias);
-            }
-            device.named |= entry.kind != EntryKind::All;
-        }
-        Ok(found)
     }
 }
 

@@ -12,6 +12,7 @@ use portolan::addr::StreamId;
 use super::golden::bytes::{
     dmar_bytes, iort_bytes, ivrs_bytes, reseal, rimt_bytes, table, viot_bytes,
 };
+use super::lookup;
 use crate::TableError;
 use crate::dmar::{Dmar, Structure};
 use crate::iort::{Iort, IortBody};
@@ -60,7 +61,7 @@ fn read_all(bytes: &[u8]) -> usize {
     read += Ivrs::parse(bytes).map_err(&mut see).map_or(0, |ivrs| read_ivrs(&ivrs, &mut see));
     if let Ok(viot) = Viot::parse(bytes).map_err(&mut see) {
         read += viot.nodes().flatten().count();
-        let found = viot.resolve(PciSegment::new(2), RequesterId::new(0x123));
+        let found = lookup::viot_endpoint(&viot, PciSegment::new(2), RequesterId::new(0x123));
         let _ = found.map_err(&mut see);
     }
     if let Ok(rimt) = Rimt::parse(bytes).map_err(&mut see) {
@@ -79,10 +80,10 @@ fn read_rimt(rimt: &Rimt<'_>, mut see: impl FnMut(TableError)) -> usize {
             Err(_) => 0,
         };
     }
-    let found = rimt.resolve(portolan::addr::PciFunction {
-        segment: PciSegment::new(2),
-        requester: RequesterId::new(3),
-    });
+    let found = lookup::rimt_stream(
+        rimt,
+        portolan::addr::PciFunction { segment: PciSegment::new(2), requester: RequesterId::new(3) },
+    );
     let _ = found.map_err(&mut see);
     read
 }
@@ -119,10 +120,10 @@ fn read_iort(iort: &Iort<'_>, mut see: impl FnMut(TableError)) -> usize {
             IortBody::ReservedMemory(reserved) => read += reserved.ranges().flatten().count(),
             _ => {}
         }
-        let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);
+        let _ = lookup::iort_end(iort, &node, 0x100).map_err(&mut see);
         read += take_over(iort.reserved(&node, Streams::ALL), None, &mut see);
     }
-    let found = iort.resolve(PciSegment::new(2), RequesterId::new(0x42));
+    let found = lookup::iort_stream(iort, PciSegment::new(2), RequesterId::new(0x42));
     let _ = found.map_err(&mut see);
     read
 }
@@ -138,7 +139,7 @@ fn read_ivrs(ivrs: &Ivrs<'_>, mut see: impl FnMut(TableError)) -> usize {
         }
     }
     let (segment, requester) = (PciSegment::new(0), RequesterId::new(0x200));
-    let _ = ivrs.device(segment, requester).map_err(&mut see);
+    let _ = lookup::ivrs_device(ivrs, segment, requester).map_err(&mut see);
     let _ = ivrs.special(SpecialKind::Timer, 0).map_err(&mut see);
     let found = ivrs.reserved(segment, Streams::ALL);
     take_over(found, ivrs.physical_lg2(), &mut see);
@@ -231,7 +232,7 @@ fn looping_tables() {
         }
         reseal(&mut bytes);
         let iort = Iort::parse(&bytes).unwrap();
-        let found = iort.resolve(PciSegment::new(9), RequesterId::new(0x10));
+        let found = lookup::iort_stream(&iort, PciSegment::new(9), RequesterId::new(0x10));
         match found {
             Err(TableError::Loop { .. }) => loops += 1,
             Ok(Some(found)) => assert_eq!(found.stream, StreamId::new(0x10)),

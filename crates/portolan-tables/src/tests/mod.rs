@@ -2,5 +2,7 @@
 
 mod fuzz;
 pub(crate) mod golden;
+#[allow(missing_docs)]
+pub(crate) mod lookup;
 #[allow(dead_code)]
 pub(crate) mod tree_bytes;

@@ -1,5 +1,4 @@
-//! Claims of a description, and the readers of the single tables, which look a device up in the bytes: both
-//! name the same unit's stream.
+//! Claims of a description, and naive lookups of a device in a table's bytes: both name the same unit's stream.
 
 use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
 use portolan_tables::iort::Iort;
@@ -8,6 +7,7 @@ use portolan_tables::rimt::Rimt;
 use portolan_tables::viot::Viot;
 
 use crate::table_bytes::{iort_bytes, ivrs_bytes, rimt_bytes, viot_bytes};
+use crate::table_lookup::{iort_stream, ivrs_device, rimt_stream, viot_endpoint};
 use crate::topology::Topology;
 use crate::topology::pci::PciOverrides;
 
@@ -33,22 +33,22 @@ fn claims_name_the_streams_that_the_tables_name() {
     let bytes = iort_bytes();
     let iort = Iort::parse(&bytes).unwrap();
     agree(&bytes, |of| {
-        let found = iort.resolve(of.segment, of.requester).map_err(drop)?;
+        let found = iort_stream(&iort, of.segment, of.requester).map_err(drop)?;
         Ok(found.map(|found| found.stream))
     });
     let bytes = ivrs_bytes();
     let ivrs = Ivrs::parse(&bytes).unwrap();
     agree(&bytes, |of| {
-        let found = ivrs.device(of.segment, of.requester).map_err(drop)?;
+        let found = ivrs_device(&ivrs, of.segment, of.requester).map_err(drop)?;
         Ok(found.map(|(_, device)| device.alias.unwrap_or(of.requester).stream()))
     });
     let bytes = viot_bytes();
     let viot = Viot::parse(&bytes).unwrap();
     agree(&bytes, |of| {
-        let found = viot.resolve(of.segment, of.requester).map_err(drop)?;
+        let found = viot_endpoint(&viot, of.segment, of.requester).map_err(drop)?;
         Ok(found.map(|(_, stream)| stream))
     });
     let bytes = rimt_bytes();
     let rimt = Rimt::parse(&bytes).unwrap();
-    agree(&bytes, |of| Ok(rimt.resolve(of).map_err(drop)?.map(|(_, stream)| stream)));
+    agree(&bytes, |of| Ok(rimt_stream(&rimt, of).map_err(drop)?.map(|(_, stream)| stream)));
 }

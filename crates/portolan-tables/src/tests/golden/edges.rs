@@ -15,6 +15,7 @@ use crate::dmar::{self, Dmar, Ports, Scope, ScopeKind, Structure};
 use crate::iort::{self, Iort, IortBody, SmmuV3};
 use crate::ivrs::{self, Ivrs};
 use crate::sdt::{Sdt, Tables};
+use crate::tests::lookup;
 use crate::viot::{self, Viot};
 
 fn dmar(flags: u8, structures: &[u8]) -> Vec<u8> {
@@ -178,7 +179,7 @@ fn no_node_is_before_the_first() {
     };
     let bytes = table_at(first);
     let iort = Iort::parse(&bytes).unwrap();
-    let found = iort.resolve(PciSegment::new(2), RequesterId::new(1));
+    let found = lookup::iort_stream(&iort, PciSegment::new(2), RequesterId::new(1));
     let (offset, target) = (first as usize, 48);
     assert_eq!(found, Err(TableError::Reference { offset, target }));
     assert!(iort.node_at(0, first).is_ok());
@@ -327,7 +328,7 @@ fn a_single_mapping_of_counters_is_for_their_own_messages() {
         let bytes = table(iort::SIGNATURE, &body);
         let iort = Iort::parse(&bytes).unwrap();
         let counters = iort.nodes().nth(1).unwrap().unwrap();
-        let found = iort.resolve_from(&counters, 3).unwrap();
+        let found = lookup::iort_end(&iort, &counters, 3).unwrap();
         found.map(|found| found.stream.get())
     };
     assert_eq!(of([0, 0xf, 0x30, 48, 0]), Some(0x33));

@@ -15,6 +15,7 @@ use super::bytes::{
 use crate::TableError;
 use crate::iort::{Iort, IortBody};
 use crate::reserved::Streams;
+use crate::tests::lookup;
 use portolan::addr::{PciSegment, RequesterId};
 
 #[test]
@@ -51,7 +52,8 @@ fn iort_by_hand() {
 fn iort_identifiers_are_followed() {
     let bytes = iort_bytes();
     let iort = Iort::parse(&bytes).unwrap();
-    let of = |segment, id| iort.resolve(PciSegment::new(segment), RequesterId::new(id));
+    let of =
+        |segment, id| lookup::iort_stream(&iort, PciSegment::new(segment), RequesterId::new(id));
     let at = |segment, id| {
         let found = of(segment, id).unwrap().unwrap();
         (found.unit.offset as u32, found.stream)
@@ -65,7 +67,7 @@ fn iort_identifiers_are_followed() {
     let offset = LOOPED as usize;
     assert_eq!(of(9, 0), Err(TableError::Loop { offset }));
     let named = iort.nodes().nth(4).unwrap().unwrap();
-    let found = iort.resolve_from(&named, 5).unwrap().unwrap();
+    let found = lookup::iort_end(&iort, &named, 5).unwrap().unwrap();
     assert_eq!((found.unit.offset as u32, found.stream.get()), (SMMU, 77));
 }
 
@@ -75,7 +77,7 @@ fn a_way_has_the_width_of_the_component_at_which_it_begins() {
     let width = |bytes: &[u8], at: usize, input| {
         let iort = Iort::parse(bytes).unwrap();
         let node = iort.nodes().nth(at).unwrap().unwrap();
-        iort.resolve_from(&node, input).unwrap().unwrap().address_lg2
+        lookup::iort_end(&iort, &node, input).unwrap().unwrap().address_lg2
     };
     assert_eq!((width(&bytes, 3, 0x42), width(&bytes, 4, 5)), (Some(48), Some(40)));
     // A root complex of the first revision has none.
@@ -94,7 +96,7 @@ fn iort_references_to_nothing() {
         bytes[at..at + 4].copy_from_slice(&target.to_le_bytes());
         reseal(&mut bytes);
         let iort = Iort::parse(&bytes).unwrap();
-        let found = iort.resolve(segment, RequesterId::new(1));
+        let found = lookup::iort_stream(&iort, segment, RequesterId::new(1));
         assert!(found.is_err(), "{target:#x} gave {found:?}");
     }
     // Mappings past the end of their node.
@@ -126,7 +128,7 @@ pub(super) fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
 /// The stream of a requester of segment 2.
 pub(super) fn stream_of(bytes: &[u8], requester: u16) -> Option<u32> {
     let iort = Iort::parse(bytes).unwrap();
-    let found = iort.resolve(PciSegment::new(2), RequesterId::new(requester));
+    let found = lookup::iort_stream(&iort, PciSegment::new(2), RequesterId::new(requester));
     found.unwrap().map(|found| found.stream.get())
 }
 

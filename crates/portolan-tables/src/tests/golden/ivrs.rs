@@ -12,10 +12,11 @@ use portolan::table::Access;
 use super::bytes::{INFO, acpi, ivrs, ivrs_bytes, memory, reseal, unit};
 use crate::TableError;
 use crate::ivrs::{
-    AcpiDevice, Ats, Block, Device, Devices, EntryKind, Info, Ivrs, Level, Passes, Settings,
-    SpecialKind, SystemManagement, Uid, UnitFlags,
+    AcpiDevice, Ats, Block, Devices, EntryKind, Info, Ivrs, Level, Passes, Settings, SpecialKind,
+    SystemManagement, Uid, UnitFlags,
 };
 use crate::reserved::Streams;
+use crate::tests::lookup;
 use portolan::addr::{PciSegment, RequesterId};
 
 const READ_WRITE: Access = Access::READ.union(Access::WRITE);
@@ -89,7 +90,7 @@ fn ivrs_says_what_a_device_may_do() {
     let bytes = ivrs_bytes();
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let on = |segment, id| {
-        let found = ivrs.device(PciSegment::new(segment), RequesterId::new(id));
+        let found = lookup::ivrs_device(&ivrs, PciSegment::new(segment), RequesterId::new(id));
         found.unwrap().map(|(unit, device)| (unit.base.get(), device))
     };
     let of = |id| on(0, id).unwrap().1;
@@ -129,7 +130,7 @@ fn ivrs_bits_one_by_one() {
     let of = |data: u8| {
         let bytes = ivrs(INFO, &[unit(0x10, 0, 0xfeb8_0000, 0, &[2, 0x10, 0, data])]);
         let ivrs = Ivrs::parse(&bytes).unwrap();
-        let found = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
+        let found = lookup::ivrs_device(&ivrs, PciSegment::new(0), RequesterId::new(0x10));
         found.unwrap().unwrap().1.settings
     };
     let passes = [
@@ -175,7 +176,7 @@ fn an_alias_of_itself_renames_nothing() {
     let entries = [0x42, 0x10, 0, 2, 0, 0x10, 0, 0];
     let bytes = ivrs(INFO, &[unit(0x10, 0, 0xfeb8_0000, 0, &entries)]);
     let ivrs = Ivrs::parse(&bytes).unwrap();
-    let found = ivrs.device(PciSegment::new(0), RequesterId::new(0x10));
+    let found = lookup::ivrs_device(&ivrs, PciSegment::new(0), RequesterId::new(0x10));
     let (_, device) = found.unwrap().unwrap();
     assert_eq!((device.alias, device.settings), (None, settings(Passes::EXTERNAL)));
 }
@@ -190,7 +191,7 @@ fn a_unit_that_names_a_device_goes_before_one_that_serves_all() {
         let bytes = ivrs(INFO, &blocks);
         let ivrs = Ivrs::parse(&bytes).unwrap();
         let base = |id| {
-            let found = ivrs.device(PciSegment::new(0), RequesterId::new(id));
+            let found = lookup::ivrs_device(&ivrs, PciSegment::new(0), RequesterId::new(id));
             found.unwrap().unwrap().0.base.get()
         };
         assert_eq!((base(0x10), base(0x11)), (0xfec0_0000, 0xfeb8_0000));
@@ -352,9 +353,9 @@ fn more_blocks_than_any_machine_has_are_not_read() {
     let last = ivrs.blocks().last();
     assert_eq!(last, Some(Err(TableError::TooMany { offset, most })));
     assert_eq!(ivrs.units().filter(Result::is_ok).count(), 1);
-    let found = ivrs.device(PciSegment::new(0), RequesterId::new(1));
+    let found = lookup::ivrs_device(&ivrs, PciSegment::new(0), RequesterId::new(1));
     assert_eq!(found, Err(TableError::TooMany { offset, most }));
     let unit = ivrs.units().next().unwrap().unwrap();
-    let device: Device = unit.device(RequesterId::new(1)).unwrap().unwrap();
+    let device = lookup::device_of(&unit, RequesterId::new(1)).unwrap().unwrap();
     assert_eq!(device.settings, Settings::default());
 }

@@ -13,6 +13,7 @@ use crate::TableError;
 use crate::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
 use crate::reserved::Streams;
 use crate::sdt::{Sdt, Tables};
+use crate::tests::lookup;
 use crate::viot::{self, Viot};
 use portolan::addr::{PciSegment, RequesterId};
 
@@ -173,17 +174,18 @@ fn viot_by_hand() {
     let viot = Viot::parse(&bytes).unwrap();
     let mut walk = viot.nodes();
     assert_eq!((walk.by_ref().count(), walk.unknown()), (4, 1));
-    let of = |segment, id| viot.resolve(PciSegment::new(segment), RequesterId::new(id));
+    let of =
+        |segment, id| lookup::viot_endpoint(&viot, PciSegment::new(segment), RequesterId::new(id));
     let unit =
         viot::Viommu::Pci { segment: PciSegment::new(0), requester: RequesterId::of(0, 1, 0) };
     assert_eq!(of(2, 0x123), Ok(Some((unit, StreamId::new(0x1023)))));
     assert_eq!(of(3, 0x1ff), Ok(Some((unit, StreamId::new(0x1_10ff)))));
     assert_eq!((of(2, 0xff), of(4, 0x100)), (Ok(None), Ok(None)));
-    let second = viot.unit(64).unwrap();
+    let second = lookup::viot_unit(&viot, 64).unwrap();
     let base = PhysAddr::new(0x0a00_0000);
     assert_eq!(second, viot::Viommu::Mmio { base });
     for offset in [0, 47, 80, 84, 4000, u16::MAX] {
-        assert!(viot.unit(offset).is_err(), "{offset}");
+        assert!(lookup::viot_unit(&viot, offset).is_err(), "{offset}");
     }
 }
 

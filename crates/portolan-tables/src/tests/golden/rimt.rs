@@ -51,10 +51,8 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
     let bytes = rimt_bytes();
     let table = Rimt::parse(&bytes).unwrap();
     let of = |segment, id| {
-        table.resolve(PciFunction {
-            segment: PciSegment::new(segment),
-            requester: RequesterId::new(id),
-        })
+        let requester = RequesterId::new(id);
+        lookup::rimt_stream(&table, PciFunction { segment: PciSegment::new(segment), requester })
     };
     let found = |unit, stream| Ok(Some((unit, StreamId::new(stream))));
     assert_eq!(of(2, 0), found(FUNCTION, 0x100));
@@ -68,9 +66,9 @@ fn a_function_has_the_stream_of_the_mapping_that_has_it() {
         let mut wrong = rimt_bytes();
         wrong[COMPLEX + 20 + 12] = target;
         reseal(&mut wrong);
-        let refused = Rimt::parse(&wrong)
-            .unwrap()
-            .resolve(PciFunction { segment: PciSegment::new(2), requester: RequesterId::new(3) });
+        let (segment, requester) = (PciSegment::new(2), RequesterId::new(3));
+        let wrong = Rimt::parse(&wrong).unwrap();
+        let refused = lookup::rimt_stream(&wrong, PciFunction { segment, requester });
         let (offset, target) = (COMPLEX, target.into());
         assert_eq!(refused, Err(TableError::Reference { offset, target }));
     }
