@@ -26,6 +26,8 @@ usage: cargo xtask COMMAND
 
   test [--fast]   every step that has to pass before a change is taken (docs/checks.md lists them);
                   --fast leaves out other compilers and instruction counts
+  test --only TEXT
+                  the steps with TEXT in their name; some run what the step of tests has built
   test --long [PART]
                   the steps that take longer, all or those of one part: guests, torture, mistakes-1,
                   mistakes-2, mistakes-3; each part takes less than 80 minutes
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
             Some(extent) => runner::run_beside(&root, extent),
             None => return unknown(&words),
         },
+        ["test", "--only", text] => runner::run_only(&root, text),
         ["test", "--long"] => runner::run_long(&root, &LongPart::ALL),
         ["test", "--long", name] => {
             match LongPart::ALL.into_iter().find(|part| part.name() == *name) {

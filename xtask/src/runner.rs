@@ -74,6 +74,21 @@ pub fn run(root: &Path, extent: Extent) -> bool {
     table.tell() && beside
 }
 
+/// Runs the steps that have `text` in their name, one after the other; returns if there are some and none failed.
+pub fn run_only(root: &Path, text: &str) -> bool {
+    let mut list = steps::steps(root, Extent::Whole);
+    list.extend(steps::beside(root, Extent::Whole));
+    list.extend(LongPart::ALL.into_iter().flat_map(|part| part.steps(root)));
+    list.retain(|step| step.name.contains(text));
+    let any = !list.is_empty();
+    if !any {
+        eprintln!("no step has {text:?} in its name (docs/checks.md lists them)");
+    }
+    let mut table = Table::default();
+    table.run(list);
+    table.tell() && any
+}
+
 /// Runs the steps of each of `parts`; returns if none failed.
 pub fn run_long(root: &Path, parts: &[LongPart]) -> bool {
     let mut table = Table::default();
