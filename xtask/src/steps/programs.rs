@@ -57,7 +57,18 @@ pub(super) fn hostile(root: &Path) -> Outcome {
     }
     let mut check = program(root, "portolan-verify");
     check.args(["check", "--backend", "model"]).env(machine.0, machine.1);
-    outcome(check.stdout(Stdio::null()))
+    match check.stderr(Stdio::inherit()).output() {
+        Ok(output) if output.status.success() => Outcome::Pass,
+        Ok(output) => {
+            // Thousands of lines, which matter only if a scenario fails.
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            Outcome::Fail
+        }
+        Err(error) => {
+            eprintln!("cannot start {check:?}: {error}");
+            Outcome::Fail
+        }
+    }
 }
 
 /// The scenarios and the tests of machines once more, with a QEMU that has first-level VT-d and the
