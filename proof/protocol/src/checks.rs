@@ -1,0 +1,310 @@
+//! The checks, each with its verdict.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::defects::{Defect, defects, starvations};
+use crate::fairness::Graph;
+use crate::finite::{Check, Found, Machine, Sizes, search};
+use crate::protocol::{Actor, Claim, Protocol, Step, address_space};
+use crate::smt::{Answer, ProveError, Script};
+
+/// Part of the checks, by which they are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// The invariant holds at the start, and each step keeps it.
+    Induction,
+    /// No conjunct and no guard can be left out.
+    Needed,
+    /// Defects are refuted.
+    Defects,
+    /// All states of small machines.
+    States,
+    /// What is unmapped comes back.
+    Liveness,
+}
+
+/// A check and its outcome.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Its part.
+    pub part: Part,
+    /// The sentence that is checked.
+    pub name: String,
+    /// It holds.
+    pub holds: bool,
+    /// What was found.
+    pub found: String,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// The way to a state that must not be, if a defect leads there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trace: Vec<String>,
+}
+
+/// Machine on which a defect shows.
+pub const SMALL: Sizes = Sizes { slots: 1, tables: 2, indices: 2, frames: 2, debts: 2, devices: 1 };
+
+/// Machine of three CPUs, of two tables, and of a device with two caches: the unit's for it, and its own.
+pub const THREE_CPUS: Sizes =
+    Sizes { slots: 2, tables: 2, indices: 1, frames: 2, debts: 3, devices: 1 };
+
+/// Machines of which all runs without end are looked at. Caches have no part in them.
+pub const ENDLESS: [Sizes; 2] = [
+    Sizes { slots: 2, tables: 2, indices: 1, frames: 2, debts: 3, devices: 0 },
+    Sizes { slots: 1, tables: 2, indices: 2, frames: 3, debts: 3, devices: 0 },
+];
+
+/// States that a search may have.
+const MOST_STATES: usize = 4_000_000;
+
+/// Makes all checks, and gives each verdict to `tell` as it comes.
+pub fn all(tell: &mut dyn FnMut(&Verdict)) -> Result<bool, ProveError> {
+    let protocol = address_space();
+    let mut good = true;
+    let mut note = |verdict: Verdict| {
+        good &= verdict.holds;
+        tell(&verdict);
+    };
+    induction(&protocol, &mut note)?;
+    needed(&protocol, &mut note)?;
+    refuted(&mut note)?;
+    states(&protocol, &mut note)?;
+    liveness(&protocol, &mut note)?;
+    Ok(good)
+}
+
+type Note<'n> = &'n mut dyn FnMut(Verdict);
+
+/// Starts a clock; ends it with the verdict.
+struct Clock {
+    part: Part,
+    start: Instant,
+}
+
+impl Clock {
+    fn of(part: Part) -> Self {
+        Self { part, start: Instant::now() }
+    }
+
+    fn verdict(self, name: &str, holds: bool, found: String) -> Verdict {
+        let seconds = self.start.elapsed().as_secs_f64();
+        Verdict { part: self.part, name: name.to_owned(), holds, found, seconds, trace: Vec::new() }
+    }
+}
+
+fn many(answers: &[Answer], wanted: Answer) -> usize {
+    answers.iter().filter(|answer| **answer == wanted).count()
+}
+
+fn induction(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
+    let clock = Clock::of(Part::Induction);
+    let mut script = Script::of(protocol)?;
+    script.suppose_start(protocol);
+    script.ask();
+    protocol.invariant.iter().try_for_each(|claim| script.ask_if(claim))?;
+    note(clock.verdict("the invariant holds at the start", follows(&script)?, conjuncts(protocol)));
+    let clock = Clock::of(Part::Induction);
+    let mut script = Script::of(protocol)?;
+    protocol.invariant.iter().try_for_each(|claim| script.suppose(claim))?;
+    script.ask();
+    protocol.safety.iter().try_for_each(|claim| script.ask_if(claim))?;
+    let found = format!("{} promises", protocol.safety.len());
+    note(clock.verdict("the promises follow from the invariant", follows(&script)?, found));
+    for step in &protocol.steps {
+        let clock = Clock::of(Part::Induction);
+        let answers = kept(protocol, step, None)?;
+        let holds = many(&answers[1..], Answer::Proved) == protocol.invariant.len()
+            && answers[0] == Answer::Refuted;
+        note(clock.verdict(
+            &format!("{} keeps it, and can happen", step.name),
+            holds,
+            conjuncts(protocol),
+        ));
+    }
+    Ok(())
+}
+
+fn conjuncts(protocol: &Protocol) -> String {
+    format!("{} conjuncts", protocol.invariant.len())
+}
+
+/// The first question has an answer in some state; all others in none.
+fn follows(script: &Script) -> Result<bool, ProveError> {
+    let answers = script.answers()?;
+    Ok(answers[0] == Answer::Refuted && many(&answers[1..], Answer::Proved) == answers.len() - 1)
+}
+
+/// Answers of a step: if it can happen, and if each conjunct is true after it. One conjunct may be left out.
+fn kept(
+    protocol: &Protocol,
+    step: &Step,
+    without: Option<&str>,
+) -> Result<Vec<Answer>, ProveError> {
+    let mut script = Script::of(protocol)?;
+    let rest = || protocol.invariant.iter().filter(|claim| Some(claim.says) != without);
+    rest().try_for_each(|claim| script.suppose(claim))?;
+    script.suppose_step(protocol, step)?;
+    script.ask();
+    rest().try_for_each(|claim| script.ask_after(protocol, claim))?;
+    script.answers()
+}
+
+fn needed(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
+    for claim in &protocol.invariant {
+        let clock = Clock::of(Part::Needed);
+        let mut broken = Vec::new();
+        let mut script = Script::of(protocol)?;
+        let rest = protocol.invariant.iter().filter(|other| other.says != claim.says);
+        rest.clone().try_for_each(|other| script.suppose(other))?;
+        protocol.safety.iter().try_for_each(|promise| script.ask_if(promise))?;
+        broken.extend(refuting(&script.answers()?, &protocol.safety, "the promises"));
+        for step in &protocol.steps {
+            let answers = kept(protocol, step, Some(claim.says))?;
+            broken.extend(refuting(&answers[1..], rest.clone(), step.name));
+        }
+        note(clock.verdict(
+            &format!("conjunct: {}", claim.says),
+            !broken.is_empty(),
+            list(&broken),
+        ));
+    }
+    for (number, step) in protocol.steps.iter().enumerate() {
+        for (place, guard) in step.guards.iter().enumerate() {
+            let clock = Clock::of(Part::Needed);
+            let mut open = protocol.clone();
+            open.steps[number].guards.remove(place);
+            let answers = kept(&open, &open.steps[number], None)?;
+            let broken = refuting(&answers[1..], &protocol.invariant, step.name);
+            let name = format!("guard of \"{}\": {}", step.name, guard.says);
+            note(clock.verdict(&name, !broken.is_empty(), list(&broken)));
+        }
+    }
+    Ok(())
+}
+
+/// The claims that are refuted.
+fn refuting<'c>(
+    answers: &[Answer],
+    claims: impl IntoIterator<Item = &'c Claim>,
+    by: &str,
+) -> Vec<String> {
+    let pairs = answers.iter().zip(claims).filter(|(answer, _)| **answer == Answer::Refuted);
+    pairs.map(|(_, claim)| format!("{by}: {}", claim.says)).collect()
+}
+
+fn list(broken: &[String]) -> String {
+    match broken {
+        [] => "nothing refutes its absence".to_owned(),
+        [first, rest @ ..] if rest.is_empty() => first.clone(),
+        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+    }
+}
+
+fn edited(defect: &Defect) -> Protocol {
+    let mut protocol = address_space();
+    (defect.edit)(&mut protocol);
+    protocol
+}
+
+fn refuted(note: Note) -> Result<(), ProveError> {
+    for defect in defects() {
+        let clock = Clock::of(Part::Defects);
+        let protocol = edited(&defect);
+        let mut broken = Vec::new();
+        for step in &protocol.steps {
+            let answers = kept(&protocol, step, None)?;
+            broken.extend(refuting(&answers[1..], &protocol.invariant, step.name));
+        }
+        let machine = Machine::new(&protocol, SMALL)?;
+        let (promise, trace) = match search(&machine, &promises(&machine, &protocol)?, MOST_STATES)
+        {
+            Found::Failure { check, moves } => (protocol.safety[check].says, moves),
+            Found::Nothing { .. } | Found::Limit { .. } => ("no run", Vec::new()),
+        };
+        let holds = !broken.is_empty() && !trace.is_empty();
+        let found =
+            format!("refuted by {}; after {} steps: not {promise}", list(&broken), trace.len());
+        note(Verdict { trace, ..clock.verdict(defect.says, holds, found) });
+    }
+    Ok(())
+}
+
+fn promises(machine: &Machine, protocol: &Protocol) -> Result<Vec<Check>, ProveError> {
+    let checks = protocol.safety.iter().map(|claim| machine.claim(protocol, claim));
+    Ok(checks.collect::<Result<_, _>>()?)
+}
+
+fn sizes(of: Sizes) -> String {
+    let Sizes { slots, tables, indices, frames, debts, devices } = of;
+    format!(
+        "{slots} slots, {tables} tables of {indices} entries, {frames} frames, {debts} CPUs, {devices} devices"
+    )
+}
+
+fn states(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
+    for of in [SMALL, THREE_CPUS] {
+        let clock = Clock::of(Part::States);
+        let machine = Machine::new(protocol, of)?;
+        let mut checks = promises(&machine, protocol)?;
+        for claim in &protocol.invariant {
+            checks.push(machine.claim(protocol, claim)?);
+        }
+        let (holds, found) = match search(&machine, &checks, MOST_STATES) {
+            Found::Nothing { states } => (true, format!("{states} states")),
+            Found::Limit { states } => (false, format!("more than {states} states")),
+            Found::Failure { moves, .. } => (false, moves.join("; ")),
+        };
+        note(clock.verdict(
+            &format!("promises and invariant in all states: {}", sizes(of)),
+            holds,
+            found,
+        ));
+    }
+    Ok(())
+}
+
+fn liveness(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
+    for of in ENDLESS {
+        let clock = Clock::of(Part::Liveness);
+        let (states, starved) = starved(protocol, of)?;
+        let found = starved.map_or_else(|| format!("{states} states"), |moves| moves.join("; "));
+        let holds = states > 0 && found.ends_with("states");
+        note(clock.verdict(&format!("every buffer comes back: {}", sizes(of)), holds, found));
+    }
+    for defect in starvations() {
+        let clock = Clock::of(Part::Liveness);
+        let (states, starved) = starved(&edited(&defect), ENDLESS[0])?;
+        let (holds, found) = match starved {
+            Some(moves) if moves.is_empty() => (true, "nothing can happen any more".to_owned()),
+            Some(moves) => (true, format!("for ever: {}", moves.join("; "))),
+            None => (false, format!("not found in {states} states")),
+        };
+        note(clock.verdict(&format!("starves: {}", defect.says), holds, found));
+    }
+    let clock = Clock::of(Part::Liveness);
+    let waits = protocol.steps.iter().filter(|step| waits(step)).map(|step| step.name);
+    let waits: Vec<&str> = waits.collect();
+    let found = format!("steps that wait for the unit: {}", waits.join("; "));
+    let holds = waits == ["give back what a settled debt held"];
+    note(clock.verdict("a handler waits for no unit: map, unmap and send do not", holds, found));
+    Ok(())
+}
+
+/// Tells if a CPU's step is possible only after the unit's: if its guards need a debt that is settled.
+fn waits(step: &Step) -> bool {
+    let settled = |guard: &Claim| guard.is == "(not (open d))" || guard.is.contains("(told ");
+    step.actor == Actor::Cpu && step.guards.iter().any(settled)
+}
+
+/// Number of states, and the moves of a run without end in which a frame waits.
+fn starved(protocol: &Protocol, of: Sizes) -> Result<(usize, Option<Vec<String>>), ProveError> {
+    let machine = Machine::new(protocol, of)?;
+    let Some(graph) = Graph::of(&machine, MOST_STATES) else {
+        return Ok((0, None));
+    };
+    let waits = machine.fact("pending", &[0, 0, 0, 0]);
+    Ok((graph.states(), graph.starvation(&machine, &waits).map(|found| found.moves)))
+}

@@ -1,0 +1,13 @@
+//! The protocol of unmap, invalidate and free, and two checks of it.
+//!
+//! [`protocol`] has the steps, the invariant and the promises as data; [`smt`] proves the invariant
+//! for any number of CPUs, tables, frames, debts and devices.
+#![forbid(unsafe_code)]
+
+pub mod checks;
+pub mod defects;
+pub mod expr;
+pub mod fairness;
+pub mod finite;
+pub mod protocol;
+pub mod smt;
