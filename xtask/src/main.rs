@@ -11,6 +11,7 @@ mod guest;
 mod mutants;
 mod outcome;
 mod packages;
+mod prove;
 mod qemu;
 mod runner;
 mod steps;
@@ -33,6 +34,8 @@ usage: cargo xtask COMMAND
                   mistakes-2, mistakes-3; each part takes less than 80 minutes
   {mutants}  {mistakes}  tidy            structure and style only
   api [--write]   compares the public items of the libraries with the lists in crates/*/api.txt, or writes these
+  prove [--traces] [--json]
+                  proves the protocol of unmap, invalidate and free by Z3, and searches small machines
   packages        packs the libraries, and builds the tutorial in a crate that depends on the packages
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["api"] => outcome::say("public API", api::check(&root)),
         ["api", "--write"] => outcome::say("public API", api::write(&root)),
+        ["prove", options @ ..] => outcome::say("protocol", prove::run(&root, options)),
         ["packages"] => outcome::say("packages", adopter::run(&root)),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,

@@ -14,6 +14,7 @@ pub struct Package {
 
 /// All of them.
 pub const PACKAGES: &[Package] = &[
+    Package { name: "z3", program: "z3", needed_for: "the proof of the protocol" },
     Package { name: "valgrind", program: "valgrind", needed_for: "instruction counts" },
     Package {
         name: "qemu-system-x86",

@@ -198,7 +198,7 @@ fn refuting<'c>(
 fn list(broken: &[String]) -> String {
     match broken {
         [] => "nothing refutes its absence".to_owned(),
-        [first, rest @ ..] if rest.is_empty() => first.clone(),
+        [only] => only.clone(),
         [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
     }
 }
@@ -240,7 +240,7 @@ fn promises(machine: &Machine, protocol: &Protocol) -> Result<Vec<Check>, ProveE
 fn sizes(of: Sizes) -> String {
     let Sizes { slots, tables, indices, frames, debts, devices } = of;
     format!(
-        "{slots} slots, {tables} tables of {indices} entries, {frames} frames, {debts} CPUs, {devices} devices"
+        "slots {slots}, tables {tables}, entries of a table {indices}, frames {frames}, CPUs {debts}, devices {devices}"
     )
 }
 

@@ -101,7 +101,7 @@ pub struct Step {
     pub name: &'static str,
     /// Who makes it.
     pub actor: Actor,
-    /// Code that is the step; none for devices.
+    /// File and function of the step; none for devices and for the unit.
     pub place: &'static str,
     /// Things that it is a step of, with their sorts.
     pub variables: &'static str,
@@ -277,7 +277,7 @@ fn maps() -> Vec<Step> {
     vec![
         map(
             "announce an entry in a linked table",
-            "crates/portolan/src/table",
+            "crates/portolan/src/table/slot.rs enter_slot",
             &[
                 claim("the table hangs there", "(here s t)"),
                 claim(
@@ -289,7 +289,7 @@ fn maps() -> Vec<Step> {
         ),
         map(
             "link a new table and announce",
-            "crates/portolan/src/table",
+            "crates/portolan/src/table/map.rs make_room",
             &[
                 claim("the page is free", "(free t)"),
                 claim(
@@ -305,7 +305,7 @@ fn maps() -> Vec<Step> {
         ),
         map(
             "take a table back and announce",
-            "crates/portolan/src/table",
+            "crates/portolan/src/table/enter.rs take_back",
             &[
                 claim("the table is remembered", "(unlinked t)"),
                 claim("it hung there", "(= (slot t) s)"),
@@ -315,7 +315,7 @@ fn maps() -> Vec<Step> {
         Step {
             name: "write an entry",
             actor: Actor::Cpu,
-            place: "crates/portolan/src/table",
+            place: "crates/portolan/src/table/slot.rs map_page",
             variables: "((t Table) (i Index) (f Frame))",
             guards: vec![claim("the entry is announced", "(announced t i f)")],
             changes: vec![
@@ -327,10 +327,10 @@ fn maps() -> Vec<Step> {
 }
 
 fn unmaps() -> Vec<Step> {
-    let step = |name, variables, guards, changes| Step {
+    let step = |name, place, variables, guards, changes| Step {
         name,
         actor: Actor::Cpu,
-        place: "crates/portolan/src/table",
+        place,
         variables,
         guards,
         changes,
@@ -338,6 +338,7 @@ fn unmaps() -> Vec<Step> {
     vec![
         step(
             "clear an entry",
+            "crates/portolan/src/table/unmap.rs clear_at",
             "((s Slot) (t Table) (i Index) (f Frame) (d Debt))",
             vec![
                 claim("the table hangs there", "(here s t)"),
@@ -353,12 +354,14 @@ fn unmaps() -> Vec<Step> {
         ),
         step(
             "lower the count",
+            "crates/portolan/src/table/enter.rs leave",
             "((t Table) (i Index))",
             vec![claim("others are counted", "(counted_beside t i)")],
             vec![Change::Remove("cleared", &["t", "i"])],
         ),
         step(
             "lower the count to nothing, and unlink",
+            "crates/portolan/src/table/unmap.rs leave_table",
             "((t Table) (i Index) (d Debt))",
             vec![
                 claim("the entry is cleared", "(cleared t i)"),
@@ -388,7 +391,7 @@ fn invalidations() -> Vec<Step> {
         step(
             "send a debt's invalidations",
             Actor::Cpu,
-            "crates/portolan/src/inval",
+            "crates/portolan/src/inval/queue.rs settle",
             vec![claim("the debt gathers", "(gathers d)")],
             vec![Change::Add("sent", &["d"])],
         ),
@@ -410,7 +413,7 @@ fn invalidations() -> Vec<Step> {
         step(
             "device TLBs are told, and the debt is settled",
             Actor::Unit,
-            "crates/portolan/src/inval",
+            "crates/portolan-hw/src/chassis/ring/waits.rs complete",
             vec![claim("the unit's caches were told before", "(told d)")],
             vec![
                 Change::Remove("open", &["d"]),
@@ -422,14 +425,14 @@ fn invalidations() -> Vec<Step> {
         step(
             "the hardware fails",
             Actor::Unit,
-            "crates/portolan-hw/src/chassis",
+            "crates/portolan-hw/src/chassis/ring/waits.rs wait_until",
             vec![],
             vec![Change::Remove("sent", &["d"]), Change::Remove("told", &["d"])],
         ),
         step(
             "give back what a settled debt held",
             Actor::Cpu,
-            "crates/portolan/src/table/reclaim.rs",
+            "crates/portolan/src/table/reclaim.rs take_in",
             vec![claim("the debt is settled", "(not (open d))")],
             vec![
                 Change::RemoveAll("unlinked", &["t"], "(= (tag t) d)"),

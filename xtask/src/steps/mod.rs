@@ -9,7 +9,7 @@ mod programs;
 use std::path::Path;
 
 use crate::outcome::Outcome;
-use crate::{adopter, demo, guest};
+use crate::{adopter, demo, guest, prove};
 pub use page::{PAGE, findings};
 
 /// Extent of a test run.
@@ -114,6 +114,7 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         Step::new("examples", || programs::examples(root)),
         Step::new("torture", || programs::torture(root)),
         Step::new("Linux's own code as a peer", || programs::peer(root)),
+        Step::new("protocol, proved", || prove::run(root, &[])),
         Step::new("instruction counts", move || programs::instructions(root, extent)),
         Step::new("tidy", || checks::tidy(root)),
     ]

@@ -36,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "portolan-report",
         ],
     ),
+    ("portolan-protocol", &[]),
     (
         "portolan-papers",
         &[

@@ -21,6 +21,7 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-report", "tune/portolan-report/src/"),
     ("portolan-tune", "tune/portolan/src/"),
     ("portolan-papers", "proof/papers/src/"),
+    ("portolan-protocol", "proof/protocol/src/"),
     ("portolan-verify", "proof/conformance/src/"),
     ("portolan-bench", "proof/bench/src/"),
 ];

@@ -1,0 +1,41 @@
+//! The page of the protocol names all of it, and the code that it names is there.
+
+use std::path::Path;
+
+use portolan_protocol::defects::{defects, starvations};
+use portolan_protocol::protocol::address_space;
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The page with one space between words, as lines break anywhere.
+fn page() -> String {
+    let text = std::fs::read_to_string(root().join("docs/protocol.md")).expect("the page");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_page_has_every_fact_step_conjunct_promise_and_defect() {
+    let (page, protocol) = (page(), address_space());
+    let facts = protocol.relations.iter().flat_map(|one| [one.name, one.meaning]);
+    let steps = protocol.steps.iter().map(|step| step.name);
+    let claims = protocol.invariant.iter().chain(&protocol.safety).map(|claim| claim.says);
+    let (wrong, starving) = (defects(), starvations());
+    let wrong = wrong.iter().chain(&starving).map(|defect| defect.says);
+    let all: Vec<&str> = facts.chain(steps).chain(claims).chain(wrong).collect();
+    let missing: Vec<&&str> = all.iter().filter(|words| !page.contains(**words)).collect();
+    assert!(missing.is_empty(), "not in docs/protocol.md: {missing:#?}");
+}
+
+#[test]
+fn the_code_of_each_step_is_where_it_says() {
+    for step in address_space().steps {
+        let Some((file, function)) = step.place.split_once(' ') else {
+            assert!(step.place.is_empty(), "{}", step.name);
+            continue;
+        };
+        let code = std::fs::read_to_string(root().join(file)).expect(file);
+        assert!(code.contains(&format!("fn {function}")), "{}: {}", step.name, step.place);
+    }
+}
