@@ -130,8 +130,10 @@ pub fn to_install(simulated: &str) -> Vec<(String, String)> {
 
 /// Packages that `apt-cache depends --recurse` lists: those that some source has, each of them once.
 pub fn listed(depends: &str) -> Vec<String> {
-    let names = depends.lines().filter(|line| !line.starts_with([' ', '<']));
-    let names = names.filter_map(|line| line.split(':').next());
+    let names = depends
+        .lines()
+        .filter(|line| !line.starts_with([' ', '<']))
+        .filter_map(|line| line.split(':').next());
     names.map(str::to_owned).collect()
 }
 

@@ -23,7 +23,7 @@ pub struct Newer {
 }
 
 impl Newer {
-    /// Has `command` use them.
+    /// Sets the environment of `command` so that it uses them.
     pub fn give(&self, command: &mut Command) {
         command.envs(VARIABLES.into_iter().zip(&self.programs));
         if let Some(libraries) = &self.libraries {
@@ -31,7 +31,7 @@ impl Newer {
         }
     }
 
-    /// Has `command` go on with `program`, one of them, and with the firmware that came with it.
+    /// Makes `command` run `program`, one of them, with the firmware that came with it.
     pub fn start(&self, program: &str, command: &mut Command) {
         let known = PROGRAMS.iter().zip(&self.programs);
         let found = known.into_iter().find(|(name, _)| **name == program);
@@ -112,11 +112,11 @@ fn fetch(place: &Path) -> Result<(), String> {
     if backports::release(&text, "ID").as_deref() != Some("debian") {
         return Err("QEMU is older than 10.0 and this is not Debian".to_owned());
     }
-    let codename = backports::release(&text, "VERSION_CODENAME");
-    let codename = codename.ok_or("/etc/os-release names no release")?;
+    let codename =
+        backports::release(&text, "VERSION_CODENAME").ok_or("/etc/os-release names no release")?;
     let apt = Path::new("/etc/apt");
-    let source = backports::find(apt, &codename);
-    let source = source.ok_or_else(|| format!("no configured mirror carries {codename}"))?;
+    let source = backports::find(apt, &codename)
+        .ok_or_else(|| format!("no configured mirror carries {codename}"))?;
     if !packages::present("apt-get") || !packages::present("dpkg-deb") {
         return Err("apt-get and dpkg-deb are not here".to_owned());
     }
@@ -174,7 +174,7 @@ impl Apt {
         Ok(Self { place })
     }
 
-    /// The `packages` and all that they depend on, as far as the sources have it.
+    /// The `packages` and all their dependencies that the sources contain.
     pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>, String> {
         let only_needed = [
             "depends",

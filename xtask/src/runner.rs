@@ -50,8 +50,8 @@ impl Table {
     }
 }
 
-/// CPU time of all programs that this process has waited for, and of theirs (`/proc/self/stat`, fields 16 and
-/// 17, in hundredths of a second on every Linux machine); none elsewhere.
+/// CPU time of all programs that this process has waited for, and of their children (`/proc/self/stat`, fields 16 and
+/// 17, in hundredths of a second on every Linux machine); `None` elsewhere.
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // The second field, a name in brackets, may have spaces.

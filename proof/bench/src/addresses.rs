@@ -48,7 +48,7 @@ pub(crate) struct OfTree(vm_allocator::AddressAllocator);
 /// `range-alloc`, a list of free ranges without CPUs.
 pub(crate) struct OfFreeList(range_alloc::RangeAllocator<u64>);
 
-/// Nothing.
+/// A taker without an allocator.
 pub(crate) struct Nothing;
 
 impl Taker for Nothing {
@@ -158,7 +158,7 @@ fn pairs(taker: &mut impl Taker, pairs: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One page taken and given back by one thread.
+/// One thread takes a page and gives it back.
 pub(crate) struct Pairs<T>(pub(crate) T);
 
 impl<T: Taker> Workload for Pairs<T> {
@@ -171,7 +171,7 @@ impl<T: Taker> Workload for Pairs<T> {
     }
 }
 
-/// The same by two threads at once, each for itself.
+/// Two threads at once, each with its own taker.
 pub(crate) fn two<T: Taker + 'static>(source: Source<T>) -> Together {
     Together::new(2, PAIRS_EACH, move |cpu| {
         let mut taker = source(cpu);
@@ -179,7 +179,7 @@ pub(crate) fn two<T: Taker + 'static>(source: Source<T>) -> Together {
     })
 }
 
-/// One range of 64 to 512 pages given back and another taken while 4,096 are out.
+/// While 4,096 ranges are taken, gives one of 64 to 512 pages back and takes another.
 pub(crate) struct Large<T: Taker> {
     taker: T,
     out: Vec<T::Range>,

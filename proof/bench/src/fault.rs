@@ -51,7 +51,7 @@ const TARGET_NS: f64 = 1000.0;
 /// The document that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultReport {
-    /// One row.
+    /// Rows of the report.
     pub benchmarks: Vec<FaultRow>,
 }
 
@@ -70,7 +70,7 @@ pub struct FaultRow {
     pub unit: &'static str,
     /// Number of samples.
     pub samples: usize,
-    /// From the request to the response, population taken off.
+    /// Time from the request to the response, without population.
     pub ours: Spread,
     /// Populating: the system's own page fault.
     pub population: Spread,
@@ -78,7 +78,7 @@ pub struct FaultRow {
     pub faults_per_s: f64,
     /// Nanoseconds that the median has to stay below.
     pub target_ns: f64,
-    /// Others, as published: mean nanoseconds, on other machines.
+    /// Published mean nanoseconds of others, on other machines.
     pub published: BTreeMap<&'static str, f64>,
 }
 

@@ -33,14 +33,14 @@ const ENTRIES: [u64; 3] = [64, 4_096, 262_144];
 const LOOKUPS: usize = 20_000;
 const SAMPLES: usize = 101;
 const SAMPLES_SHORT: usize = 3;
-/// Of so many neighbours one is invalidated and taken in again while the others are looked up.
+/// Number of neighbours of which one is invalidated and entered again while the others are looked up.
 const CHANGED: u64 = 16;
 const READERS: usize = 2;
 
 /// The document that `--json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct IotlbReport {
-    /// One for each peer, number of translations, and threads.
+    /// One row for each peer, number of translations and number of threads.
     pub benchmarks: Vec<IotlbRow>,
 }
 
@@ -57,9 +57,9 @@ pub struct IotlbRow {
     pub readers: usize,
     /// Unit of the figures.
     pub unit: &'static str,
-    /// One look-up.
+    /// Time of a look-up.
     pub lookup: Spread,
-    /// Invalidations a second meanwhile, each with an update that takes its page in again.
+    /// Invalidations a second during look-ups, each with an update that enters its page again.
     pub invalidations_per_s: Option<f64>,
 }
 
@@ -183,7 +183,7 @@ fn ranges(entries: u64) -> RangeMap<u64, u64> {
     pages.collect()
 }
 
-/// Some pages in random order; not those that are changed meanwhile.
+/// Some pages in random order, without those that change during the measurement.
 fn order(entries: u64, seed: u64) -> Vec<u64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let page = |_| FIRST + rng.u64(..entries / CHANGED) * CHANGED;
@@ -212,7 +212,7 @@ fn row(who: &'static str, entries: u64, readers: usize, mut samples: Vec<f64>) -
     })
 }
 
-/// All maps in turn, so that they meet the same disturbances.
+/// Measures all maps alternately, so that disturbances affect them equally.
 fn alone(entries: u64, samples: usize) -> Result<Vec<IotlbRow>> {
     let maps: [(&str, Box<dyn Map>); 4] = [
         ("portolan-vmm", Box::new(ours(entries)?)),
@@ -313,8 +313,9 @@ pub fn text(report: &IotlbReport, columns: usize) -> String {
     let ns = |ns: f64| format!("{ns:.1}");
     let rows = report.benchmarks.iter().map(|row| {
         let numbers = [row.lookup.median, row.lookup.p10, row.lookup.p90].map(ns);
-        let changes = row.invalidations_per_s;
-        let changes = changes.map_or_else(String::new, |per_s| display::grouped(per_s as u64));
+        let changes = row
+            .invalidations_per_s
+            .map_or_else(String::new, |per_s| display::grouped(per_s as u64));
         let first = [row.who.to_owned(), display::grouped(row.entries), row.readers.to_string()];
         [first.to_vec(), numbers.to_vec(), vec![changes]].concat()
     });

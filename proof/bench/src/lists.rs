@@ -41,7 +41,7 @@ impl MapList {
         })
     }
 
-    /// For a walker that does not snoop: a map is complete when its lines are in memory.
+    /// Makes a list for a walker that does not snoop: a map is complete when its lines are in memory.
     pub(crate) fn written_back() -> Result<Self, Failure> {
         let memory = Arc::new(WrittenBack::new(64));
         let domain = written_back(&memory)?;

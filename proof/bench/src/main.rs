@@ -79,10 +79,7 @@ fn run(args: &Cli) -> Result<Outcome> {
     if name != bounce::NAME && args.threads.is_some() {
         bail!("--threads is for `portolan-bench {}`", bounce::NAME);
     }
-    let extent = match args.short {
-        true => Extent::Short,
-        false => Extent::Whole,
-    };
+    let extent = if args.short { Extent::Short } else { Extent::Whole };
     match name {
         bounce::NAME => {
             let report = pools(args.threads.map(usize::from))?;
@@ -91,9 +88,12 @@ fn run(args: &Cli) -> Result<Outcome> {
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
         iotlb::NAME => output.show(&iotlb::measure(extent)?, iotlb::text)?,
         name => {
-            let text = |report: &BenchReport, columns| match args.markdown {
-                true => markdown::tables(report),
-                false => text::of_scenarios(report, columns),
+            let text = |report: &BenchReport, columns| {
+                if args.markdown {
+                    markdown::tables(report)
+                } else {
+                    text::of_scenarios(report, columns)
+                }
             };
             output.show(&scenarios(name, extent)?, text)?;
         }

@@ -31,7 +31,7 @@ impl Buffers {
         Ok(Self { space })
     }
 
-    /// The same by `count` threads at once, in one space.
+    /// Runs `count` threads at once in one space.
     pub(crate) fn threads(count: u32, policy: Policy) -> Result<Together, Failure> {
         let buffers = Arc::new(Self::new(policy, Walker::Coherent)?);
         Ok(Together::new(count, PAIRS_EACH, move |_| {
@@ -85,8 +85,8 @@ impl PoolSlots {
         let memory = PhysRange::from_len(PhysAddr::new(1 << 30), 64 << 20);
         let options = PoolOptions::of_areas(2);
         let memory = memory.ok_or(Failure::Addresses)?;
-        let pool = swiotlb::pool(Arc::new(Threads), unowned(memory), options, strategy);
-        let pool = pool.map_err(|_| Failure::Addresses)?;
+        let pool = swiotlb::pool(Arc::new(Threads), unowned(memory), options, strategy)
+            .map_err(|_| Failure::Addresses)?;
         let take = |pool: &AnyPool<_>| pool.take(&Need::bytes(2048)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(|| take(&pool)).collect();
         let mut random = fastrand::Rng::with_seed(7);
@@ -98,7 +98,7 @@ impl PoolSlots {
         Ok(Self { pool, held })
     }
 
-    /// The same by two threads at once.
+    /// Runs two threads at once.
     pub(crate) fn two(percent: usize) -> Result<Together, Failure> {
         let slots = Arc::new(Self::new(Strategy::LockFree, percent)?);
         Ok(Together::new(2, PAIRS_EACH, move |_| {

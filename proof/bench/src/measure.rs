@@ -13,7 +13,7 @@ use crate::{Cache, Failure, Workload};
 /// Amount of samples to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// As many as a figure needs.
+    /// As many samples as a figure needs.
     Whole,
     /// A few, which show that everything works and no more.
     Short,
@@ -48,7 +48,7 @@ fn samples(scenario: &Scenario, extent: Extent) -> (usize, usize) {
 pub struct Outcome {
     /// The peer or loop that ours is compared with.
     pub against: &'static str,
-    /// Of which figures.
+    /// Figures that the report is about.
     pub of: &'static str,
     /// Theirs by ours, at least; or, against the limit, ours by it, at most.
     pub wanted: f64,
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub met: Option<bool>,
 }
 
-/// One benchmark as it was measured.
+/// Measurement of one benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchRow {
     /// Name of the scenario.
@@ -73,9 +73,9 @@ pub struct BenchRow {
     pub unit: &'static str,
     /// Number of samples.
     pub samples: usize,
-    /// This library.
+    /// Result of this library.
     pub ours: Spread,
-    /// Others, measured in the same run.
+    /// Results of others, measured in the same run.
     pub peers: BTreeMap<&'static str, Spread>,
     /// The plain loop.
     pub limit: Limit,
@@ -95,7 +95,7 @@ pub struct BenchReport {
 }
 
 impl BenchReport {
-    /// Report of the benchmarks that were measured, and of those that were not.
+    /// Makes a report of the benchmarks that were measured, and of those that were skipped.
     pub fn of(benchmarks: Vec<BenchRow>, skipped: Vec<(&'static str, &'static str)>) -> Self {
         let missing = linux::missing().map(|why| (linux::NAME, why));
         Self { benchmarks, skipped: missing.into_iter().chain(skipped).collect() }

@@ -53,7 +53,7 @@ impl How {
     /// Strict, deferred and reclaimed by many.
     pub(crate) const DEFERRED: Self = Self { back: Return::Deferred, ..Self::STRICT };
 
-    /// The same for a walker that does not snoop.
+    /// Changes the walker to one that does not snoop.
     pub(crate) const fn noncoherent(self) -> Self {
         Self { walker: Walker::NonCoherent, ..self }
     }
@@ -68,7 +68,7 @@ fn device(cpus: &Cpu, how: How) -> Result<Device<Cpu>, Failure> {
 /// Buffers handed over and taken back.
 pub(crate) struct Owned<B: Buffer> {
     device: Device<Cpu>,
-    /// Those that are the driver's at the moment.
+    /// Buffers that the driver owns at the moment.
     free: Vec<B>,
     waiting: Vec<Deferred<Cpu, B>>,
     back: Return,
@@ -76,7 +76,7 @@ pub(crate) struct Owned<B: Buffer> {
 }
 
 impl Owned<portolan::dma::Unowned> {
-    /// Of 4 KiB, in place.
+    /// Makes buffers of 4 KiB that are mapped in place.
     pub(crate) fn pages(how: How) -> Result<Self, Failure> {
         let pages = scattered().into_iter().map(unowned);
         let free = pages.take(2 * TOGETHER).collect();
@@ -84,7 +84,7 @@ impl Owned<portolan::dma::Unowned> {
         Ok(Self::new(device, free, how.back, PAIRS))
     }
 
-    /// Of 4 KiB, copied to a pool that stays mapped.
+    /// Makes buffers of 4 KiB that are copied to a pool that stays mapped.
     pub(crate) fn copied() -> Result<Self, Failure> {
         let cpus = Arc::new(Threads);
         let memory =
@@ -94,13 +94,14 @@ impl Owned<portolan::dma::Unowned> {
         let start = memory.range().start();
         let range = PhysRange::from_len(start, POOL).ok_or(Failure::Addresses)?;
         let options = PoolOptions::for_cpus(&*cpus);
-        let pool = Pool::new(Arc::clone(&cpus), unowned(range), options);
-        let pool = pool.map_err(|_| Failure::Addresses)?;
+        let pool = Pool::new(Arc::clone(&cpus), unowned(range), options)
+            .map_err(|_| Failure::Addresses)?;
         let copying =
             Copying { pool: Arc::new(PoolMemory::new(pool, memory)), when: CopyWhen::UpTo(PAGE) };
-        let device = device(&cpus, How::STRICT)?.with_copies(copying);
-        let device = device.with_premapped_pool();
-        let device = device.map_err(|_| Failure::Addresses)?;
+        let device = device(&cpus, How::STRICT)?
+            .with_copies(copying)
+            .with_premapped_pool()
+            .map_err(|_| Failure::Addresses)?;
         // A few in turn, as a driver's own are.
         let page = |i: u64| {
             let at = start.checked_add(POOL + i * PAGE)?;
@@ -117,8 +118,7 @@ impl Owned<Scattered> {
     pub(crate) fn lists(pieces: usize, how: How) -> Result<Self, Failure> {
         let all = scattered();
         // Long ones are handed over again and again.
-        let lists = all.chunks_exact(pieces).cycle();
-        let lists = lists.map(|list| Scattered(list.into()));
+        let lists = all.chunks_exact(pieces).cycle().map(|list| Scattered(list.into()));
         let free = lists.take(2 * TOGETHER).collect();
         let device = device(&Arc::new(Threads), how)?;
         Ok(Self::new(device, free, how.back, PAIRS / 8))

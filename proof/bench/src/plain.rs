@@ -17,7 +17,7 @@ fn zeroed(words: usize) -> Vec<AtomicU64> {
     (0..words).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// From a scatter list to entries, one store a page.
+/// Stores entries from a scatter list, one store for each page.
 pub(crate) struct StoreList {
     list: Vec<PhysRange>,
     words: Vec<AtomicU64>,
@@ -39,7 +39,7 @@ impl StoreList {
         Self { list, words, evictor, lines: Lines::Stay }
     }
 
-    /// All lines are written back in the end.
+    /// Writes all lines back at the end.
     pub(crate) fn written_back(list: Vec<PhysRange>) -> Self {
         Self { lines: Lines::WrittenBack, ..Self::new(list, Cache::Hot) }
     }
@@ -80,7 +80,7 @@ impl StoreRun {
         Self { words: zeroed(pages), units: pages as u64 }
     }
 
-    /// As many stores as a span has pages.
+    /// Makes one store for each page of a span.
     pub(crate) fn of_span(span: Span) -> Self {
         let pages = (span.bytes / PAGE) as usize;
         Self { units: 1, ..Self::new(pages) }

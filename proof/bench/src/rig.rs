@@ -40,7 +40,7 @@ pub(crate) const QUIRKS: Quirks = Quirks {
     repeat: 1,
 };
 
-/// By context where a table leaves, as Qualcomm's driver does.
+/// Quirks that invalidate by context when a table is removed, as Qualcomm's driver does.
 pub(crate) const BY_CONTEXT: Quirks = Quirks { walk_flush: WalkFlush::ByContext, ..QUIRKS };
 
 /// Operation that is timed while the same addresses are mapped and unmapped over and over.

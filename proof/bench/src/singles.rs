@@ -21,7 +21,7 @@ use crate::{Failure, Workload};
 pub(crate) enum Single {
     Map,
     MapIntoOne,
-    /// Nothing is planned.
+    /// Unmaps only, without a plan.
     UnmapAlone,
     /// Planned, and commands counted.
     UnmapPlanned,

@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of `samples`, at least one.
+    /// Summary of `samples`; `None` without samples.
     pub fn of(samples: &mut [f64]) -> Option<Self> {
         samples.sort_by(f64::total_cmp);
         let last = samples.len().checked_sub(1)?;

@@ -49,7 +49,7 @@ impl Pieces {
         Self { pieces: pieces.collect(), bytes: PAGE as usize, units: SINGLES }
     }
 
-    /// A page beside them, so that the leaf table is there before the clock runs.
+    /// Maps a neighbouring page, so that the leaf table exists before the clock starts.
     fn neighbour(&self) -> Option<(usize, usize)> {
         let single = self.units == SINGLES;
         single.then(|| (BASE.get() as usize + PAGE as usize, MEMORY.get() as usize))

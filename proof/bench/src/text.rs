@@ -25,8 +25,7 @@ pub fn of_bounce(report: &bounce::BounceReport, columns: usize) -> String {
     ];
     let ns = |ns: f64| format!("{ns:.1}");
     let rows = report.benchmarks.iter().map(|row| {
-        let peers = row.peers.iter();
-        let peers = peers.map(|(peer, spread)| format!("{peer} {}", ns(spread.median)));
+        let peers = row.peers.iter().map(|(peer, spread)| format!("{peer} {}", ns(spread.median)));
         vec![
             row.name.to_owned(),
             row.size_bytes.to_string(),

@@ -42,7 +42,7 @@ pub trait Workload {
 /// State of the processor's caches when an operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
-    /// As the preparation leaves them.
+    /// Caches as the preparation leaves them.
     Hot,
     /// Filled with other data.
     Cold,
@@ -51,22 +51,22 @@ pub enum Cache {
 /// The library refused a scenario.
 #[derive(Clone, Copy, Debug, Error)]
 pub enum Failure {
-    /// Of a map.
+    /// Failed map.
     #[error(transparent)]
     Map(#[from] TableMapError),
-    /// Of a map through a domain.
+    /// Failed map through a domain.
     #[error(transparent)]
     Domain(#[from] DomainError),
-    /// Of an unmap.
+    /// Failed unmap.
     #[error(transparent)]
     Unmap(#[from] TableUnmapError),
-    /// Of an unmap through a domain.
+    /// Failed unmap through a domain.
     #[error(transparent)]
     DomainUnmapError(#[from] DomainUnmapError),
-    /// Of table memory.
+    /// Not enough table memory.
     #[error(transparent)]
     Memory(#[from] OutOfTableMemory),
-    /// Of a format.
+    /// Format that cannot be made.
     #[error(transparent)]
     Format(#[from] Armv8ConfigError),
     /// The invalidation queue of the scenario failed.

@@ -17,9 +17,9 @@ use portolan_sim::request::Request;
 pub enum Transfer {
     /// Through: each piece with its place in memory.
     Done(Vec<Piece>),
-    /// It was refused.
+    /// Refused.
     Refused(DmaFault),
-    /// It waits for an answer.
+    /// Stalled until an answer comes.
     Stalled(portolan::iopf::StallTag),
 }
 
@@ -97,7 +97,7 @@ fn place(of: Request) -> Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forget {
     pub stream: u32,
-    /// Of one address space, or of requests without one.
+    /// PASID of the address space, or `None` for requests without one.
     pub pasid: Option<u32>,
     pub range: IovaRange,
 }

@@ -7,10 +7,9 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError};
 use portolan::platform::{AllMemory, Clock, Nanos};
 
-/// Seed of a random test, which it prints: that of `PORTOLAN_SEED`, or a new one.
+/// Seed of a random test, which the test prints: `PORTOLAN_SEED`, or a new one.
 pub fn seed() -> u64 {
-    let wanted = std::env::var("PORTOLAN_SEED").ok();
-    let wanted = wanted.and_then(|seed| seed.parse().ok());
+    let wanted = std::env::var("PORTOLAN_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = wanted.unwrap_or_else(|| fastrand::u64(..));
     println!("PORTOLAN_SEED={seed}");
     seed

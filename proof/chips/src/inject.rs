@@ -9,22 +9,22 @@ use portolan_sim::request::Request;
 /// Progress of queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Drain {
-    /// They do.
+    /// Commands are executed.
     #[default]
     Runs,
-    /// Nothing in them is looked at.
+    /// Commands are never looked at.
     Never,
-    /// One command each so many virtual nanoseconds, in units with a queue.
+    /// One command is executed in each period of so many virtual nanoseconds, in units with a queue.
     OneEach(u64),
 }
 
 /// Time at which commands take effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// As soon as the driver says that they are there.
+    /// Commands are executed as soon as the driver announces them.
     #[default]
     AtOnce,
-    /// So many virtual nanoseconds later.
+    /// Commands are executed so many virtual nanoseconds later.
     After(u64),
 }
 
@@ -45,7 +45,7 @@ pub struct RegisterFaults {
 }
 
 impl RegisterFaults {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: Self = Self {
         drain: Drain::Runs,
         refuse: None,
@@ -94,7 +94,7 @@ pub enum Violation {
     },
 }
 
-/// One piece of a transfer: within one page of 4 KiB.
+/// A piece of a transfer within one page of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
     /// Address for the device.
@@ -111,7 +111,7 @@ pub struct Piece {
 pub struct DmaFault {
     /// The stream of the device that reads or writes.
     pub stream: StreamId,
-    /// In which address space, if it said.
+    /// PASID of its address space, if it has one.
     pub pasid: Option<Pasid>,
     /// The address of the access.
     pub iova: Iova,

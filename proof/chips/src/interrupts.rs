@@ -22,9 +22,9 @@ use portolan::platform::{Clock, Cpus, Leavings, LeftBehind, Lock, Mmio, Nanos, S
 /// Masking of interrupts while a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masking {
-    /// It does.
+    /// The platform delivers the interrupt.
     Present,
-    /// It does not: the platform is wrong.
+    /// The platform does not deliver the interrupt, which is an error of the platform.
     Absent,
 }
 
@@ -70,7 +70,7 @@ pub fn locks_held() -> u32 {
     CPU.try_with(|cpu| cpu.held.get()).unwrap_or(0)
 }
 
-/// One step: the handler runs if its time has come and interrupts are let in.
+/// Takes a step: runs the handler if its time has come and interrupts are enabled.
 fn step() {
     let handler = CPU.with(|cpu| {
         cpu.ns.set(cpu.ns.get() + STEP_NS);
@@ -103,7 +103,7 @@ pub struct Scenario {
 /// Arrival of an interrupt before the end of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Struck {
-    /// It did.
+    /// The handler ran.
     Yes,
     /// There is no such step.
     No,

@@ -25,26 +25,26 @@ pub const LOOK_NS: u64 = 10_000;
 /// A step of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It wrote a register, by its offset.
+    /// Write of a register, by its offset.
     Write(usize, u64),
     /// The unit took a command from the queue, and did not refuse it.
     Command(Words),
-    /// It cleaned cache lines.
+    /// Cleaning of cache lines.
     Clean(PhysRange),
-    /// It waited until the lines that it had cleaned were visible.
+    /// Wait until cleaned lines were visible.
     Barrier,
 }
 
 /// Way in which a register is kept from the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withheld {
-    /// It is locked: writes are ignored, as firmware or a secure processor has them.
+    /// Locked by firmware or a secure processor: writes are ignored.
     Locked,
-    /// It reads as ones and ignores writes, as in a part without power.
+    /// Reads as ones and ignores writes, like a part without power.
     Ones,
-    /// It misses writes of zero, as where firmware that traps it takes them for something else.
+    /// Ignores writes of zero, as if firmware trapped the register and misread them.
     MissesZero,
-    /// It aborts, as in a part without power behind another bus: the driver may not touch it at all.
+    /// Aborts, like a part without power behind another bus: the driver may not access it at all.
     Aborts,
 }
 
@@ -124,8 +124,7 @@ impl<D: Design> Machine<D> {
         unit.oversee(Box::new(move |words| {
             let script = &mut *locked(&told);
             // Each rule is shown each command.
-            let refused = script.rules.iter_mut().map(|rule| rule(words));
-            let refused = refused.fold(None, Option::or);
+            let refused = script.rules.iter_mut().map(|rule| rule(words)).fold(None, Option::or);
             if refused.is_none() {
                 script.note(&seen_by, Event::Command(*words));
             }
@@ -158,7 +157,7 @@ impl<D: Design> Machine<D> {
         self.script().note(&self.0.memory, event);
     }
 
-    /// Has the unit do this wrong from now on, and refuse nothing and lie no more.
+    /// Injects these faults from now on, and cancels refusals and false values.
     pub fn wrong(&self, faults: RegisterFaults) {
         let script = &mut *self.script();
         script.faults = faults;
@@ -174,12 +173,12 @@ impl<D: Design> Machine<D> {
         self.0.unit.inject(script.faults);
     }
 
-    /// Has the unit refuse commands of which `rule` gives a code. It is shown each command.
+    /// Refuses commands for which `rule` returns a code. `rule` sees each command.
     pub fn refuse(&self, rule: impl FnMut(&Words) -> Option<u32> + Send + 'static) {
         self.script().rules.push(Box::new(rule));
     }
 
-    /// Has the `bits` of a register read as `value` until something else goes wrong.
+    /// Makes `bits` of a register read as `value`, until another fault is injected.
     pub fn lie(&self, offset: usize, bits: u64, value: u64) {
         self.script().lie = Some((offset, bits, value));
     }
@@ -227,7 +226,7 @@ impl<D: Design> Machine<D> {
         std::mem::take(&mut self.script().log)
     }
 
-    /// The same, and keeps it.
+    /// Returns the events and keeps them.
     pub fn done(&self) -> Vec<Event> {
         self.script().log.clone()
     }
@@ -240,7 +239,7 @@ impl<D: Design> Machine<D> {
         })
     }
 
-    /// From now on looks at `words` words from `at` whenever something happens.
+    /// Watches `words` words from `at` after each event from now on.
     pub fn watch(&self, at: u64, words: u64) {
         let script = &mut *self.script();
         script.watched = Some((at, words));
@@ -261,12 +260,12 @@ impl<D: Design> Machine<D> {
         assert_eq!(self.0.memory.reads_of_freed_pages(), 0);
     }
 
-    /// A word of memory; 0 where there is none.
+    /// A word of memory; 0 if the address is not in memory.
     pub fn word(&self, at: u64) -> u64 {
         word(&self.0.memory, at).map_or(0, Word::load)
     }
 
-    /// Writes one, if it is there.
+    /// Writes a word if the address is in memory.
     pub fn store(&self, at: u64, value: u64) {
         if let Some(word) = word(&self.0.memory, at) {
             Word::store(word, value);

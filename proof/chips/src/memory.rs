@@ -19,9 +19,9 @@ const PAGE: PageSize = PageSize::SIZE_4K;
 /// Time at which hardware that does not snoop sees a CPU's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
-    /// At once.
+    /// Visible at once.
     AtOnce,
-    /// Once something has been done.
+    /// Visible later.
     Late(Lag),
 }
 
@@ -59,7 +59,7 @@ impl ModelMemory {
 }
 
 impl ModelMemory<AtomicU32> {
-    /// As [`ModelMemory::new`], for tables of 32-bit entries.
+    /// Memory like [`ModelMemory::new`], for tables of 32-bit entries.
     pub fn narrow(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
         Self::of_words(base, pages, visibility)
     }
@@ -71,7 +71,7 @@ const fn words_of_page<W: Word>() -> usize {
 }
 
 impl<W: Word> ModelMemory<W> {
-    /// As [`ModelMemory::new`], for tables of entries of any width.
+    /// Memory like [`ModelMemory::new`], for tables of entries of any width.
     pub fn of_words(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
         let zeroed = |words: usize| (0..words).map(|_| W::new(0)).collect();
         let words = pages as usize * words_of_page::<W>();

@@ -23,7 +23,7 @@ pub(crate) struct OwnedEntry<T> {
     pub size: PageSize,
 }
 
-/// A leaf, or that there is none.
+/// A cached leaf, or the absence of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CachedWalk {
     Present {
@@ -49,7 +49,7 @@ impl Sizes {
         Self(1 << size.lg2())
     }
 
-    /// Those of all levels of tables with `granule` and entries of eight bytes.
+    /// Sizes of all levels of tables with `granule` and entries of eight bytes.
     pub(crate) fn of_granule(granule: PageSize) -> Self {
         let levels = 0..LEVELS as u32;
         let sizes = levels.map(|level| granule.lg2() + level * (granule.lg2() - 3));
@@ -100,7 +100,7 @@ impl Drops {
 /// A walk that did not end in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WalkError<E> {
-    /// An entry of this stage says so.
+    /// Refused by an entry of this stage.
     Here(WalkFault),
     /// The place of an entry could not be found.
     Locating(E),
@@ -126,7 +126,7 @@ pub(crate) struct Tag {
 enum PartialDrop {
     /// The part that the specification promises.
     AsPromised,
-    /// All of it.
+    /// Everything may be cached.
     Generous,
 }
 
@@ -242,7 +242,7 @@ impl Stage {
         }
     }
 
-    /// As [`Stage::invalidate`] of a range, in all contexts of an owner.
+    /// Invalidates a range like [`Stage::invalidate`], in all contexts of an owner.
     pub(crate) fn invalidate_range_of_owner(&mut self, range: IovaRange, owner: u32, drops: Drops) {
         let drops = self.as_promised(drops);
         let hit = |of: u32, page: Iova, size: PageSize| {
@@ -269,8 +269,7 @@ impl Stage {
     }
 }
 
-/// The first cursor of a walk whose root may be several tables side by side, as the width of addresses needs: `level`
-/// is that of the root.
+/// First cursor of a walk. The root, at `level`, may be several tables side by side if addresses are wide.
 pub(crate) fn top_of(format: TableFormat, root: PhysAddr, level: u8, at: Iova) -> Cursor {
     let spans = format.span(level).lg2() + format.granule().lg2() - 3;
     let which = at.get().checked_shr(spans).unwrap_or(0);

@@ -143,7 +143,7 @@ fn runs_of_two_slots_fill_an_area_to_its_end() {
     }
 }
 
-/// The other pool is over the same memory, which a caller that keeps its promise never makes.
+/// The other pool uses the same memory, which a caller that keeps its promise never does.
 #[test]
 fn what_is_free_or_of_another_size_is_told() {
     for strategy in Strategy::ALL {

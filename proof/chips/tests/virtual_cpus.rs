@@ -92,7 +92,7 @@ struct Found {
     stale: Mutex<Vec<String>>,
 }
 
-/// One CPU's part: `rounds` times map, read, unmap, sync, read again.
+/// Runs one CPU's part: maps, reads, unmaps, syncs and reads again, `rounds` times.
 fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &Found) {
     let mut rng = Rng::with_seed(seed ^ (cpu << 32));
     let read = |iova| rig.model.translate(STREAM, iova, AccessKind::Read);

@@ -14,9 +14,9 @@ use crate::oracle::{Oracle, Piece, merged};
 /// Table pages that may be waiting for quiet outside of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingTables {
-    /// None: all debts are paid and reclaimed.
+    /// No limit: all debts are paid and reclaimed.
     Nothing,
-    /// At most so many.
+    /// Upper limit.
     AtMost(usize),
 }
 
@@ -30,7 +30,7 @@ pub struct DirtyManaged {
     pub managed: u64,
     /// The bit that the hardware changes with the first write.
     pub mark: u64,
-    /// Its value from then on.
+    /// Value of the entry once it is dirty.
     pub dirty: u64,
 }
 
@@ -71,7 +71,7 @@ pub fn audit<F: Format, M: TableMem<F::Word>>(
     audit_managed(audited, model, None, oracle, waiting)
 }
 
-/// As [`audit`], where the hardware may keep dirty state in permissions.
+/// Audits like [`audit`], for hardware that may keep dirty state in permissions.
 pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
     audited: Audited<'_, F, M>,
     model: TableFormat,

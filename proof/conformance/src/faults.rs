@@ -16,7 +16,7 @@ pub struct FailingTables<M> {
 /// Tells if the failure that was asked for has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fired {
-    /// It has.
+    /// The machine has it.
     Yes,
     /// Fewer allocations were made.
     No,

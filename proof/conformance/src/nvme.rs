@@ -69,8 +69,10 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
             [one] => Prp::One(at(*one)),
             [one, two] => Prp::Two(at(*one), *two),
             [one, rest @ ..] => {
-                let words = self.memory.words(self.list.pa, rest.len());
-                let words = words.map_err(|error| error.to_string())?;
+                let words = self
+                    .memory
+                    .words(self.list.pa, rest.len())
+                    .map_err(|error| error.to_string())?;
                 for (word, page) in words.iter().zip(rest) {
                     word.store(page.get(), Ordering::Release);
                 }
@@ -90,8 +92,10 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
         data: &mut [u8],
     ) -> Result<(), String> {
         for piece in data.chunks_mut((SPARE_BLOCKS * BLOCK) as usize) {
-            let words = self.memory.words(self.spare.pa, piece.len() / 8);
-            let words = words.map_err(|error| error.to_string())?;
+            let words = self
+                .memory
+                .words(self.spare.pa, piece.len() / 8)
+                .map_err(|error| error.to_string())?;
             let (bytes, _) = piece.as_chunks_mut::<8>();
             if way == Transfer::Write {
                 for (word, bytes) in words.iter().zip(&*bytes) {

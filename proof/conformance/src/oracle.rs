@@ -36,7 +36,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Nothing is mapped.
+    /// Makes an oracle without mappings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -92,7 +92,7 @@ impl Oracle {
         Some((piece.address(iova), piece.access))
     }
 
-    /// All pieces in order of address.
+    /// Iterates over all pieces, in order of address.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         self.pieces.values().copied()
     }

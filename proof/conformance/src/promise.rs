@@ -36,8 +36,7 @@ pub(crate) fn tables_at(root: PhysAddr) -> ForeignTables {
 
 /// Memory that a scenario's device is to reach.
 pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
-    let memory = PhysRange::from_len(pa, bytes);
-    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
+    let memory = PhysRange::from_len(pa, bytes).unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
     // SAFETY: it is a simulated machine's; or, with a device of this one, of a buffer that the scenario
     // keeps until it has taken the mapping back, and reads and writes by copies alone.
     unsafe { DmaMemory::new(memory) }

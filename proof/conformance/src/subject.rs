@@ -95,8 +95,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     ) -> Result<(), TableMapError> {
         let segments = list.iter().copied();
         self.table.map_sg(iova, segments, access, &mut self.owed)?;
-        let effective = self.name.effective(access);
-        let effective = effective.expect("the table accepted the access");
+        let effective = self.name.effective(access).expect("the table accepted the access");
         let mut at = iova;
         for segment in list {
             let Some(range) = IovaRange::from_len(at, segment.bytes) else {

@@ -64,7 +64,7 @@ fn smmuv3_second_stage() {
     must_pass(&[REQUESTS, END, STALLS].concat(), make);
 }
 
-/// With a guest's first stage on top.
+/// Runs a guest's first stage on top.
 #[test]
 fn smmuv3_nested() {
     let make = || smmuv3::nested_on_model(Seam::Bare);

@@ -191,9 +191,10 @@ fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
         // Its writes came back, and the neighbours are as they were.
         let after = rig.world.all(0, POOL);
         for (at, (old, new)) in before.iter().zip(&after).enumerate() {
-            match range.contains(PhysAddr::new(at as u64)) {
-                true => assert!([MINE, WRITTEN].contains(new), "{at:#x}"),
-                false => assert_eq!(old, new, "{at:#x}"),
+            if range.contains(PhysAddr::new(at as u64)) {
+                assert!([MINE, WRITTEN].contains(new), "{at:#x}")
+            } else {
+                assert_eq!(old, new, "{at:#x}")
             }
         }
         let buffer = &after[start as usize..(start + bytes) as usize];

@@ -43,7 +43,7 @@ fn names_of_formats_read_back() {
     assert!("armv9".parse::<FormatName>().is_err());
 }
 
-/// In a build with debug assertions clap looks at its commands whenever it reads arguments.
+/// In builds with debug assertions clap checks its commands whenever it reads arguments.
 #[test]
 fn the_command_line_is_consistent() {
     for arguments in [["check", "--help"], ["torture", "--help"]] {

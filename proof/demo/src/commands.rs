@@ -23,20 +23,20 @@ impl Commands {
         Self(all)
     }
 
-    /// Those of each kind that came since `earlier`.
+    /// Commands of each kind since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let pairs = self.0.iter().zip(&earlier.0);
         Self(pairs.map(|((kind, now), (_, then))| (*kind, now - then)).collect())
     }
 
-    /// One line for each kind.
+    /// Prints one line for each kind.
     pub fn print(&self) {
         for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {
             say!("commands in all: {count} {kind}");
         }
     }
 
-    /// One line for each kind, with the number for each of `requests`.
+    /// Prints one line for each kind, with the number for each of `requests`.
     pub fn print_for(&self, requests: u64) {
         for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {
             let (whole, tenth) = (count / requests, count * 10 / requests % 10);

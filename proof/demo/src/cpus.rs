@@ -31,7 +31,7 @@ static STARTED: AtomicUsize = AtomicUsize::new(1);
 /// Next task of each CPU.
 static NEXT_TASK: [SpinLock<Option<Task<()>>>; MOST] = [const { SpinLock::new(None) }; MOST];
 
-/// The hardware's numbers of the CPUs besides the one that calls, of those that are used.
+/// The hardware's numbers of the used CPUs, without the calling one.
 fn others(machine: &Machine) -> impl Iterator<Item = u64> {
     let me = arch::processor();
     let others = machine.processors().filter(move |one| *one != me);
@@ -72,7 +72,7 @@ impl Cpus {
         self.count
     }
 
-    /// Has each CPU do one of `tasks`, all at the same time, and waits for their results.
+    /// Runs `tasks`, one on each CPU at the same time, and waits for their results.
     pub fn run<T: Send + 'static>(&self, tasks: Vec<Task<T>>) -> Outcome<Vec<T>> {
         let (machine, count) = (self.machine, tasks.len());
         if count > self.count {
@@ -105,14 +105,15 @@ struct Meeting<T> {
 }
 
 impl<T> Meeting<T> {
-    /// Waits until all `count` are there; the one that calls is that of `cpu`.
+    /// Waits until all `count` CPUs are there; the caller is `cpu`.
     fn attend(&self, machine: Machine, cpu: usize, count: usize) -> Outcome<()> {
         self.there.fetch_add(1, Ordering::AcqRel);
         let all = || (self.there.load(Ordering::Acquire) == count).then_some(());
         poll(&machine, LIMIT, all).map_err(|_| "a CPU does not begin its work")?;
-        match machine.cpu().get() as usize == cpu {
-            true => Ok(()),
-            false => Err("a CPU has another one's number".into()),
+        if machine.cpu().get() as usize == cpu {
+            Ok(())
+        } else {
+            Err("a CPU has another one's number".into())
         }
     }
 }
@@ -130,7 +131,7 @@ extern "C" fn kernel_other() -> ! {
     }
 }
 
-/// Has the CPU that calls do its next task.
+/// Runs the next task of the calling CPU.
 fn do_next(number: usize) {
     let task = NEXT_TASK.get(number).and_then(|next| next.lock().take());
     task.into_iter().for_each(|task| task());

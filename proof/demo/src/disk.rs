@@ -78,8 +78,8 @@ fn copying(machine: Machine) -> Outcome<Copying> {
     // SAFETY: the pool has its memory for good: the pages are forgotten.
     let memory = unsafe { Unowned::new(pages.memory()) };
     mem::forget(pages);
-    let pool = PoolMemory::of(machine, memory, PoolOptions::for_cpus(&machine));
-    let pool = pool.map_err(|refused| refused.error)?;
+    let pool = PoolMemory::of(machine, memory, PoolOptions::for_cpus(&machine))
+        .map_err(|refused| refused.error)?;
     Ok(Copying { pool: Arc::new(pool), when: CopyWhen::Needed })
 }
 
@@ -99,8 +99,8 @@ fn copy_sectors(
     Hal::bind(Arc::new(device), Arc::new(Mapped(machine)))?;
     function.start();
 
-    let transport = virtio::transport::<Hal>(machine, function.at());
-    let transport = transport.ok_or("the disk is no virtio device")?;
+    let transport =
+        virtio::transport::<Hal>(machine, function.at()).ok_or("the disk is no virtio device")?;
     let mut disk = VirtIOBlk::<Hal, _>::new(Translated::new(transport)?)?;
 
     let before = Commands::of(iommus);

@@ -156,8 +156,7 @@ impl Worker {
         };
         let count = requests.len();
         for (at, pages) in requests {
-            let mapping = self.device.map(pages, direction);
-            let mapping = mapping.map_err(|failed| failed.error)?;
+            let mapping = self.device.map(pages, direction).map_err(|failed| failed.error)?;
             let block = (at * PAGE) >> self.block_lg2;
             let sent = self.queue.submit(operation, block, mapping);
             sent.map_err(|failed| failed.error)?;

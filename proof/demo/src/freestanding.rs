@@ -95,11 +95,11 @@ unsafe extern "C" fn strlen(text: *const u8) -> usize {
     bytes
 }
 
-/// Named by the target's `core`, which was compiled to unwind. Nothing here does.
+/// Symbol that the target's `core` names, because it was compiled to unwind; never called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// As above.
+/// Symbol that the target's `core` names, like `rust_eh_personality`; never called.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     panic!("nothing here unwinds");

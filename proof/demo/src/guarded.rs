@@ -47,8 +47,7 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     let mut options = DeviceOptions::trusted();
     options.constraints = options.constraints.address_bits(ADDRESS_BITS);
     let device = iommus.device_with(function.at(), &options)?;
-    let mapping = device.map(page, Direction::FromDevice);
-    let mut mapping = mapping.map_err(|failed| failed.error)?;
+    let mut mapping = device.map(page, Direction::FromDevice).map_err(|failed| failed.error)?;
     let mapped = mapping.iova();
     edu.write(mapped, BYTES)?;
     mapping.sync_for_cpu();

@@ -26,7 +26,7 @@ use crate::{Outcome, say};
 pub const DEVICE: u8 = 0x40;
 pub const OTHER: u8 = 0x41;
 pub const FAULT: u8 = 0x42;
-/// An interrupt that is on its way comes meanwhile.
+/// Time in which a pending interrupt arrives.
 const SOON: Nanos = Nanos::from_millis(1000);
 const A_WHILE: Nanos = Nanos::from_millis(20);
 /// An address that nothing is mapped at.
@@ -95,8 +95,7 @@ pub fn show(
 impl Scene<'_> {
     fn target(&self, vector: u8) -> Outcome<InterruptTarget> {
         let vector = Vector::new(vector).ok_or("that vector is the CPU's own")?;
-        let destination = self.interrupts.destination();
-        let destination = destination.ok_or("this CPU takes no messages")?;
+        let destination = self.interrupts.destination().ok_or("this CPU takes no messages")?;
         Ok(InterruptTarget::new(vector, destination))
     }
 
@@ -152,7 +151,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Has the IOMMU interrupt where it records a fault; returns if it can.
+    /// Enables the IOMMU's interrupt for recorded faults; returns if it has one.
     fn signal_faults(&self) -> Outcome<bool> {
         // There is one unit.
         match self.iommus.fault_interrupt(0)? {

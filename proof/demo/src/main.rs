@@ -44,7 +44,7 @@ use cpus::{Cpus, Task};
 pub enum End {
     Good = 33,
     Bad = 35,
-    /// No device does DMA, as there is no IOMMU to keep it within bounds.
+    /// No device does DMA, because no IOMMU limits it.
     WithoutDma = 37,
 }
 

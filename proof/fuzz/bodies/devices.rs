@@ -91,8 +91,8 @@ impl Clock for Ticks {
     }
 }
 
-/// A driver starts the device, asks what is reserved for a stream, attaches that, and reads what the device
-/// has to say.
+/// Starts the device with a driver, asks for the reserved addresses of a stream, attaches it, and reads the device's
+/// events.
 pub fn virtio(bytes: &[u8]) {
     let cpus = SpinCpus::new(1, Ticks(Mutex::new(0)), (|| CpuId::new(0)) as fn() -> CpuId);
     let Ok(unit) = Viommu::start(Device::new(bytes), std::sync::Arc::new(cpus), Config::default())

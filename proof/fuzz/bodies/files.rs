@@ -4,7 +4,7 @@
 use std::io::Cursor;
 
 use portolan_sim::profile::Profile;
-use portolan_tune::calibrate::Gathered;
+use portolan_tune::calibrate::MachineTraces;
 use portolan_tune::facts::Facts;
 use portolan_tune::trace;
 
@@ -23,13 +23,13 @@ pub fn latencies(bytes: &[u8]) {
     let Ok(profile) = Profile::by_name("xeon-vtd") else {
         return;
     };
-    let Ok(mut gathered) = Gathered::new(profile.format(), 1) else {
+    let Ok(mut gathered) = MachineTraces::new(profile.format(), 1) else {
         return;
     };
     let _ = gathered.read("fuzzed", Box::new(Cursor::new(bytes.to_vec())));
 }
 
-/// A machine's facts: a line, and what is asked of it.
+/// Reads a line of a machine's facts, and queries them.
 pub fn facts(bytes: &[u8]) {
     let mut line = portolan_tune::facts::HEAD.as_bytes().to_vec();
     line.extend_from_slice(bytes);

@@ -84,8 +84,7 @@ fn load_modules(folder: &Path, told: &str) -> Result<()> {
         let name = file.and_then(|file| file.split_once('-'));
         let (_, name) = name.context("a module without its number")?;
         let name = format!("{name}.");
-        let parameters = told.split_whitespace();
-        let parameters = parameters.filter_map(|word| word.strip_prefix(&name));
+        let parameters = told.split_whitespace().filter_map(|word| word.strip_prefix(&name));
         let parameters = CString::new(parameters.collect::<Vec<_>>().join(" "))?;
         let loaded = finit_module(File::open(&path)?, &parameters, 0);
         loaded.with_context(|| format!("{} cannot be loaded", path.display()))?;
@@ -93,7 +92,7 @@ fn load_modules(folder: &Path, told: &str) -> Result<()> {
     Ok(())
 }
 
-/// As udev does it.
+/// Links ports like udev.
 fn link_ports() -> Result<()> {
     let Ok(ports) = fs::read_dir("/sys/class/virtio-ports") else {
         return Ok(());

@@ -23,8 +23,7 @@ pub(crate) fn of_pool(memory: PhysRange) -> Unowned {
 
 /// Memory that devices may reach.
 pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
-    let memory = PhysRange::from_len(pa, bytes);
-    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
+    let memory = PhysRange::from_len(pa, bytes).unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
     // SAFETY: as above.
     unsafe { DmaMemory::new(memory) }
 }

@@ -2,16 +2,16 @@
 
 use anyhow::{Context, Result, bail};
 
-/// One row.
+/// A row.
 #[derive(Debug)]
-pub(crate) struct Row<'t> {
+pub(crate) struct CsvRow<'t> {
     /// Line in the file, from 1.
     pub(crate) line: usize,
     /// Fields, without the space around them.
     pub(crate) fields: Vec<&'t str>,
 }
 
-impl<'t> Row<'t> {
+impl<'t> CsvRow<'t> {
     /// A field; nothing, if there are not so many.
     pub(crate) fn text(&self, column: usize) -> &'t str {
         self.fields.get(column).copied().unwrap_or_default()
@@ -36,7 +36,7 @@ impl<'t> Row<'t> {
         value.with_context(|| self.wrong(column, "a positive whole number"))
     }
 
-    /// That of `all` which a field names.
+    /// Finds the value of `all` that a field names.
     ///
     /// # Errors
     /// If it names none.
@@ -60,7 +60,7 @@ impl<'t> Row<'t> {
 ///
 /// # Errors
 /// As [`rows`], and if they have not.
-pub(crate) fn rows_of(text: &str, columns: usize) -> Result<Vec<Row<'_>>> {
+pub(crate) fn rows_of(text: &str, columns: usize) -> Result<Vec<CsvRow<'_>>> {
     let rows = rows(text)?;
     if let Some(row) = rows.iter().find(|row| row.fields.len() != columns) {
         let count = row.fields.len();
@@ -73,11 +73,11 @@ pub(crate) fn rows_of(text: &str, columns: usize) -> Result<Vec<Row<'_>>> {
 ///
 /// # Errors
 /// A row with another number of fields than the header, or with a quote.
-pub(crate) fn rows(text: &str) -> Result<Vec<Row<'_>>> {
+pub(crate) fn rows(text: &str) -> Result<Vec<CsvRow<'_>>> {
     let lines = (1..).zip(text.lines());
     let lines = lines.filter(|(_, text)| !text.is_empty() && !text.starts_with('#'));
     let mut rows =
-        lines.map(|(line, text)| Row { line, fields: text.split(',').map(str::trim).collect() });
+        lines.map(|(line, text)| CsvRow { line, fields: text.split(',').map(str::trim).collect() });
     let Some(header) = rows.next() else {
         bail!("a published table has no header");
     };

@@ -1,8 +1,8 @@
-//! Runs the library's tables and plan against the model, and counts the events of each way of mapping and unmapping.
+//! Counts the events of mapping and unmapping, for several patterns of calls.
 //!
-//! The ways differ only in the calls made, in the number of gathers that are synced, and in the quirks; the plan is
-//! the library's own in all of them. A [`Space`] is the place of the trials: the address space of a driver over the
-//! model's registers ([`crate::reproduce`], [`crate::tegra_board`]).
+//! The library's tables and its plan run against the model. The patterns differ only in the calls, in the number of
+//! gathers that are synced, and in the quirks. Each runs in a [`MeasuredSpace`], the address space of a driver over
+//! the model's registers ([`crate::reproduce`], [`crate::tegra_board`]).
 
 use crate::buffers::promised;
 use anyhow::{Result, anyhow};
@@ -11,7 +11,7 @@ use portolan::inval::{Gather, Preference, Quirks, WalkFlush};
 use portolan::iommu::Domain;
 use portolan::table::Access;
 
-use portolan_tune::counts::{Counts, RegisterWrites};
+use portolan_tune::counts::{CommandCounts, RegisterWrites};
 
 /// First device address of every measurement; 1 GiB, so that tables start with it.
 const IOVA: u64 = 1 << 30;
@@ -53,7 +53,7 @@ pub struct Events {
     /// Cache lines written back.
     pub lines: u64,
     /// Commands.
-    pub counts: Counts,
+    pub counts: CommandCounts,
     /// Registers written, where a driver of Tegra's wrote them.
     pub registers: Option<RegisterWrites>,
     /// Virtual nanoseconds that the driver waited for the model.
@@ -67,39 +67,39 @@ pub enum Grouping {
     EachPage,
     /// Page by page, one debt for all.
     PagesTogether,
-    /// One leaf table's worth at a time, each with its own debt.
+    /// A leaf table's worth of pages at a time, each with a debt of its own.
     EachTable,
     /// The whole in one call with one debt.
     Whole,
-    /// The same of memory in one piece, for which tables may have blocks.
+    /// The whole, of memory in one piece, for which tables may have blocks.
     OnePiece,
 }
 
-/// One way of doing an operation.
+/// Calls of an operation, and the invalidations that they lead to.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct CallPattern {
     /// Grouping of calls and of their debts.
     pub grouping: Grouping,
     /// Preferences of the plan.
     pub quirks: Quirks,
 }
 
-impl Way {
-    /// The library's own way, with its plan for a machine.
+impl CallPattern {
+    /// One call for the whole, with the library's plan for a machine.
     pub(crate) fn whole(quirks: Quirks) -> Self {
         let grouping = Grouping::Whole;
         Self { grouping, quirks }
     }
 }
 
-/// Owner of a way.
+/// Code that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// That of Linux before a published change.
+    /// Linux before a published change.
     Before,
-    /// That of Linux after it.
+    /// Linux after it.
     After,
-    /// The library's own.
+    /// This library.
     Portolan,
 }
 
@@ -115,37 +115,37 @@ impl Variant {
         }
     }
 
-    /// The way around the change that brought range flush; `own` is the library's plan.
-    pub(crate) fn range_flush(self, own: Quirks) -> Way {
+    /// Calls around the change that brought range flush; `own` is the library's plan.
+    pub(crate) fn range_flush(self, own: Quirks) -> CallPattern {
         let (grouping, preference) = match self {
             Self::Before => (Grouping::EachPage, Preference::ByPage),
             Self::After => (Grouping::PagesTogether, Preference::ByContext),
-            Self::Portolan => return Way::whole(own),
+            Self::Portolan => return CallPattern::whole(own),
         };
         let quirks = Quirks { preference, ..Quirks::default() };
-        Way { grouping, quirks }
+        CallPattern { grouping, quirks }
     }
 
-    /// The way around the change that brought walk flush by context, of an operation on `bytes` bytes
-    /// where a leaf table spans `table`; `own` is the library's plan.
+    /// Calls around the change that brought walk flush by context, for an operation on `bytes` bytes where a leaf
+    /// table spans `table`; `own` is the library's plan.
     pub(crate) fn walk_flush(
         self,
         direction: MapOrUnmap,
         bytes: u64,
         table: u64,
         own: Quirks,
-    ) -> Way {
+    ) -> CallPattern {
         let walk_flush = match self {
             Self::Before => WalkFlush::ByAddress,
             Self::After => WalkFlush::ByContext,
-            Self::Portolan => return Way::whole(own),
+            Self::Portolan => return CallPattern::whole(own),
         };
         let quirks = Quirks { walk_flush, preference: Preference::ByPage, ..Quirks::default() };
         let grouping = match direction {
             MapOrUnmap::Unmap if bytes >= table => Grouping::EachTable,
             _ => Grouping::PagesTogether,
         };
-        Way { grouping, quirks }
+        CallPattern { grouping, quirks }
     }
 }
 
@@ -153,7 +153,7 @@ impl Variant {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CarriedOut {
     /// Commands.
-    pub(crate) counts: Counts,
+    pub(crate) counts: CommandCounts,
     /// Cache lines written back.
     pub(crate) lines: u64,
     /// Registers of Tegra's written.
@@ -176,7 +176,7 @@ pub(crate) struct Met {
 }
 
 /// An address space of a driver, on the model of its registers.
-pub(crate) trait Space {
+pub(crate) trait MeasuredSpace {
     /// Its domain.
     fn domain(&self) -> &dyn Domain;
 
@@ -186,7 +186,7 @@ pub(crate) trait Space {
     /// Counts of the work carried out so far.
     fn carried_out(&self) -> CarriedOut;
 
-    /// Has the device write to memory at `iova`.
+    /// Lets the device write to memory at `iova`.
     fn touch(&self, iova: Iova);
 
     /// Counts of its accesses so far.
@@ -214,7 +214,7 @@ pub(crate) fn range(bytes: u64) -> Result<IovaRange> {
 /// # Errors
 /// If the library or the model refuses: a size that is not a multiple of the granule, or too large.
 pub(crate) fn measure_in(
-    space: &dyn Space,
+    space: &dyn MeasuredSpace,
     direction: MapOrUnmap,
     bytes: u64,
     grouping: Grouping,
@@ -238,7 +238,7 @@ pub(crate) fn measure_in(
     unmap(space, range, grouping)
 }
 
-/// Address of page `index` of those from `memory` on.
+/// Address of page `index`, counted from `memory`.
 fn place(memory: PhysAddr, index: u64, granule: PageSize) -> PhysAddr {
     PhysAddr::new(memory.get() + (index << (granule.lg2() + 1)))
 }
@@ -248,7 +248,7 @@ fn place(memory: PhysAddr, index: u64, granule: PageSize) -> PhysAddr {
 /// # Errors
 /// If the driver or the model refuses.
 pub(crate) fn map(
-    space: &dyn Space,
+    space: &dyn MeasuredSpace,
     range: IovaRange,
     memory: PhysAddr,
     grouping: Grouping,
@@ -298,7 +298,11 @@ fn leaves(domain: &dyn Domain, range: IovaRange) -> u64 {
 ///
 /// # Errors
 /// If the driver or the model refuses.
-pub(crate) fn unmap(space: &dyn Space, range: IovaRange, grouping: Grouping) -> Result<Events> {
+pub(crate) fn unmap(
+    space: &dyn MeasuredSpace,
+    range: IovaRange,
+    grouping: Grouping,
+) -> Result<Events> {
     let (domain, granule) = (space.domain(), space.domain().granule());
     let step = match grouping {
         Grouping::EachPage | Grouping::PagesTogether => granule.bytes(),
@@ -327,13 +331,13 @@ pub(crate) fn unmap(space: &dyn Space, range: IovaRange, grouping: Grouping) -> 
 
 /// Pays debts and adds up their commands.
 struct Meter<'a> {
-    space: &'a dyn Space,
+    space: &'a dyn MeasuredSpace,
     before: CarriedOut,
     events: Events,
 }
 
 impl<'a> Meter<'a> {
-    fn new(space: &'a dyn Space) -> Self {
+    fn new(space: &'a dyn MeasuredSpace) -> Self {
         Self {
             space,
             before: space.carried_out(),

@@ -22,8 +22,10 @@ use portolan_sim::decode::{AccessKind, TableFormat};
 use portolan_sim::iommu::Temper;
 use portolan_sim::profile::{Event, Profile};
 
-use crate::measure::{CarriedOut, Events, MapOrUnmap, Met, Space, Way, measure_in, range};
-use portolan_tune::counts::Counts;
+use crate::measure::{
+    CallPattern, CarriedOut, Events, MapOrUnmap, MeasuredSpace, Met, measure_in, range,
+};
+use portolan_tune::counts::CommandCounts;
 
 type Clock = Arc<PollingClock<Arc<Hardware>>>;
 /// Parts of the machine.
@@ -44,9 +46,9 @@ const LOOKS: u64 = 64;
 /// The unit, and the device that accesses its memory while the driver waits.
 struct Hardware {
     registers: Arc<SmmuV2Registers>,
-    /// First page that it accesses meanwhile, and their number; none at zero.
+    /// First page that the device accesses while the driver waits, and the number of pages; 0 for none.
     busy: [AtomicU64; 2],
-    /// Its accesses, and those that went through.
+    /// Accesses, and successful ones.
     accesses: [AtomicU64; 2],
 }
 
@@ -89,7 +91,7 @@ pub(crate) fn measure(
     machine: &Profile,
     direction: MapOrUnmap,
     bytes: u64,
-    way: Way,
+    way: CallPattern,
 ) -> Result<Events> {
     let leaf_tables = u32::try_from(range(bytes)?.pages(TABLE_SPAN)).context("size")?;
     let space = SmmuV2Board::new(machine, leaf_tables + 32, way, 0)?;
@@ -102,7 +104,12 @@ impl SmmuV2Board {
     ///
     /// # Errors
     /// If the machine has other tables; if the driver refuses, which is a defect.
-    pub(crate) fn new(machine: &Profile, pages: u32, way: Way, safe_ns: u64) -> Result<Self> {
+    pub(crate) fn new(
+        machine: &Profile,
+        pages: u32,
+        way: CallPattern,
+        safe_ns: u64,
+    ) -> Result<Self> {
         let format = machine.format();
         let (input, output) = (format.input_lg2(), format.output_lg2());
         let fits = TableFormat::armv8_stage1(PageSize::SIZE_4K, input, output);
@@ -144,7 +151,7 @@ impl SmmuV2Board {
         Ok(Self { hardware, memory, domain, _unit: unit })
     }
 
-    /// Has the device access the pages of `range` in turn whenever the driver waits.
+    /// Lets the device access the pages of `range` in turn whenever the driver waits.
     pub(crate) fn keep_busy_in(&self, range: IovaRange) {
         let [start, pages] = &self.hardware.busy;
         start.store(range.start().get(), Ordering::Relaxed);
@@ -152,7 +159,7 @@ impl SmmuV2Board {
     }
 }
 
-impl Space for SmmuV2Board {
+impl MeasuredSpace for SmmuV2Board {
     fn domain(&self) -> &dyn iommu::Domain {
         &*self.domain
     }
@@ -164,7 +171,7 @@ impl Space for SmmuV2Board {
     fn carried_out(&self) -> CarriedOut {
         let registers = &self.hardware.registers;
         let seen = registers.counts();
-        let counts = Counts {
+        let counts = CommandCounts {
             page: seen.of("TLBIVA") + seen.of("TLBIVAL"),
             range: 0,
             context: seen.of("TLBIASID"),
@@ -209,7 +216,7 @@ mod tests {
         let machine = Profile::by_name("sm8150").unwrap();
         let seen = |walk_flush, grouping| {
             let quirks = Quirks { walk_flush, preference: Preference::ByPage, ..Quirks::default() };
-            let way = Way { grouping, quirks };
+            let way = CallPattern { grouping, quirks };
             let space = SmmuV2Board::new(&machine, 64, way, 0).unwrap();
             measure_in(&space, MapOrUnmap::Unmap, 32 << 20, grouping).unwrap();
             let counts = space.hardware.registers.counts();
@@ -222,12 +229,12 @@ mod tests {
         assert_eq!(seen(WalkFlush::ByContext, Grouping::Whole), [0, 0, 1, 1]);
     }
 
-    /// Wait-for-safe is waited for at each synchronisation, and the device's accesses go on meanwhile.
+    /// Each synchronisation waits for wait-for-safe, and the device's accesses continue.
     #[test]
     fn lookups_go_on_while_an_invalidation_waits() {
         let machine = Profile::by_name("sm8150").unwrap();
         let run = |safe_ns| {
-            let way = Way::whole(Implementation::Qualcomm(WaitForSafe::Off).quirks());
+            let way = CallPattern::whole(Implementation::Qualcomm(WaitForSafe::Off).quirks());
             let space = SmmuV2Board::new(&machine, 64, way, safe_ns).unwrap();
             let kept = IovaRange::from_len(Iova::new(1 << 31), 16 << 12).unwrap();
             map_kept(&space, kept);

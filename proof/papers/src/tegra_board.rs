@@ -19,8 +19,8 @@ use portolan_sim::iommu::Temper;
 use portolan_sim::profile::Profile;
 use portolan_sim::tables::Lag;
 
-use crate::measure::{self, CarriedOut, Events, Met, Way};
-use portolan_tune::counts::{Counts, RegisterWrites};
+use crate::measure::{self, CallPattern, CarriedOut, Events, Met};
+use portolan_tune::counts::{CommandCounts, RegisterWrites};
 
 type Memory = Arc<ModelMemory<AtomicU32>>;
 type Clock = Arc<PollingClock<Arc<TegraRegisters>>>;
@@ -85,10 +85,10 @@ impl Board {
     ///
     /// # Errors
     /// If the driver refuses, which is a defect.
-    pub(crate) fn camera(&self, way: Way) -> Result<Space<'_>> {
+    pub(crate) fn camera(&self, way: CallPattern) -> Result<TegraSpace<'_>> {
         let domain = Arc::new(self.smmu.domain_with(way.quirks)?);
         self.smmu.attach(self.chip.camera(), &domain)?;
-        Ok(Space { board: self, domain })
+        Ok(TegraSpace { board: self, domain })
     }
 
     /// Takes `space` down as it is: its device is blocked, and the address space given up with all its mappings.
@@ -96,7 +96,7 @@ impl Board {
     ///
     /// # Errors
     /// If the driver refuses, which is a defect.
-    pub(crate) fn tear_down(&self, space: Space<'_>) -> Result<Events> {
+    pub(crate) fn tear_down(&self, space: TegraSpace<'_>) -> Result<Events> {
         use iommu::Iommu as _;
         self.is_sound()?;
         let (before, tables) = (self.carried_out(), self.memory.live());
@@ -136,7 +136,7 @@ impl Board {
             read_backs: seen.of(RegisterUse::ReadBack),
         };
         CarriedOut {
-            counts: Counts {
+            counts: CommandCounts {
                 page: registers.tlb_flush_group,
                 range: registers.tlb_flush_section,
                 context: registers.tlb_flush_asid,
@@ -150,12 +150,12 @@ impl Board {
 }
 
 /// An address space on a board.
-pub(crate) struct Space<'b> {
+pub(crate) struct TegraSpace<'b> {
     board: &'b Board,
     domain: Arc<Domain>,
 }
 
-impl measure::Space for Space<'_> {
+impl measure::MeasuredSpace for TegraSpace<'_> {
     fn domain(&self) -> &dyn iommu::Domain {
         &*self.domain
     }

@@ -33,7 +33,7 @@ fn replayed(profile: &Profile) -> replay::ReplayReport {
 }
 
 /// Report of `scale`, unless it refuses because the machine's costs of sharing are not known.
-fn scaled(profile: &Profile) -> Option<scale::Report> {
+fn scaled(profile: &Profile) -> Option<scale::ScaleReport> {
     let options = scale::Options {
         policies: vec![scale::ScalePolicy::Strict, scale::ScalePolicy::Lazy],
         cpus: vec![1, 16],
@@ -51,7 +51,7 @@ fn scaled(profile: &Profile) -> Option<scale::Report> {
 }
 
 /// Checks the report of `scale` against the advice `said` by the others.
-fn scale_agrees(profile: &Profile, report: &scale::Report, said: &Advice) {
+fn scale_agrees(profile: &Profile, report: &scale::ScaleReport, said: &Advice) {
     let (name, unmap) = (profile.name(), said.unmap.as_ref().unwrap());
     assert_eq!(&report.defaults, said, "{name}");
     let row = |policy, cpus| {

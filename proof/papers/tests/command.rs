@@ -83,10 +83,7 @@ fn range_flush_says_which_registers_were_written() {
             // Two writes for a line and one for a group, and a line of the directory for each table.
             Some("before" | "lines-batched") => {
                 assert_eq!((of("read_backs"), of("tlb_flush_group")), (pages, pages));
-                let tables = match row["case"] == "map" {
-                    true => pages.div_ceil(1024),
-                    false => 0,
-                };
+                let tables = if row["case"] == "map" { pages.div_ceil(1024) } else { 0 };
                 assert_eq!(of("ptc_flush_line"), pages + tables, "{row}");
             }
             _ => {

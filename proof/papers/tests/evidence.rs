@@ -80,8 +80,7 @@ const WORDS: [&str; 7] =
 fn every_reproduced_figure_has_a_word_of_evidence() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reproduce.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let figures = page.split("## Figures").nth(1).unwrap();
-    let figures = figures.split("\n## ").next().unwrap();
+    let figures = page.split("## Figures").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows: Vec<&str> = figures.lines().filter(|line| line.starts_with('|')).collect();
     assert!(rows.len() > 20);
     for row in &rows[2..] {

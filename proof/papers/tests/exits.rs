@@ -163,8 +163,7 @@ fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
     let quirks =
         Quirks { preference: Preference::ByPage, context_above: u64::MAX, ..Quirks::default() };
     let caps = guest.unit.second_capabilities();
-    let domain = guest.unit.second_stage_as(VtdLevels::Four, caps, quirks);
-    let domain = domain.unwrap();
+    let domain = guest.unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
     for commands in [1, 16, 17, 63, 200] {
         let mut owed = Gather::new();
         for number in 0..=commands {

@@ -2,7 +2,7 @@
 
 use portolan_papers::reproduce::{self, FlushQueue, Throughput};
 use portolan_sim::profile::{Event, Profile};
-use portolan_tune::counts::Counts;
+use portolan_tune::counts::CommandCounts;
 
 fn row<'r>(of: &'r FlushQueue, stage: &str, variant: &str) -> &'r Throughput {
     let caching_mode = |row: &&Throughput| row.shadowing == "caching-mode";
@@ -17,9 +17,9 @@ fn counts_throughputs_and_rule() {
     // 64 MiB are counted, a sixteenth of a GiB: whole packets, and flushes of 256 of them.
     let packets = 16 * ((1 << 26) / 1500);
     let flushes = 16 * ((1 << 26) / 1500 / 256);
-    let counts = |range, context| Counts { page: 0, range, context, sync: range + context };
+    let counts = |range, context| CommandCounts { page: 0, range, context, sync: range + context };
     // One page is a page command or a range of one; both are the same descriptor.
-    let by_kind = |row: &Throughput| Counts {
+    let by_kind = |row: &Throughput| CommandCounts {
         page: 0,
         range: row.counts.page + row.counts.range,
         ..row.counts

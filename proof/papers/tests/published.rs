@@ -1,19 +1,19 @@
 //! The recomputed tables: exact command counts, bounds on predictions, and that the prices in the
 //! machine profiles are the ones that the fit finds.
 
-use portolan_papers::reproduce::{self, Reproduction, Row};
+use portolan_papers::reproduce::{self, LatencyRow, Reproduction};
 use portolan_sim::profile::{Event, Profile};
-use portolan_tune::counts::Counts;
+use portolan_tune::counts::CommandCounts;
 
 const MIB: u64 = 1 << 20;
 
-fn row<'r>(of: &'r Reproduction, case: &str, variant: &str, bytes: u64) -> &'r Row {
-    let wanted = |r: &&Row| r.case == case && r.variant == variant && r.size_bytes == bytes;
+fn row<'r>(of: &'r Reproduction, case: &str, variant: &str, bytes: u64) -> &'r LatencyRow {
+    let wanted = |r: &&LatencyRow| r.case == case && r.variant == variant && r.size_bytes == bytes;
     of.rows.iter().find(wanted).unwrap()
 }
 
-fn counts(page: u64, context: u64, sync: u64) -> Counts {
-    Counts { page, range: 0, context, sync }
+fn counts(page: u64, context: u64, sync: u64) -> CommandCounts {
+    CommandCounts { page, range: 0, context, sync }
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn walk_flush_counts_of_32_mib() {
     assert_eq!(row(&result, "unmap", "portolan", 32 * MIB).counts, counts(0, 1, 1));
     assert_eq!(row(&result, "unmap", "before", MIB).counts, counts(256, 0, 1));
     for row in result.rows.iter().filter(|row| row.case == "map") {
-        assert_eq!(row.counts, Counts::default());
+        assert_eq!(row.counts, CommandCounts::default());
     }
 }
 

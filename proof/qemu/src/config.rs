@@ -125,7 +125,7 @@ impl Vtd {
 /// The machine's IOMMU.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Iommu {
-    /// None: devices reach all memory.
+    /// No IOMMU: devices reach all memory.
     None,
     /// Intel VT-d; x86 only.
     Vtd(Vtd),
@@ -137,7 +137,7 @@ pub enum Iommu {
     Amd,
     /// The RISC-V IOMMU as a platform device; riscv64 only, from QEMU 10.0 on.
     Riscv,
-    /// The same as a PCI function, in slot 1, whose first BAR the registers are.
+    /// RISC-V IOMMU as a PCI function in slot 1; its first BAR has the registers.
     RiscvPci,
 }
 
@@ -259,14 +259,14 @@ impl Device {
         Self::of(DeviceKind::VirtioBlk(bytes))
     }
 
-    /// The same behind a root port of its own, which has the slot instead.
+    /// Puts the device behind a root port, which has the slot instead.
     #[must_use]
     pub const fn behind_port(mut self) -> Self {
         self.place = DeviceBus::RootPort;
         self
     }
 
-    /// The same with the ATS capability, which only a virtio device behind a port can show.
+    /// Adds the ATS capability, which only a virtio device behind a port can show.
     #[must_use]
     pub const fn with_ats(mut self) -> Self {
         self.ats = Ats::Present;
@@ -321,7 +321,7 @@ pub(crate) struct Inherited {
     pub(crate) ram: i32,
     pub(crate) qtest: i32,
     pub(crate) trace: i32,
-    /// One for each device that has a disk, in order.
+    /// Descriptor of each device's disk, in order.
     pub(crate) disks: Vec<i32>,
 }
 

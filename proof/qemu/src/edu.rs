@@ -42,7 +42,7 @@ pub enum EduError {
     /// QEMU did not answer.
     #[error(transparent)]
     Qtest(#[from] QtestError),
-    /// No such device, or not as expected.
+    /// The device is missing or unexpected.
     #[error(transparent)]
     Pci(#[from] PciError),
     /// The address is not a multiple of four.
@@ -94,7 +94,7 @@ impl Edu {
         Ok(Self { function, registers, msi })
     }
 
-    /// Its place on the bus.
+    /// Its PCI function.
     pub fn function(&self) -> &Function {
         &self.function
     }
@@ -107,7 +107,7 @@ impl Edu {
         self.function.qtest().read32(self.registers.base() + IDENTIFICATION)
     }
 
-    /// Has the device write `value`, zero-extended, as four bytes at `iova`.
+    /// Lets the device write `value`, zero-extended, as four bytes at `iova`.
     ///
     /// The write is over, or blocked, when this returns; the device does not say which. One send.
     ///
@@ -127,8 +127,8 @@ impl Edu {
         Ok(())
     }
 
-    /// Has the device raise its interrupt by a message: it writes `data` to `address`, in the window
-    /// of interrupt messages or elsewhere.
+    /// Lets the device raise its interrupt by a message: it writes `data` to `address`, which need not be in the
+    /// window of interrupt messages.
     ///
     /// # Errors
     /// [`QtestError`].
@@ -168,7 +168,7 @@ impl<R: Mmio> Engine<R> {
         Self { registers, wait }
     }
 
-    /// Has the device read the table at `iova`, [`TABLE_BYTES`] bytes that `fill` puts there word by word.
+    /// Lets the device read the table at `iova`, [`TABLE_BYTES`] bytes that `fill` puts there word by word.
     ///
     /// # Errors
     /// [`EduError::Busy`].
@@ -177,8 +177,8 @@ impl<R: Mmio> Engine<R> {
         self.run(iova.get(), BUFFER, TABLE_BYTES, DMA_RUN)
     }
 
-    /// Has the device write the four bytes of `value` at `iova`, little-endian, by a transfer for each byte up to the
-    /// highest that is not zero. They are over, or blocked, when this returns; the device does not say which.
+    /// Lets the device write the four bytes of `value` at `iova`, little-endian, with a transfer for each byte up to
+    /// the highest that is not zero. When this returns, they are over or blocked; the device does not say which.
     ///
     /// # Errors
     /// [`EduError::Busy`].

@@ -90,8 +90,12 @@ pub fn directory(machine: &Machine) -> Result<Vec<Entry>, FwCfgError> {
     let entries = bytes.get(4..).unwrap_or_default().chunks_exact(ENTRY);
     Ok(entries
         .map(|entry| {
-            let name = entry.get(8..).unwrap_or_default();
-            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            let name = entry
+                .get(8..)
+                .unwrap_or_default()
+                .split(|byte| *byte == 0)
+                .next()
+                .unwrap_or_default();
             Entry {
                 name: String::from_utf8_lossy(name).into_owned(),
                 bytes: be32(entry, 0),
@@ -123,8 +127,12 @@ pub fn acpi_table(tables: &[u8], signature: [u8; 4]) -> Option<Vec<u8>> {
     const CHECKSUM: usize = 9;
     let mut rest = tables;
     while let Some(head) = rest.get(..8) {
-        let bytes = head.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
-        let bytes = bytes.and_then(|b| usize::try_from(b).ok()).unwrap_or(0);
+        let bytes = head
+            .get(4..8)
+            .and_then(|b| b.try_into().ok())
+            .map(u32::from_le_bytes)
+            .and_then(|b| usize::try_from(b).ok())
+            .unwrap_or(0);
         let letters = head.get(..4).is_some_and(|s| s.iter().all(u8::is_ascii_alphanumeric));
         let table = rest.get(..bytes).filter(|table| letters && table.len() >= 8);
         let Some(table) = table else {

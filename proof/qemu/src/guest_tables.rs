@@ -81,7 +81,7 @@ pub struct GuestTables {
 }
 
 impl GuestTables {
-    /// Hands out the RAM in `range`, as far as it lies in `ram`.
+    /// Hands out the part of `range` that is in `ram`.
     pub fn new(ram: GuestRam, range: PhysRange) -> Self {
         let (first, bytes) = (ram.base().get(), ram.bytes());
         let start = range.start().get().max(first);

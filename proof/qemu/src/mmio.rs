@@ -39,7 +39,7 @@ impl Registers {
         &self.qtest
     }
 
-    /// The part of the window from `offset` on of `bytes` bytes, as far as there is one.
+    /// Part of the window, `bytes` bytes from `offset` on, cut at its end.
     #[must_use]
     pub fn part(&self, offset: u64, bytes: u64) -> Self {
         let offset = offset.min(self.bytes);

@@ -43,7 +43,7 @@ pub enum NvmeError {
     /// QEMU did not answer.
     #[error(transparent)]
     Qtest(#[from] QtestError),
-    /// Not the expected device.
+    /// An unexpected device.
     #[error(transparent)]
     Pci(#[from] PciError),
     /// A queue is not in guest RAM.
@@ -55,7 +55,7 @@ pub enum NvmeError {
         /// The time it had.
         limit: Duration,
     },
-    /// Its registers read as ones.
+    /// The registers read as ones.
     #[error("the controller is gone")]
     Gone,
     /// CSTS.CFS: the controller could not reach a queue.
@@ -78,7 +78,7 @@ pub enum NvmeError {
         /// Number of the command that was sent.
         wanted: u16,
     },
-    /// No block, or more than 65536.
+    /// No blocks, or more than 65536.
     #[error("{blocks} blocks are not a transfer")]
     Length {
         /// Number of blocks.
@@ -162,7 +162,7 @@ pub struct Nvme<R = Registers, M = GuestRam> {
 }
 
 impl Nvme {
-    /// As [`Nvme::on`], of a function that does not reach memory yet.
+    /// Starts like [`Nvme::on`], on a function that does not reach memory yet.
     ///
     /// # Errors
     /// As [`Nvme::on`].
@@ -252,7 +252,7 @@ impl<R: Mmio, M: QueueMemory> Nvme<R, M> {
         }
     }
 
-    /// Has the device write its 4096 bytes of identification at `data`, the start of a page.
+    /// Lets the device write its 4096 bytes of identification at `data`, the start of a page.
     ///
     /// # Errors
     /// [`NvmeError`].

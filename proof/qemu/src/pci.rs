@@ -117,7 +117,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Its place.
+    /// Identifier of its place on the bus.
     pub fn id(&self) -> FunctionId {
         self.id
     }
@@ -147,8 +147,12 @@ impl Function {
     /// # Errors
     /// [`PciError::Absent`] if there is no memory BAR of this number.
     pub fn bar(&self, index: usize) -> Result<Registers, PciError> {
-        let bar = self.bars.get(index).copied().flatten();
-        let bar = bar.ok_or(PciError::Absent { what: "memory BAR", at: self.id })?;
+        let bar = self
+            .bars
+            .get(index)
+            .copied()
+            .flatten()
+            .ok_or(PciError::Absent { what: "memory BAR", at: self.id })?;
         Ok(Registers::new(self.qtest.clone(), bar.base, bar.bytes))
     }
 

@@ -39,7 +39,7 @@ pub enum QtestError {
     /// QEMU answered `FAIL`: it does not know the command.
     #[error("QEMU refused the command")]
     Refused,
-    /// The answer is none of the protocol's.
+    /// The answer is not part of the protocol.
     #[error("QEMU's answer is not of the protocol")]
     BadAnswer,
     /// A value is too large for the width that was read.
@@ -161,7 +161,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// No command yet.
+    /// Makes a script without commands.
     pub fn new() -> Self {
         Self::default()
     }
@@ -277,8 +277,8 @@ impl Qtest {
         std::mem::take(&mut self.lock().irqs)
     }
 
-    /// Has QEMU report the inputs of the interrupt controller at `path` of its object tree, or, on
-    /// x86, `ioapic`. Only one controller in the life of a QEMU.
+    /// Lets QEMU report the inputs of the interrupt controller at `path` of its object tree, or, on x86, `ioapic`.
+    /// Only one controller in the life of a QEMU.
     ///
     /// # Errors
     /// [`QtestError::Refused`] if QEMU does not know the path, or `path` is not one word.
@@ -507,15 +507,15 @@ fn classify(line: &[u8], wanted: Option<Width>) -> Result<Line, QtestError> {
                 Some("lower") => IrqLevel::Lowered,
                 _ => return Err(QtestError::BadAnswer),
             };
-            let line = words.next().and_then(|word| word.parse().ok());
-            let line = line.ok_or(QtestError::BadAnswer)?;
+            let line =
+                words.next().and_then(|word| word.parse().ok()).ok_or(QtestError::BadAnswer)?;
             Ok(Line::Irq(IrqEvent { line, level }))
         }
         _ => Err(QtestError::BadAnswer),
     }
 }
 
-/// In hexadecimal with `0x`, or in decimal.
+/// Parses a number, hexadecimal with `0x` or decimal.
 fn number(word: &str) -> Option<u64> {
     match word.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),

@@ -56,7 +56,7 @@ impl Trace {
         Ok(counts)
     }
 
-    /// All events by kind.
+    /// Counts all events by kind.
     ///
     /// # Errors
     /// The system's.
@@ -95,7 +95,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All kinds seen.
+    /// Numbers of all kinds that occurred.
     pub fn by_kind(&self) -> &BTreeMap<String, u64> {
         &self.by_kind
     }
@@ -208,7 +208,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// VT-d's descriptor types, as far as QEMU traces them: it does not those for the PASID cache.
+    /// VT-d's descriptor types. QEMU does not trace those for the PASID cache.
     VtdDescriptor: "vtd_inv_desc " {
         ContextCache = "context-cache" => "Context cache.";
         Iotlb = "iotlb" => "IOTLB.";

@@ -40,10 +40,10 @@ struct Faults {
 /// Reason why the device was not started.
 #[derive(Debug, Error)]
 pub enum TransportError {
-    /// It is not on the bus.
+    /// The device is not on the bus.
     #[error(transparent)]
     Pci(#[from] PciError),
-    /// It does not do as virtio devices do.
+    /// The device does not behave like a virtio device.
     #[error(transparent)]
     Virtio(#[from] VirtioError),
     /// No guest memory is left for its queues.

@@ -189,7 +189,7 @@ impl VirtioPci {
         half(0) | half(1) << 32
     }
 
-    /// Accepts `needed` and, as far as it is offered, `optional`; returns the accepted features.
+    /// Accepts `needed`, and the offered ones of `optional`; returns the accepted features.
     ///
     /// # Errors
     /// [`VirtioError::Features`] if something needed is not offered, or the device refuses.

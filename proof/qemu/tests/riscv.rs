@@ -58,7 +58,7 @@ impl Ground {
         Some(Self { registers, ground })
     }
 
-    /// Once with the platform device and once with the function.
+    /// Runs once with the platform device and once with the PCI function.
     fn each(run: impl Fn(&Self)) {
         for iommu in [Iommu::Riscv, Iommu::RiscvPci] {
             if let Some(ground) = Self::new(iommu, Config::default()) {
@@ -205,7 +205,7 @@ fn the_queue_wraps_and_every_command_is_counted() {
     });
 }
 
-/// No device of QEMU's on these machines keeps translations: this checks the unit's treatment of the commands.
+/// No device of QEMU on these machines keeps translations; this checks how the unit treats the commands.
 #[test]
 fn devices_are_told_and_the_unit_takes_it() {
     for iommu in [Iommu::Riscv, Iommu::RiscvPci] {

@@ -14,8 +14,8 @@ fn tree(name: &str, machine: &str, more: &[&str]) -> Option<Vec<u8>> {
         let _ = writeln!(std::io::stderr(), "SKIP: {why}");
         None
     };
-    let program = std::env::var_os("PORTOLAN_QEMU_RISCV");
-    let program = program.map_or_else(|| PathBuf::from("qemu-system-riscv64"), PathBuf::from);
+    let program = std::env::var_os("PORTOLAN_QEMU_RISCV")
+        .map_or_else(|| PathBuf::from("qemu-system-riscv64"), PathBuf::from);
     let file = format!("portolan-{}-{name}.dtb", std::process::id());
     let file = std::env::temp_dir().join(file);
     let machine = format!("{machine},dumpdtb={}", file.display());

@@ -68,7 +68,7 @@ impl Bench {
         self.machine.tables().alloc(size).unwrap()
     }
 
-    /// The one fault there is.
+    /// The only fault.
     fn fault(&self, driver: &Driver) -> FaultRecord {
         let Some(FaultEvent::Fault(record)) = driver.next_fault().unwrap() else {
             panic!("no fault was recorded");
@@ -121,7 +121,7 @@ fn preferring(preference: Preference) -> SmmuDomainOptions {
     options
 }
 
-/// One granule: reached, stale after the unmap, blocked after the sync, and reported.
+/// Tests one granule: reached, stale after the unmap, blocked after the sync, and reported.
 fn one_granule<const G: u32>(bench: &Bench, driver: &Driver, options: &SmmuDomainOptions) {
     let domain: Arc<First<G>> = Arc::new(driver.first_stage::<G>(options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
@@ -163,7 +163,7 @@ fn unmapped_is_blocked_after_the_sync_in_every_granule() {
     assert_eq!(bench.machine.tables().refused(), 0);
 }
 
-/// Unmaps `pages` pages, all of them cached as far as the hardware has room.
+/// Unmaps `pages` pages, which are cached as far as the hardware has room.
 fn unmap_many(bench: &Bench, driver: &Driver, preference: Preference, pages: u64) -> CommandCounts {
     let options = preferring(preference);
     let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(&options).unwrap());

@@ -37,7 +37,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// One for each machine that there is.
+    /// Runs once for each machine that exists.
     fn each(mut run: impl FnMut(&Self)) {
         for architecture in Architecture::ALL {
             let builder = Builder::new(architecture).iommu(Iommu::Virtio).device(Device::edu());

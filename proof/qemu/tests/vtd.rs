@@ -83,7 +83,7 @@ fn registers() -> Config {
     config
 }
 
-/// All the ways in which QEMU 7.2 can be driven.
+/// All configurations of QEMU 7.2.
 fn grounds() -> impl Iterator<Item = Ground> {
     let wide = || Vtd::new(VtdWidth::Bits48);
     let cases = [
@@ -134,7 +134,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
     }
 }
 
-/// As [`same_counts`], where there is a queue: through registers QEMU traces other lines.
+/// Runs [`same_counts`] for units with a queue; QEMU traces other lines for registers.
 fn same_counts_of_queue(ground: &Ground) {
     if ground.unit.counts().of(K::Wait) > 0 {
         same_counts(ground);

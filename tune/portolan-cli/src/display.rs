@@ -14,10 +14,10 @@ const NO_TERMINAL: usize = 80;
 /// Fewer columns than this are taken for so many.
 const NARROWEST: usize = 40;
 
-/// Columns of a line on standard output: those of the terminal, or 80 where it is none.
+/// Columns of a line on standard output: the terminal's width, or 80 if it is not a terminal.
 pub fn width_of_output() -> usize {
-    let found = terminal_size::terminal_size_of(std::io::stdout());
-    let found = found.map_or(NO_TERMINAL, |(columns, _)| usize::from(columns.0));
+    let found = terminal_size::terminal_size_of(std::io::stdout())
+        .map_or(NO_TERMINAL, |(columns, _)| usize::from(columns.0));
     found.max(NARROWEST)
 }
 
@@ -36,10 +36,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for one in text.chars() {
-        match is_obeyed(one) {
-            true => out.extend(one.escape_unicode()),
-            false => out.push(one),
-        }
+        if is_obeyed(one) { out.extend(one.escape_unicode()) } else { out.push(one) }
     }
     Cow::Owned(out)
 }
@@ -58,14 +55,13 @@ pub fn plain_json(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for one in text.chars() {
-        match is_raw(one) {
-            true => {
-                let mut units = [0; 2];
-                for unit in one.encode_utf16(&mut units) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
+        if is_raw(one) {
+            let mut units = [0; 2];
+            for unit in one.encode_utf16(&mut units) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
-            false => out.push(one),
+        } else {
+            out.push(one)
         }
     }
     Cow::Owned(out)
@@ -165,10 +161,8 @@ pub fn duration(us: f64) -> String {
         ..999.5 => format!("{value:.0}"),
         many => grouped(many.round() as u64),
     };
-    let said = match said.contains('.') {
-        true => said.trim_end_matches('0').trim_end_matches('.'),
-        false => &said,
-    };
+    let said =
+        if said.contains('.') { said.trim_end_matches('0').trim_end_matches('.') } else { &said };
     format!("{said} {unit}")
 }
 

@@ -45,18 +45,12 @@ pub enum Form {
 impl Output {
     /// The form that was asked for.
     pub fn form(self) -> Form {
-        match self.json {
-            true => Form::Json,
-            false => Form::Text,
-        }
+        if self.json { Form::Json } else { Form::Text }
     }
 
-    /// Columns of a line of text: those of the terminal, or without end if all was asked for.
+    /// Columns of a line of text: the terminal's width, or unlimited if everything was asked for.
     pub fn columns(self) -> usize {
-        match self.wide {
-            true => usize::MAX,
-            false => display::width_of_output(),
-        }
+        if self.wide { usize::MAX } else { display::width_of_output() }
     }
 
     /// Prints `report` as one JSON object, or as the text that `text` makes of it in lines of so many columns.
@@ -78,7 +72,7 @@ impl Output {
 /// End of a command that had the right input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing is wrong.
+    /// Success.
     Good,
     /// A check failed.
     CheckFailed,
@@ -87,10 +81,7 @@ pub enum Outcome {
 impl Outcome {
     /// [`Outcome::Good`] if `holds`.
     pub fn of(holds: bool) -> Self {
-        match holds {
-            true => Self::Good,
-            false => Self::CheckFailed,
-        }
+        if holds { Self::Good } else { Self::CheckFailed }
     }
 }
 

@@ -14,9 +14,9 @@ use anstyle::{AnsiColor, Style};
 /// Use of colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// No escape sequence is written.
+    /// Plain text, without escape sequences.
     Off,
-    /// They are.
+    /// Text with escape sequences.
     On,
 }
 
@@ -36,7 +36,7 @@ impl Paint {
         Self::decide(stream.is_terminal(), |name| std::env::var_os(name))
     }
 
-    /// As above, for an environment.
+    /// Decides for an environment, like the function above.
     pub fn decide(is_terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_none_or(|value| value == "dumb");
@@ -96,10 +96,10 @@ fn is_rule(line: &str) -> bool {
     line.starts_with("--") && line.chars().all(|one| one == '-' || one == ' ')
 }
 
-/// Tells if the first of `lines` is one of those above a rule; heads have at most four.
+/// Tells if the first of `lines` belongs to a head, which has at most four lines above its rule.
 fn is_head(lines: &[&str]) -> bool {
-    let above = lines.iter().take(5).position(|line| is_rule(line));
-    let above = above.and_then(|rule| lines.get(..rule));
+    let above =
+        lines.iter().take(5).position(|line| is_rule(line)).and_then(|rule| lines.get(..rule));
     above.is_some_and(|head| !head.is_empty() && head.iter().all(|line| !line.is_empty()))
 }
 

@@ -31,7 +31,7 @@ pub struct Progress {
 enum Line {
     /// Standard error is no terminal.
     Off,
-    /// Nothing is on the terminal yet.
+    /// Start: the terminal shows nothing yet.
     Waiting { until: Instant },
     /// The terminal has a line.
     Shown { next: Instant },
@@ -43,12 +43,13 @@ impl Progress {
         Self::by(Instant::now, total)
     }
 
-    /// The same, by the clock `now`.
+    /// Progress by the clock `now`.
     fn by(now: fn() -> Instant, total: u64) -> Self {
         let since = now();
-        let line = match io::stderr().is_terminal() {
-            true => Line::Waiting { until: since + QUIET },
-            false => Line::Off,
+        let line = if io::stderr().is_terminal() {
+            Line::Waiting { until: since + QUIET }
+        } else {
+            Line::Off
         };
         Self { now, since, total, done: AtomicU64::new(0), line: Mutex::new(line) }
     }
@@ -114,7 +115,7 @@ impl Drop for Progress {
 pub struct Pace(Duration);
 
 impl Pace {
-    /// So many steps, by the second.
+    /// Steps per second.
     pub fn rate(self, done: u64) -> String {
         let by_second = done as f64 / self.0.as_secs_f64().max(f64::MIN_POSITIVE);
         match by_second {
@@ -142,7 +143,7 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-/// As much of `text` as can be rewritten in place: a line of the terminal.
+/// Part of `text` that fits in one line of the terminal, which can be rewritten in place.
 fn fitting(text: &str) -> String {
     let columns = terminal_size::terminal_size_of(io::stderr());
     let columns = columns.map_or(80, |(columns, _)| usize::from(columns.0));

@@ -11,7 +11,7 @@ pub struct Figure {
     pub says: String,
     /// The plot.
     pub plot: Plot,
-    /// The same numbers, or those that the plot summarises.
+    /// Numbers of the plot, or the numbers that it summarises.
     pub table: Table,
 }
 
@@ -63,7 +63,7 @@ pub enum Plot {
     Lines(Lines),
     /// Marks with error bars by category.
     Marks(Marks),
-    /// Nothing can be plotted, for this reason.
+    /// No plot, for this reason.
     Nothing(String),
 }
 
@@ -97,10 +97,10 @@ impl Axis {
 /// Mapping from numbers to lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// In proportion.
+    /// Linear scale.
     #[default]
     Linear,
-    /// By their logarithm; zero and less stand at the lower end.
+    /// Logarithmic scale; zero and less stand at the lower end.
     Log,
 }
 
@@ -146,7 +146,7 @@ pub struct Lines {
     pub lines: Vec<Line>,
 }
 
-/// One line.
+/// A line of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The name, as the legend has it.
@@ -160,7 +160,7 @@ pub struct Line {
 /// Shape of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// From point to point, each point marked where there are few.
+    /// Straight lines from point to point; if there are few points, each has a mark.
     Straight,
     /// Level from each point to the next: a value that holds until another comes.
     Steps,
@@ -197,6 +197,6 @@ pub struct Mark {
     pub value: f64,
     /// The least and the most that it may be.
     pub range: Option<[f64; 2]>,
-    /// A word that stands beside it, like its evidence.
+    /// A word that stands beside it, such as its kind of evidence.
     pub word: String,
 }

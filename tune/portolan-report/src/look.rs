@@ -76,7 +76,8 @@ pub(crate) fn rules() -> String {
     out
 }
 
-/// Largest width of `text` in letters of `size` pixels: by those of wide fonts, since the reader's is not known.
+/// Largest width of `text` in letters of `size` pixels. It uses the widths of a wide font, because the reader's font
+/// is unknown.
 pub(crate) fn width(text: &str, size: u32) -> u32 {
     let wide = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' | ' ' | '\u{a0}' => 36,
@@ -127,8 +128,10 @@ pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     let fits =
         |&(end, next): &(usize, usize)| width(&text[..end], size) <= room && next < text.len();
     // The two as long as each other, if both hold it all.
-    let even = spaces().min_by_key(wider).filter(|at| wider(at) <= room);
-    let even = even.or_else(|| parts().min_by_key(wider).filter(|at| wider(at) <= room));
+    let even = spaces()
+        .min_by_key(wider)
+        .filter(|at| wider(at) <= room)
+        .or_else(|| parts().min_by_key(wider).filter(|at| wider(at) <= room));
     let most = || parts().filter(fits).max();
     match even.or_else(|| spaces().take_while(fits).last()).or_else(most) {
         Some((end, next)) => {

@@ -31,7 +31,7 @@ pub struct Tile {
     pub says: String,
 }
 
-/// A part of a report under a heading of its own.
+/// A part of a report with a heading.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// The heading.

@@ -20,7 +20,7 @@ pub(crate) enum Show {
     Zero,
     /// Zero, if that takes at most half of the axis.
     NearZero,
-    /// None.
+    /// Ends of the data.
     Data,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Ruler {
     high: f64,
     scale: Scale,
     unit: Unit,
-    /// The least distance of ticks: whole numbers have none between them.
+    /// Least distance of ticks; 1 for whole numbers.
     least: f64,
     /// Text at the lower end of a logarithmic axis, below its least number: zero and less.
     foot: Option<&'static str>,
@@ -51,7 +51,7 @@ pub(crate) struct Ruler {
 const FOOT: f64 = 0.1;
 
 impl Ruler {
-    /// An axis over those of `values` that are finite.
+    /// Makes an axis for the finite numbers of `values`.
     pub(crate) fn over(values: impl Iterator<Item = f64>, axis: &Axis, show: Show) -> Self {
         let (mut low, mut high, mut least) = (f64::INFINITY, f64::NEG_INFINITY, 1.0);
         let mut foot = None;
@@ -169,7 +169,7 @@ impl Ruler {
         self.unit.say(value)
     }
 
-    /// At most about `most` ticks, at numbers that people count by.
+    /// Chooses about `most` ticks at round numbers.
     pub(crate) fn ticks(&self, most: usize) -> Vec<Tick> {
         let values = match self.scale {
             Scale::Linear => self.even(most),
@@ -179,7 +179,7 @@ impl Ruler {
         foot.into_iter().chain(self.at_values(&values)).collect()
     }
 
-    /// Ticks at `values`, told apart by as many digits as that takes.
+    /// Ticks at `values`, with enough digits that no two look alike.
     pub(crate) fn at_values(&self, values: &[f64]) -> Vec<Tick> {
         let said = |digits| -> Vec<String> {
             let say = |value: &f64| self.unit.say_to(*value, digits);

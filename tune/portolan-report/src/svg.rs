@@ -180,10 +180,7 @@ impl DrawingBackend for Svg<'_> {
         };
         let line = height + 1;
         // A second line, which names of rows may have: the two stand around the place of the one.
-        let up = match text.contains('\n') {
-            true => line / 2,
-            false => 0,
-        };
+        let up = if text.contains('\n') { line / 2 } else { 0 };
         for (nth, text) in (0..).zip(text.split('\n')) {
             self.words(text, class, (x, y + down - up + nth * line))?;
         }

@@ -25,7 +25,7 @@ pub enum Rank {
     SecondStageLeaves,
     /// Translations of a first stage, or of both, and pointers at tables.
     Translations,
-    /// Such translations alone.
+    /// Leaf translations only.
     Leaves,
     /// Translations that devices keep.
     Devices,
@@ -38,7 +38,7 @@ pub fn unordered<T>(mut commands: Vec<T>, rank: impl Fn(&T) -> Rank) -> Vec<T> {
     commands
 }
 
-/// As [`unordered`] where a command may not overtake those of lower classes.
+/// Like [`unordered`], but a command may not overtake those of lower classes.
 pub fn in_classes<T>(
     commands: Vec<T>,
     class: impl Fn(&T) -> u8,
@@ -88,7 +88,7 @@ pub struct Visit {
 pub enum AddressType {
     /// The unit translated.
     Untranslated,
-    /// By a translation that the device had asked for.
+    /// A translated address that the device had asked for.
     Translated,
 }
 

@@ -55,8 +55,7 @@ pub trait Tick: Send + Sync {
     fn tick(&self);
 }
 
-/// A [`VirtualClock`] for drivers: each look between two polls takes a time of its own, and lets
-/// hardware go on.
+/// A [`VirtualClock`] for drivers: each reading between two polls takes time, and lets the hardware continue.
 #[derive(Debug)]
 pub struct PollingClock<T> {
     clock: Arc<VirtualClock>,

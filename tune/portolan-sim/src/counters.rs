@@ -52,16 +52,16 @@ pub struct Counters {
 /// Numbers of invalidations by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Invalidations {
-    /// By page.
+    /// Invalidations by page.
     pub page: u64,
-    /// Of those, the ones that a map alone owed.
+    /// Invalidations by page that a map alone owed; `page` includes them.
     pub page_after_map: u64,
-    /// By range.
+    /// Invalidations by range.
     pub range: u64,
-    /// By context.
+    /// Invalidations by context.
     pub context: u64,
-    /// Of everything.
+    /// Invalidations of everything.
     pub global: u64,
-    /// Of configuration.
+    /// Invalidations of configuration.
     pub configuration: u64,
 }

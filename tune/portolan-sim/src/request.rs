@@ -9,7 +9,7 @@ use crate::decode::AccessKind;
 pub struct Request {
     /// The device.
     pub stream: StreamId,
-    /// Its address space, if it names one.
+    /// PASID of its address space, if it names one.
     pub pasid: Option<Pasid>,
     /// Device address.
     pub iova: Iova,

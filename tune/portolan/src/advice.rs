@@ -15,9 +15,9 @@ use portolan_cli::display::grouped;
 /// Default policies of a machine: those that it gets if no administrator and no driver asks for one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// For drivers that keep their buffers.
+    /// Default for drivers that keep their buffers.
     pub kept: Default,
-    /// For drivers that hand them over.
+    /// Default for drivers that hand their buffers over.
     pub owned: Default,
     /// `yes` if a trusted device gets lazy where it is asked for, else `no`.
     pub lazy_if_asked: &'static str,
@@ -91,7 +91,7 @@ impl From<Decision> for Default {
 }
 
 impl Advice {
-    /// For the machine of `profile`.
+    /// Advice for the machine of `profile`.
     pub fn of(profile: &Profile) -> Self {
         let kept = facts_of(profile);
         let decide = |buffers, wish| default_policy(&PolicyInputs { buffers, wish, ..kept });
@@ -109,7 +109,7 @@ impl Advice {
         }
     }
 
-    /// As sentences, a line each.
+    /// Advice as sentences, one a line.
     pub fn text(&self) -> String {
         let mut said = format!(
             "Where nobody asks, drivers that keep their buffers get {}, those that hand them over {}. {}\n",
@@ -127,14 +127,13 @@ impl Advice {
 }
 
 impl UnmapCost {
-    /// Of `profile`.
+    /// Prices of `profile`.
     ///
     /// # Errors
     /// If a price is missing.
     pub fn of(profile: &Profile) -> Result<Self, MissingPrice> {
         let work = profile.price(Event::UnmapCall)? + profile.price(Event::UnmapPage)?;
-        let command = profile.quote(Event::CmdRange);
-        let command = command.or_else(|_| profile.quote(Event::CmdPage))?;
+        let command = profile.quote(Event::CmdRange).or_else(|_| profile.quote(Event::CmdPage))?;
         let sync = profile.quote(Event::Sync)?;
         // Those that have a price are exits.
         let exit = profile.quote(Event::Exit).ok();

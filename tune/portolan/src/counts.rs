@@ -12,14 +12,14 @@ pub struct Invalidations {
     pub page: u64,
     /// Ranges.
     pub range: u64,
-    /// Whole contexts.
+    /// Commands for a whole context.
     pub context: u64,
     /// Everything.
     pub global: u64,
 }
 
 impl Invalidations {
-    /// All commands.
+    /// Number of all commands.
     pub fn total(&self) -> u64 {
         self.page + self.range + self.context + self.global
     }
@@ -65,18 +65,18 @@ pub struct Exposed {
 
 /// Invalidation commands and waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// By page.
+pub struct CommandCounts {
+    /// Register writes that invalidate by page.
     pub page: u64,
-    /// By range.
+    /// Register writes that invalidate by range.
     pub range: u64,
-    /// By context.
+    /// Register writes that invalidate by context.
     pub context: u64,
     /// Waits for completion.
     pub sync: u64,
 }
 
-impl Counts {
+impl CommandCounts {
     /// Commands and waits that a model has counted.
     pub fn of(counters: &Counters) -> Self {
         let kinds = counters.invalidations;
@@ -107,7 +107,7 @@ impl Counts {
 /// Registers of Tegra's SMMU written by one operation, by the effect of the write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RegisterWrites {
-    /// All of them.
+    /// All register writes.
     pub writes: u64,
     /// The whole page-table cache.
     pub ptc_flush_all: u64,
@@ -156,7 +156,7 @@ impl RegisterWrites {
         ]
     }
 
-    /// Adds those of another operation.
+    /// Adds the counts of another operation.
     pub fn add(&mut self, other: &Self) {
         let mut other = *other;
         for (sum, more) in self.fields().into_iter().zip(other.fields()) {
@@ -172,7 +172,7 @@ impl RegisterWrites {
         self
     }
 
-    /// Those of one of `operations`, on average, rounded down.
+    /// Average for each of `operations`, rounded down.
     pub fn each(mut self, operations: u64) -> Self {
         for sum in self.fields() {
             *sum /= operations.max(1);

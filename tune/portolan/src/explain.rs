@@ -20,11 +20,11 @@ use crate::advice::{Advice, facts_of, policy_name};
 /// Output of `portolan explain --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// One entry a machine.
+    /// One entry for each machine.
     pub machines: Vec<MachineDecisions>,
-    /// All that can be said, if it was asked for.
+    /// All combinations of inputs, if they were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub table: Vec<Row>,
+    pub table: Vec<PolicyRow>,
 }
 
 /// A machine's decisions.
@@ -32,8 +32,8 @@ pub struct Explanation {
 pub struct MachineDecisions {
     /// Name of the profile.
     pub machine: String,
-    /// For each kind of driver and each wish.
-    pub decisions: Vec<Row>,
+    /// Decision for each kind of driver and each wish.
+    pub decisions: Vec<PolicyRow>,
     /// Policies that hold where none is asked for, as the other commands print them.
     pub defaults: Advice,
     /// Largest size for which a copy costs less than an invalidation, if the profile has prices of copies.
@@ -57,7 +57,7 @@ pub struct CrossOver {
 }
 
 impl CrossOver {
-    /// Of `profile`; nothing if a price is missing.
+    /// Costs of `profile`; `None` if a price is missing.
     pub fn of(profile: &Profile) -> Option<Self> {
         let price = |event| profile.price(event).ok();
         let in_place =
@@ -89,7 +89,7 @@ impl CrossOver {
 
 /// Inputs of a policy, and the policy that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub struct PolicyRow {
     /// `owned` or `kept`.
     pub buffers: &'static str,
     /// `none`, `strict` or `lazy`.
@@ -110,7 +110,7 @@ pub struct Row {
     pub reason: &'static str,
 }
 
-impl Row {
+impl PolicyRow {
     /// The decision for `facts`.
     pub fn new(facts: &PolicyInputs) -> Self {
         let decision = default_policy(facts);
@@ -169,7 +169,7 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
         let known = facts_of(profile);
         let cases = BUFFERS.into_iter().flat_map(|buffers| WISHES.map(|wish| (buffers, wish)));
         let decisions =
-            cases.map(|(buffers, wish)| Row::new(&PolicyInputs { buffers, wish, ..known }));
+            cases.map(|(buffers, wish)| PolicyRow::new(&PolicyInputs { buffers, wish, ..known }));
         MachineDecisions {
             machine: profile.name().to_owned(),
             decisions: decisions.collect(),
@@ -181,14 +181,14 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
 }
 
 /// The decisions for all that can be said.
-pub fn everything() -> Vec<Row> {
+pub fn everything() -> Vec<PolicyRow> {
     let mut rows = Vec::new();
     let bits = 1 << 6;
     for buffers in BUFFERS {
         for wish in WISHES {
             for n in 0..bits {
                 let bit = |i: usize| n >> i & 1;
-                rows.push(Row::new(&PolicyInputs {
+                rows.push(PolicyRow::new(&PolicyInputs {
                     buffers,
                     wish,
                     trust: [Trust::Trusted, Trust::Untrusted][bit(4)],
@@ -243,8 +243,7 @@ mod tests {
         let explanation = explain(&profiles);
         assert_eq!(explanation.machines.len(), profiles.len());
         let decided = |machine: &str, buffers: &str, wish: &str| {
-            let of = explanation.machines.iter();
-            let mut of = of.filter(|known| known.machine == machine);
+            let mut of = explanation.machines.iter().filter(|known| known.machine == machine);
             let rows = &of.next().unwrap().decisions;
             let row = rows.iter().find(|row| (row.buffers, row.wish) == (buffers, wish));
             row.unwrap().policy

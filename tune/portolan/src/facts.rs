@@ -16,7 +16,7 @@ pub const HEAD: &str = "# portolan-facts: ";
 pub const LATENCY: &str = "# portolan-latency: ";
 /// Beginning of the line that ends a recording.
 pub const END: &str = "# portolan-end: ";
-/// Devices that are described; of those beyond, the groups are counted.
+/// Limit of described devices; beyond it only groups are counted.
 const MOST_DEVICES: usize = 4096;
 
 /// Facts of a machine.
@@ -44,19 +44,19 @@ pub struct Facts {
     pub group_kinds: BTreeMap<String, u32>,
     /// Devices behind the IOMMUs.
     pub devices: Vec<DeviceFacts>,
-    /// Slots of 2 KiB in the kernel's bounce pool, where debugfs says so.
+    /// Slots of 2 KiB in the kernel's bounce pool, if debugfs reports them.
     pub swiotlb_slots: Option<u64>,
     /// The kernel's mode of transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
 }
 
-/// One IOMMU.
+/// An IOMMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IommuFacts {
     /// The kernel's name for it.
     pub name: String,
-    /// Its driver, where that can be told.
+    /// Its driver, if known.
     pub kind: IommuKind,
     /// Registers that sysfs shows: `cap`, `ecap`, `features`, in hexadecimal.
     pub registers: BTreeMap<String, String>,
@@ -82,17 +82,17 @@ pub enum IommuKind {
     VirtioIommu,
     /// RISC-V's.
     RiscV,
-    /// Another one.
+    /// Another driver.
     #[default]
     #[serde(other)]
     Other,
 }
 
-/// One device.
+/// A device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceFacts {
-    /// Its name, as events have it.
+    /// Its name in events.
     pub name: String,
     /// Its group.
     pub group: u32,

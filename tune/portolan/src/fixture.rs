@@ -130,9 +130,9 @@ pub struct ModelQueue {
     cpus: VirtualCpus,
     /// Time at which all submissions are done, in virtual nanoseconds.
     free_at: Mutex<f64>,
-    /// By CPU: it submits the debt of a map.
+    /// For each CPU, true while it submits the debt of a map.
     mapping: Box<[AtomicBool]>,
-    /// By CPU, its submissions.
+    /// Submissions of each CPU.
     submitted: Box<[AtomicU64]>,
 }
 
@@ -165,9 +165,10 @@ impl InvalidationQueue for ModelQueue {
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
         let cpu = self.cpu();
         let begin = self.model.clock().now_exact_ns();
-        let done = match self.mapping[cpu].load(Ordering::Relaxed) {
-            true => self.model.map_side().pay(steps, TablesLeft::ByDepth),
-            false => self.model.pay(steps, TablesLeft::ByDepth),
+        let done = if self.mapping[cpu].load(Ordering::Relaxed) {
+            self.model.map_side().pay(steps, TablesLeft::ByDepth)
+        } else {
+            self.model.pay(steps, TablesLeft::ByDepth)
         };
         let took = self.model.clock().now_exact_ns() - begin;
         self.submitted[cpu].fetch_add(1, Ordering::Relaxed);
@@ -183,19 +184,19 @@ impl InvalidationQueue for ModelQueue {
 }
 
 impl TagPool for ModelQueue {
-    /// The model goes with its only domain.
+    /// Does nothing: the model is dropped with its only domain.
     fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
 
 /// The model as the library's IOMMU.
-struct Unit {
+struct ModelUnit {
     model: Arc<Model>,
     format: TableFormat,
 }
 
-impl Iommu for Unit {
+impl Iommu for ModelUnit {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.model.attach(stream, StreamConfig::Blocked);
         Ok(())
@@ -213,7 +214,7 @@ impl Iommu for Unit {
     fn reserved(&self, _: StreamId, _: &mut dyn FnMut(portolan::iommu::ReservedRegion)) {}
 }
 
-impl<F: Format> Attach<LabDomain<F>> for Unit {
+impl<F: Format> Attach<LabDomain<F>> for ModelUnit {
     fn attach(&self, stream: StreamId, domain: &Arc<LabDomain<F>>) -> Result<(), AttachError> {
         let (root, format) = (domain.table().root(), self.format);
         let config = StreamConfig::Translate {
@@ -230,7 +231,7 @@ impl<F: Format> Attach<LabDomain<F>> for Unit {
 pub enum Submitting {
     /// Each CPU its own.
     Alone,
-    /// One CPU for those that meet.
+    /// CPUs that meet share a submission.
     Combined,
 }
 
@@ -314,7 +315,7 @@ impl Fixture {
         };
         let table = PageTable::new(format, memory.clone())?;
         let paged = Arc::new(LabDomain::<F>::new(table, CONTEXT, caps, quirks, submit));
-        let unit = Arc::new(Unit { model: model.clone(), format: setup.layout });
+        let unit = Arc::new(ModelUnit { model: model.clone(), format: setup.layout });
         let bound = BoundDomain::new(unit.clone(), paged.clone(), simulated());
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &setup.options, simulated())?;
         Ok(Self {
@@ -350,7 +351,7 @@ impl Fixture {
         Ok(Device::identity(cpus, unit, stream, limits, all_memory())?)
     }
 
-    /// Runs `map`, and has the model charge the calling CPU's submissions meanwhile as a map's debt.
+    /// Runs `map`. Meanwhile the model charges the calling CPU's submissions as debt of a map.
     pub fn while_mapping<R>(&self, map: impl FnOnce() -> R) -> R {
         let mapping = &self.queue.mapping[self.queue.cpu()];
         mapping.store(true, Ordering::Relaxed);
@@ -368,9 +369,10 @@ impl Fixture {
         direction: D,
     ) {
         let granule = self.domain.granule();
-        let kind = match direction.direction().device_writes() {
-            true => AccessKind::Write,
-            false => AccessKind::Read,
+        let kind = if direction.direction().device_writes() {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
         };
         for segment in mapping.segments() {
             let last = segment.iova.get() + (segment.bytes.get() - 1);

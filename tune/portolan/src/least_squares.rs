@@ -12,13 +12,12 @@ const DEPENDENT: f64 = 1e-9;
 ///
 /// Rows shorter than `unknowns` count as filled with zeros. Prices that no row determines are zero.
 pub fn non_negative(events: &[Vec<f64>], published: &[f64], unknowns: usize) -> Vec<f64> {
-    let weights = published.iter();
-    let weights = weights.map(|figure| 1.0 / figure.abs().max(f64::MIN_POSITIVE));
+    let weights = published.iter().map(|figure| 1.0 / figure.abs().max(f64::MIN_POSITIVE));
     let weights: Vec<f64> = weights.collect();
     weighted(events, published, &weights, unknowns)
 }
 
-/// The same with a weight for each row: `min ‖W(Ax − b)‖`.
+/// Solves with a weight for each row: `min ‖W(Ax − b)‖`.
 pub fn weighted(
     events: &[Vec<f64>],
     figures: &[f64],
@@ -40,8 +39,7 @@ pub fn weighted(
         }
     }
     let x = active_set(&columns, b);
-    let prices = x.iter().zip(&norms);
-    let prices = prices.map(|(x, norm)| if *norm > 0.0 { x / norm } else { 0.0 });
+    let prices = x.iter().zip(&norms).map(|(x, norm)| if *norm > 0.0 { x / norm } else { 0.0 });
     prices.collect()
 }
 

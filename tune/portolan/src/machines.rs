@@ -258,9 +258,10 @@ pub fn text(profiles: &[Profile], columns: usize) -> String {
 
 /// Range of a price; nothing if it is not known as a range.
 fn price_range(price: &Price) -> String {
-    match price.low() < price.high() {
-        true => format!("{} to {}", price_ns(price.low()), price_ns(price.high())),
-        false => String::new(),
+    if price.low() < price.high() {
+        format!("{} to {}", price_ns(price.low()), price_ns(price.high()))
+    } else {
+        String::new()
     }
 }
 

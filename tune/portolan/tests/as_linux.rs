@@ -57,18 +57,9 @@ fn rows() -> Vec<Row> {
 fn options(config: &str, kernel: Option<Kernel>) -> Options {
     let has = |word| config.split('-').any(|part| part == word);
     Options {
-        asked: match has("lazy") {
-            true => PolicyPreference::Lazy,
-            false => PolicyPreference::Strict,
-        },
-        caching: Some(match has("cm") {
-            true => CachingMode::On,
-            false => CachingMode::Off,
-        }),
-        stage: Some(match has("fl") {
-            true => StageName::First,
-            false => StageName::Second,
-        }),
+        asked: if has("lazy") { PolicyPreference::Lazy } else { PolicyPreference::Strict },
+        caching: Some(if has("cm") { CachingMode::On } else { CachingMode::Off }),
+        stage: Some(if has("fl") { StageName::First } else { StageName::Second }),
         kernel,
     }
 }
@@ -139,8 +130,8 @@ fn lazy_rows() -> Vec<Row> {
     rows
 }
 
-/// Driven by the traces' own time stamps, those of guests whose emulated CPUs share fewer real ones too. A kernel of
-/// which one mechanism is other than Linux's is told from these recordings.
+/// The trace's time stamps drive the replay, also in guests whose emulated CPUs share fewer real ones. A kernel that
+/// differs from Linux in one mechanism would give other counts.
 #[test]
 fn lazy_submits_what_was_recorded_by_each_of_its_mechanisms() {
     let rows = lazy_rows();
@@ -225,7 +216,7 @@ fn off_by_release(name: &str, release: Option<Release>) -> (u64, f64) {
     (linux.unqueued, 100.0 * off)
 }
 
-/// With the rule of 7.2, under which they join the queue, the count for mappings of the two-step API is off by far.
+/// Under the rule of 7.2 these unmaps join the queue, and the counts are far off.
 #[test]
 fn what_the_two_step_api_mapped_is_waited_for_since_7_3() {
     for (name, two_step) in [("dd4k", 0), ("dd128k", 300), ("mixed", 430)] {
@@ -269,8 +260,8 @@ fn a_cpu_that_shows_nothing_for_longer_than_hosts_hold_one_up_has_run_its_timer(
     assert_eq!((flushes(25), flushes(26)), (1, 2));
 }
 
-/// A trace of 2 s on two CPUs: CPU 0 unmaps once each millisecond, and CPU 1's timers run on time; those of CPU 0 run
-/// so many ticks after the one for which they are due, if that is given.
+/// A trace of 2 s on two CPUs. CPU 0 unmaps every millisecond; CPU 1's timers run on time. With `late`, CPU 0's
+/// timers run that many ticks late.
 fn busy_with_timers(late: Option<u64>) -> String {
     let run = |task, cpu, ms: u64, late: u64| {
         let due = 1000 + ms / 4 - late;

@@ -126,7 +126,8 @@ fn unmaps_that_meet_wait_for_each_other_or_share_a_sync() {
     check(Policy::Lazy, 3, 10_000.0 + context + sync);
 }
 
-/// A request of so many pages, each a piece, that takes `ms` milliseconds; its unmap has an invalidation or has none.
+/// A request of `pages` pages, each a piece, that takes `ms` milliseconds, with or without an invalidation at its
+/// unmap.
 fn request(ms: u64, pages: u64, invalidated: bool) -> String {
     let line = |us: u64, name: &str, says: &str| {
         let at = ms * 1000 + us;
@@ -145,9 +146,10 @@ fn request(ms: u64, pages: u64, invalidated: bool) -> String {
     let says =
         format!("IOMMU: iova={start:#018x} - {end:#018x} size={bytes} unmapped_size={bytes}");
     let unmap = line(500, "unmap", &says);
-    let command = match invalidated {
-        true => format!("iotlb_inv dmar0: 0x300f2 {:#x} 0x0 0x0", start | 0x43),
-        false => return (0..pages).map(piece).collect::<String>() + &unmap,
+    let command = if invalidated {
+        format!("iotlb_inv dmar0: 0x300f2 {:#x} 0x0 0x0", start | 0x43)
+    } else {
+        return (0..pages).map(piece).collect::<String>() + &unmap;
     };
     (0..pages).map(piece).collect::<String>() + &unmap + &line(501, "qi_submit", &command)
 }

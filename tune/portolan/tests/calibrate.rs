@@ -141,8 +141,7 @@ fn a_machine_that_bounces_gets_the_price_of_its_slots() {
     let prices = found["prices"].as_array().unwrap();
     let events: Vec<&str> = prices.iter().map(|one| one["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["copy_call"]);
-    let copies = found["fits"].as_array().unwrap().iter();
-    let copies = copies.filter(|fit| fit["what"] == "copy");
+    let copies = found["fits"].as_array().unwrap().iter().filter(|fit| fit["what"] == "copy");
     let lines: Vec<&Value> = copies.map(|fit| &fit["line"]).collect();
     // The kernel says how large those are that it copies as it maps.
     assert_eq!(lines[0]["range"], serde_json::json!([4096.0, 4096.0]));

@@ -49,8 +49,12 @@ fn the_readme_shows_what_the_first_command_prints() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
     let mut blocks = readme.split("```text\n");
-    let shown = blocks.find(|block| block.starts_with("What it costs"));
-    let shown = shown.unwrap().split("```").next().unwrap();
+    let shown = blocks
+        .find(|block| block.starts_with("What it costs"))
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
     let printed = String::from_utf8(portolan(&[]).stdout).unwrap();
     // All above the table, which follows after one more line.
     let above = printed.split("\nLinux, now").next().unwrap().to_owned() + "\n";
@@ -78,7 +82,7 @@ fn words_above(text: &str) -> Vec<&str> {
     sentences.flat_map(str::split_whitespace).collect()
 }
 
-/// The cells of the row of `policy`, as far as its table has room for them.
+/// Cells of the row of `policy` that the table has room for.
 fn row(text: &str, policy: &str) -> Vec<String> {
     let mut table = text.lines().skip_while(|line| !line.starts_with("---"));
     // Columns are as wide as their dashes.
@@ -96,8 +100,7 @@ fn row(text: &str, policy: &str) -> Vec<String> {
 #[test]
 fn the_first_command_fits_terminals_and_says_the_same_on_each() {
     let wide = String::from_utf8(portolan(&["replay", "--wide"]).stdout).unwrap();
-    let all = wide.lines().find(|line| line.starts_with("---")).unwrap();
-    let all = all.split(' ').count();
+    let all = wide.lines().find(|line| line.starts_with("---")).unwrap().split(' ').count();
     for columns in [60, 80, 200] {
         let Some(text) = on_a_terminal(columns) else {
             println!("SKIP: no `script` (Debian: bsdutils), so no terminal of {columns} columns");

@@ -68,8 +68,11 @@ fn two_traces_are_measured_alike_and_one_is_equal_to_itself() {
         let difference = |one: &Value| one["difference"].as_f64().unwrap();
         assert_eq!(difference(there), -difference(back));
     }
-    let text = String::from_utf8(compare(&[&read, &lists]).stdout).unwrap();
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = String::from_utf8(compare(&[&read, &lists]).stdout)
+        .unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     assert!(text.contains("so what a MiB costs is compared"), "{text}");
     let same = compare(&[&read, &read]);
     let text = String::from_utf8(same.stdout).unwrap();

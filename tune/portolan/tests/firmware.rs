@@ -51,7 +51,7 @@ fn dmar(base: u32) -> Vec<u8> {
     bytes
 }
 
-/// As `acpidump` prints it.
+/// Formats a table like `acpidump`.
 fn dump(table: &[u8]) -> String {
     let rows = table.chunks(16).enumerate().map(|(number, row)| {
         let hex: Vec<String> = row.iter().map(|byte| format!("{byte:02X}")).collect();

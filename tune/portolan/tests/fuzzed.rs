@@ -8,7 +8,7 @@ mod files;
 #[path = "../../../proof/fuzz/bodies/firmware.rs"]
 mod firmware;
 
-/// Has `body` meet each input of a target, and each with its end cut off.
+/// Runs `body` on each input of a target, whole and cut short.
 fn replay(target: &str, body: fn(&[u8])) {
     corpus::each(target, |bytes| {
         for cut in [0, 1, bytes.len() / 2] {

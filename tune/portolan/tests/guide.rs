@@ -15,8 +15,10 @@ const GUIDE: &str = "docs/guide.md";
 fn blocks(document: &str, fence: &str) -> Vec<String> {
     let document = std::fs::read_to_string(Path::new(ROOT).join(document)).unwrap();
     let begin = format!("\n```{fence}\n");
-    let blocks = document.split(begin.as_str()).skip(1);
-    let blocks = blocks.map(|block| block.split("\n```").next().unwrap().to_owned());
+    let blocks = document
+        .split(begin.as_str())
+        .skip(1)
+        .map(|block| block.split("\n```").next().unwrap().to_owned());
     blocks.collect()
 }
 
@@ -109,7 +111,7 @@ fn a_recording_s_replay_prints_what_its_document_shows() {
     assert_eq!(commands_print_what_is_shown("docs/record.md"), 1);
 }
 
-/// Commands that need root are not run here (`cargo xtask guest record` runs `record`), but they are there.
+/// `cargo xtask guest record` runs these commands; here only their options are checked.
 #[test]
 fn options_of_commands_that_need_root_are_there() {
     let mut options = 0;

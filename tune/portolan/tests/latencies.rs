@@ -7,12 +7,12 @@ mod corpus;
 use std::io::Cursor;
 
 use portolan_sim::profile::Profile;
-use portolan_tune::calibrate::{self, Calibration, Gathered};
+use portolan_tune::calibrate::{self, Calibration, MachineTraces};
 
 /// Calibration by the lines, or the error.
 fn calibrated(text: &[u8], machine: &str) -> Result<Calibration, String> {
     let base = Profile::by_name(machine).unwrap();
-    let mut gathered = Gathered::new(base.format(), 1).unwrap();
+    let mut gathered = MachineTraces::new(base.format(), 1).unwrap();
     let read = gathered.read("odd", Box::new(Cursor::new(text.to_vec())));
     let base_text = Profile::text_of(machine).unwrap();
     let found = read.and_then(|()| gathered.calibrate(&base, base_text, "odd"));
@@ -86,7 +86,7 @@ fn thousands_of_histograms_are_read_in_a_moment() {
 #[test]
 fn a_profile_of_other_page_sizes_than_calls_were_counted_by_is_refused() {
     let counted_by = Profile::by_name("xeon-vtd").unwrap().format();
-    let mut gathered = Gathered::new(counted_by, 1).unwrap();
+    let mut gathered = MachineTraces::new(counted_by, 1).unwrap();
     let lines = "iommu_map,2097152,900\n".repeat(50);
     gathered.read("odd", Box::new(Cursor::new(lines))).unwrap();
     let (name, text) = ("tegra210", Profile::text_of("tegra210").unwrap());

@@ -69,7 +69,7 @@ fn recorded(config: &str) -> Policy {
     if lazy[0] { Policy::Lazy } else { Policy::Strict }
 }
 
-/// Of a driver that keeps its buffers, as Linux's do.
+/// Inputs of a driver that keeps its buffers, as Linux's do.
 fn facts(guest: &Guest) -> PolicyInputs {
     let known = PolicyInputs {
         trust: Trust::Trusted,

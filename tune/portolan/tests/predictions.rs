@@ -48,15 +48,17 @@ fn pairs() -> Vec<(String, String)> {
     let folder = std::fs::read_dir(file("data/traces")).unwrap();
     let names = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let lazy = names.filter_map(|name| Some(name.strip_suffix(".trace.xz")?.to_owned()));
-    let pairs = lazy.filter(|name| name.contains("lazy"));
-    let pairs = pairs.map(|lazy| (lazy.replace("lazy", "strict"), lazy));
+    let pairs = lazy
+        .filter(|name| name.contains("lazy"))
+        .map(|lazy| (lazy.replace("lazy", "strict"), lazy));
     let mut pairs: Vec<_> = pairs.filter(|(strict, _)| packed(strict).exists()).collect();
     pairs.sort();
     pairs
 }
 
-/// Invalidations in the text of a trace, and those of a full queue if it is lazy: sent outside of a softirq, where
-/// timers run, or between the removal of an address from the table and the event that ends its unmap on the same CPU.
+/// Counts the invalidations in a trace, and those of a full queue if it is lazy. The latter are sent outside of a
+/// softirq, in which timers run, or between the removal of an address from the table and the event that ends its
+/// unmap on the same CPU.
 fn counted(text: &str) -> (u64, u64) {
     let (mut all, mut full) = (0, 0);
     // For each CPU the address that it last took out of the table, and the commands sent in softirqs since.

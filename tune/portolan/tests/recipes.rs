@@ -10,7 +10,7 @@ use serde_json::Value;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const LAZY: [&str; 2] = ["--policy", "lazy"];
 
-/// A folder with three good traces, one that is none, and one with which portolan comes to an end.
+/// Makes a folder with three good traces, one file that is not a trace, and one that crashes portolan.
 fn fleet(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fleet-{name}"));
     let _ = std::fs::remove_dir_all(&path);

@@ -9,7 +9,7 @@ use portolan_sim::profile::Profile;
 use portolan_tune::replay::{Policy, Replay};
 use portolan_tune::trace;
 
-/// Largest cost, as a multiple of that of the best fixed plan.
+/// Largest allowed cost, as a multiple of the cost of the best fixed plan.
 const WITHIN: f64 = 1.05;
 /// Traces that differ most in the size of their maps; `PORTOLAN_ALL_TRACES` takes all.
 const TRACES: [&str; 2] = ["vtd-strict.mixed-sg-4j", "vtd-strict.net-tx"];

@@ -27,8 +27,9 @@ pub fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
             return true;
         };
         let mut words = line.split_ascii_whitespace();
-        let number = words.find_map(|word| word.strip_prefix("0x"));
-        let number = number.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let number = words
+            .find_map(|word| word.strip_prefix("0x"))
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok());
         number.is_some_and(|number| number & mask == *value)
     };
     trace.lines().filter(named).filter(is_of_kind).count() as u64

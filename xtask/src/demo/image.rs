@@ -15,14 +15,14 @@ pub(super) struct Disk {
     copies: usize,
 }
 
-/// All of them: of virtio, with 64 sectors under each of two policies, and NVMe's, with half a MiB of each of
-/// two CPUs under each of three.
+/// All disks: virtio, with 64 sectors under each of two policies, and NVMe, with half a MiB of each of two CPUs under
+/// each of three.
 pub(super) const DISKS: [Disk; 2] = [
     Disk { name: "disk", copied: 128, copies: 128 },
     Disk { name: "flash", copied: 6 << 10, copies: 6 << 10 },
 ];
 
-/// So many sectors, no two of them the same.
+/// Makes `count` different sectors.
 pub fn sectors(count: usize) -> Vec<u8> {
     let sector = |number: usize| {
         // Odd, and so another value for each number.
@@ -34,12 +34,12 @@ pub fn sectors(count: usize) -> Vec<u8> {
 }
 
 impl Disk {
-    /// Its file, in a machine's place.
+    /// Its file in a machine's folder.
     pub(super) fn image(&self, place: &Path) -> PathBuf {
         place.join(self.name).with_extension("img")
     }
 
-    /// Tells if it is the virtio disk, which a process of its own may serve.
+    /// Tells if it is the virtio disk, which a separate process may serve.
     pub(super) fn is_virtio(&self) -> bool {
         self.name == "disk"
     }

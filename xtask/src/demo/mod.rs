@@ -29,11 +29,11 @@ const TRACE: &str = "trace.txt";
 
 /// Result of a run.
 pub enum Ended {
-    /// As it should.
+    /// Passed.
     Well,
-    /// Not.
+    /// Failed.
     Failed(String),
-    /// It could not be tried.
+    /// Skipped, for this reason.
     Skipped(String),
 }
 
@@ -46,8 +46,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
         let all: Vec<&str> = all.iter().map(|known| known.0).collect();
         return Err(format!("no demo is called {name}; there are {}", all.join(", ")));
     }
-    let wanted = all.into_iter();
-    let wanted = wanted.filter(|(name, ..)| names.is_empty() || names.contains(name));
+    let wanted = all.into_iter().filter(|(name, ..)| names.is_empty() || names.contains(name));
     Ok(each(wanted.map(|(name, guest, broken)| (name, move || one(root, guest, broken)))))
 }
 
@@ -79,8 +78,8 @@ struct DemoRun {
 
 /// Builds and runs one, whole or broken, and checks its results.
 pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
-    let ready = emulator(root, (guest.program, guest.variable), guest.release, LIMIT);
-    let ready = ready.and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
+    let ready = emulator(root, (guest.program, guest.variable), guest.release, LIMIT)
+        .and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
     let (qemu, mut cargo) = match ready {
         Ok(ready) => ready,
         Err(why) => return Ended::Skipped(why),
@@ -93,10 +92,7 @@ pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
     let done = build(root, guest, cargo).and_then(|kernel| {
         let place = root.join("target/demo/runs").join(name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        let daemon = match vhost::serves(guest) {
-            true => Some((vhost::build(root)?, more)),
-            false => None,
-        };
+        let daemon = if vhost::serves(guest) { Some((vhost::build(root)?, more)) } else { None };
         let ran = boot(place, guest, qemu, &kernel, daemon)?;
         match broken {
             None => check(guest, ran),
@@ -109,7 +105,8 @@ pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
     }
 }
 
-/// A QEMU of `release`, limited to so many seconds; or why there is none. `variable` names another program.
+/// Finds a QEMU of `release`, limited to so many seconds, or the reason why there is none. `variable` names another
+/// program.
 pub fn emulator(
     root: &Path,
     (program, variable): (&str, &str),
@@ -132,7 +129,7 @@ pub fn emulator(
     Ok(command)
 }
 
-/// A `cargo` with a compiler for the machine; or why there is none.
+/// Finds a `cargo` with a compiler for the machine, or the reason why there is none.
 fn compiler(root: &Path, guest: &Guest) -> Result<Command, String> {
     let mut cargo = cargo(root, guest.target, "build");
     if guest.target != X86 {

@@ -26,8 +26,7 @@ pub(super) fn write(
 
 /// Puts `instead` where `tree` has `says`: once, and as long.
 fn replace(tree: &mut [u8], says: &[u8], instead: &[u8]) -> Result<(), String> {
-    let places = tree.windows(says.len()).enumerate();
-    let mut places = places.filter(|(_, bytes)| *bytes == says);
+    let mut places = tree.windows(says.len()).enumerate().filter(|(_, bytes)| *bytes == says);
     let (Some((at, _)), None) = (places.next(), places.next()) else {
         return Err("the device tree does not say once what is to be replaced".to_owned());
     };

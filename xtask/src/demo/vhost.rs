@@ -14,10 +14,10 @@ use crate::built;
 
 /// The daemon, an example of `portolan-vmm`.
 const DAEMON: &str = "vhost-user-blk";
-/// QEMU's events: a question of its own or the daemon's, and a message to the daemon, by kind.
+/// QEMU's events of a miss, its own or the daemon's, and of a message to the daemon, by kind.
 const TRACED: [&str; 2] = ["vhost_iotlb_miss", "vhost_user_write"];
 
-/// Tells if a process of its own serves the disk of `guest`.
+/// Tells if a separate process serves the disk of `guest`.
 pub fn serves(guest: &Guest) -> bool {
     guest.arguments.contains(&SOCKET)
 }
@@ -29,7 +29,7 @@ pub(super) fn kind(guest: &Guest) -> &'static str {
     device.unwrap_or("iotlb_inv_dsc (pages)")
 }
 
-/// Those of a device with a TLB of its own.
+/// Command for a device's TLB.
 const DEVICE_TLB: &str = "dev_tlb_inv_dsc";
 
 /// The daemon, which waits for QEMU or serves it.
@@ -69,9 +69,10 @@ impl Daemon {
         // It says so when there is a socket.
         let mut line = String::new();
         daemon.said.read_line(&mut line).map_err(error)?;
-        match line.starts_with("listening") {
-            true => Ok(daemon),
-            false => Err("the disk's daemon does not listen".to_owned()),
+        if line.starts_with("listening") {
+            Ok(daemon)
+        } else {
+            Err("the disk's daemon does not listen".to_owned())
         }
     }
 
@@ -105,7 +106,7 @@ pub struct DaemonCounts {
 }
 
 impl DaemonCounts {
-    /// As it said it.
+    /// Parses the daemon's output.
     pub fn of(said: &str) -> Result<Self, String> {
         let of = |what: &str| {
             let mut lines = said.lines().filter_map(|line| line.split_once(' '));
@@ -143,9 +144,10 @@ impl DaemonCounts {
         if asked < misses || asked > misses + its_own {
             return Err(format!("of {misses} misses QEMU saw {asked}"));
         }
-        match failures == 0 && hits > misses {
-            true => Ok(()),
-            false => Err(format!("{hits} hits, {failures} failures")),
+        if failures == 0 && hits > misses {
+            Ok(())
+        } else {
+            Err(format!("{hits} hits, {failures} failures"))
         }
     }
 }
@@ -174,9 +176,10 @@ pub(super) fn check(counts: &str, console: &str, trace: &str, kind: &str) -> Res
     let counts = DaemonCounts::of(counts)?;
     let guest = commands(console, kind);
     counts.check(trace, &format!("{guest} {kind}"))?;
-    match guest > 0 && guest == counts.invalidations {
-        true => Ok(()),
-        false => Err("the daemon was told of other invalidations than the kernel gave".to_owned()),
+    if guest > 0 && guest == counts.invalidations {
+        Ok(())
+    } else {
+        Err("the daemon was told of other invalidations than the kernel gave".to_owned())
     }
 }
 

@@ -57,7 +57,7 @@ pub const CHECK: Machine = Machine {
     ..VFIO
 };
 
-/// The same over both interfaces.
+/// The same check over both interfaces.
 pub const CHECK_OWN: Machine = Machine {
     name: "check-iommufd",
     step: "Linux guest: the scenarios over VFIO and iommufd",
@@ -71,7 +71,7 @@ pub const CHECK_OWN: Machine = Machine {
     ..CHECK
 };
 
-/// Without the drivers of units, which take minutes to build.
+/// Program without the drivers of units, which take minutes to build.
 const LEFT_OUT: Program = Program {
     package: "portolan-verify",
     target: Target::Example("left-out"),
@@ -93,7 +93,7 @@ const NEEDED: [&str; 10] = [
     "random-disk-transfers",
 ];
 
-/// By each of `interfaces` no scenario failed and those that have to did run, and each part that was left out was
+/// Checks for each of `interfaces` that no scenario failed, that the required ones ran, and that each omission was
 /// noticed.
 fn scenarios(ran: &GuestRun, interfaces: &[&str]) -> Result<(), String> {
     let lines = || ran.console.lines().map(str::trim_end);

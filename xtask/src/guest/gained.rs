@@ -105,12 +105,14 @@ fn check_lazy(replayed: &Value) -> Result<(), String> {
     let sent = ["page", "range", "context", "global"];
     let sent = sent.map(|width| replayed["sent"]["invalidations"][width].as_f64());
     let sent: f64 = sent.into_iter().flatten().sum();
-    let predicted = replayed["predicted"]["lazy"].as_f64();
-    let predicted = predicted.ok_or("the replay predicts nothing of a lazy kernel")?;
+    let predicted = replayed["predicted"]["lazy"]
+        .as_f64()
+        .ok_or("the replay predicts nothing of a lazy kernel")?;
     println!("{sent} invalidations while lazy; {predicted} predicted");
-    match sent >= ENOUGH && (predicted / sent - 1.0).abs() <= WITHIN {
-        true => Ok(()),
-        false => Err(format!("{predicted} invalidations predicted, {sent} sent")),
+    if sent >= ENOUGH && (predicted / sent - 1.0).abs() <= WITHIN {
+        Ok(())
+    } else {
+        Err(format!("{predicted} invalidations predicted, {sent} sent"))
     }
 }
 
@@ -118,7 +120,7 @@ fn check_lazy(replayed: &Value) -> Result<(), String> {
 struct Packets(Vec<f64>);
 
 impl Packets {
-    /// Those of the first program that sent so many under `kind`.
+    /// Numbers of the first program that sent some under `kind`.
     fn of(ran: &GuestRun, kind: &str) -> Result<Self, String> {
         let lines = ran.console.lines();
         let all: Vec<f64> = lines.filter_map(|line| sent(line, kind)).collect();

@@ -44,8 +44,9 @@ pub(super) fn check(ran: &GuestRun) -> Result<(), String> {
         ));
     }
     let off = counted / paced;
-    match (1.0 / WITHIN..=WITHIN).contains(&off) {
-        true => Ok(()),
-        false => Err(format!("{off:.2} times as many as predicted")),
+    if (1.0 / WITHIN..=WITHIN).contains(&off) {
+        Ok(())
+    } else {
+        Err(format!("{off:.2} times as many as predicted"))
     }
 }

@@ -8,7 +8,7 @@ const TRAILER: &str = "TRAILER!!!";
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// The archive, as far as it goes.
+/// The archive under construction.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,

@@ -21,11 +21,11 @@ pub enum Kernel {
     Newest,
     /// The newest of Debian's backports with the drivers of all PCs, AMD-Vi among them.
     NewestFull,
-    /// One of our own, from Debian's sources by `xtask/guest-kernel.config`: iommufd and AMD-Vi as well; no modules.
+    /// A kernel built from Debian's sources by `xtask/guest-kernel.config`, with iommufd and AMD-Vi; no modules.
     Own,
 }
 
-/// A kernel that is there.
+/// A kernel that was found.
 pub struct Found {
     /// Image that QEMU loads.
     pub image: PathBuf,
@@ -38,7 +38,7 @@ const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", CLOUD];
 const SOURCE: &str = "linux-source-6.12";
 /// The release of Debian whose backports have the newest kernel.
 const NEWEST: &str = "trixie-backports";
-/// The one that came with Linux 6.1.
+/// Debian release with Linux 6.1.
 const OLDER: &str = "bookworm";
 /// Packages that stand for a suite's kernel: for virtual machines, and for all PCs.
 const CLOUD: &str = "linux-image-cloud-amd64";
@@ -66,8 +66,10 @@ fn stock(place: &Path) -> Result<Found, String> {
     }
     let apt = apt(place)?;
     let depends = STOCK.iter().find_map(|name| apt.run("apt-cache", &["depends", name]).ok());
-    let package = depends.as_deref().and_then(image);
-    let package = package.ok_or("the configured mirrors have no kernel from Linux 6.12 on")?;
+    let package = depends
+        .as_deref()
+        .and_then(image)
+        .ok_or("the configured mirrors have no kernel from Linux 6.12 on")?;
     apt.run("apt-get", &["download", "-qq", package])?;
     apt.unpack()?;
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
@@ -80,8 +82,8 @@ fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
     }
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = backports::release(&release, "VERSION_CODENAME").unwrap_or_default();
-    let source = backports::find(Path::new("/etc/apt"), &codename);
-    let source = source.ok_or("no configured mirror carries this release of Debian")?;
+    let source = backports::find(Path::new("/etc/apt"), &codename)
+        .ok_or("no configured mirror carries this release of Debian")?;
     let apt = tools().and_then(|()| {
         Apt::of_one(place, &source.suite(suite)).map_err(|error| error.to_string())
     })?;
@@ -115,9 +117,10 @@ fn tools() -> Result<(), String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guests are x86-64, and so are their programs".to_owned());
     }
-    match packages::present("apt-get") && packages::present("dpkg-deb") {
-        true => Ok(()),
-        false => Err("apt-get and dpkg-deb are not here".to_owned()),
+    if packages::present("apt-get") && packages::present("dpkg-deb") {
+        Ok(())
+    } else {
+        Err("apt-get and dpkg-deb are not here".to_owned())
     }
 }
 
@@ -159,7 +162,7 @@ fn built(root: &Path) -> PathBuf {
     root.join("target/guest-own/bzImage")
 }
 
-/// Builds the kernel of our own, unless it is there.
+/// Builds our own kernel, unless it exists.
 ///
 /// # Errors
 /// The program that is missing, or the step that failed.
@@ -183,8 +186,8 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     let mut tar = Command::new("tar");
     tar.arg("-xJf").arg(archive).arg("-C").arg(&place);
     run(&mut tar)?;
-    let options = root.join("xtask/guest-kernel.config");
-    let options = options.canonicalize().map_err(|error| error.to_string())?;
+    let options =
+        root.join("xtask/guest-kernel.config").canonicalize().map_err(|error| error.to_string())?;
     let make = |goals: &[&str]| {
         let mut make = Command::new("make");
         make.arg("-C").arg(place.join(SOURCE)).args(goals);

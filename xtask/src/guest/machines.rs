@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::{GuestRun, disk, guided, latencies, recording};
 use crate::demo::Release;
 
-/// One machine.
+/// A machine.
 pub struct Machine {
     /// Its name in commands.
     pub name: &'static str,
@@ -17,7 +17,7 @@ pub struct Machine {
     pub release: Release,
     /// QEMU's arguments for the machine, beside those for CPUs, memory and console.
     pub devices: &'static [&'static str],
-    /// Its disks: drives of QEMU's that `devices` name, of so many MiB, filled by `disk::before`.
+    /// Its disks: QEMU's drives that `devices` name, with their size in MiB, filled by `disk::before`.
     pub disks: &'static [(&'static str, usize)],
     /// Files of the host's that the guest has as `/dev/virtio-ports/NAME`.
     pub ports: &'static [&'static str],
@@ -27,9 +27,9 @@ pub struct Machine {
     pub modules: &'static [&'static str],
     /// Programs in the guest's `/bin`.
     pub programs: &'static [Program],
-    /// Programs of busybox's that are there as well.
+    /// Programs of busybox to include.
     pub applets: &'static [&'static str],
-    /// True if Debian's `trace-cmd` and `perf` are there, with their libraries.
+    /// True if Debian's `trace-cmd` and `perf` are included, with their libraries.
     pub tools: bool,
     /// Programs to run, one after the other: words of a command line, without quotes.
     pub runs: &'static [&'static str],
@@ -142,7 +142,7 @@ pub const VFIO: Machine = Machine {
     check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED]),
 };
 
-/// The same over both interfaces, of which iommufd is the one that is chosen.
+/// The same machine with both interfaces, of which iommufd is chosen.
 pub const VFIO_OWN: Machine = Machine {
     name: "vfio-own",
     step: "Linux guest: an NVMe disk driven over type 1 and iommufd",
@@ -183,9 +183,12 @@ pub const IOMMUFD: Machine = Machine {
     }],
     runs: &["tests vfio::ioas --nocapture --test-threads 1"],
     traced: &[],
-    check: |ran| match ran.console.contains("SKIP") || !ran.console.contains("ok. 3 passed") {
-        true => Err("not all of the kernel's tests ran".to_owned()),
-        false => Ok(()),
+    check: |ran| {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 3 passed") {
+            Err("not all of the kernel's tests ran".to_owned())
+        } else {
+            Ok(())
+        }
     },
     ..VFIO
 };
@@ -280,9 +283,10 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
     }
     let traced = ran.traced("vtd_inv_desc_iotlb_pages");
     println!("{requests} requests, {traced} invalidations of pages in QEMU's trace");
-    match traced >= requests as u64 {
-        true => Ok(()),
-        false => Err("a strict kernel invalidates after each request".to_owned()),
+    if traced >= requests as u64 {
+        Ok(())
+    } else {
+        Err("a strict kernel invalidates after each request".to_owned())
     }
 }
 
@@ -302,7 +306,7 @@ const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks"
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
 const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and found again";
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
-/// Of the driver's runs, each way.
+/// Requests of each run of the driver.
 const REQUESTS: u64 = 1024;
 const ROUNDS: u64 = 8;
 

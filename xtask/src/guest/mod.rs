@@ -29,7 +29,7 @@ use initramfs::Archive;
 pub use machines::Machine;
 use machines::{Program, Target};
 
-/// Of the target with which programs become static.
+/// Target for static programs.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Bytes of a command line that the kernel takes, with their end.
 const COMMAND_LINE: usize = 2048;
@@ -56,7 +56,7 @@ const PC: [&str; 14] = [
     "-serial",
 ];
 
-/// All machines that are always run.
+/// Machines that are always run.
 pub const ALL: &[Machine] = &[
     machines::VFIO,
     machines::VFIO_OWN,
@@ -84,7 +84,7 @@ pub const ALL: &[Machine] = &[
     gained::GAINED,
 ];
 
-/// Those that `cargo xtask test --long guests` runs.
+/// Machines that only `cargo xtask test --long guests` runs.
 pub const LONG: &[Machine] = &[
     loads::NEWEST_STRICT_ALL,
     loads::NEWEST_LAZY_ALL,
@@ -117,7 +117,7 @@ impl GuestRun {
         demo::traced(&self.trace, &demo::Event { name, word: None })
     }
 
-    /// The same between one event called `mark` and the next, or the end.
+    /// Values traced between one event called `mark` and the next, or the end.
     pub fn traced_after(&self, mark: &str, name: &'static str) -> Vec<u64> {
         let parts = self.trace.split(mark).skip(1);
         let event = demo::Event { name, word: None };
@@ -130,9 +130,10 @@ impl GuestRun {
         command.args(arguments).arg("--json");
         command.current_dir(&self.place).stderr(Stdio::inherit());
         let output = command.output().map_err(|error| error.to_string())?;
-        match output.status.success() {
-            true => serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()),
-            false => Err(format!("{arguments:?} ended with {}", output.status)),
+        if output.status.success() {
+            serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+        } else {
+            Err(format!("{arguments:?} ended with {}", output.status))
         }
     }
 }
@@ -144,8 +145,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
         let all: Vec<&str> = all().collect();
         return Err(format!("no guest is called {name}; there are {}", all.join(", ")));
     }
-    let named = ALL.iter().chain(LONG);
-    let named = named.filter(|machine| names.contains(&machine.name));
+    let named = ALL.iter().chain(LONG).filter(|machine| names.contains(&machine.name));
     let wanted = ALL.iter().filter(|_| names.is_empty()).chain(named);
     Ok(demo::each(wanted.map(|machine| (machine.name, move || one(root, machine)))))
 }
@@ -266,9 +266,10 @@ fn command_line(machine: &Machine) -> Result<String, String> {
     // On a busy host the emulated timer may be too late for the kernel's look at it, which it ends with a panic.
     let quirks = "no_timer_check mitigations=off";
     let line = format!("console=ttyS0 quiet panic=-1 {quirks} {told} guest.run=\"{runs}\"");
-    match line.len() < COMMAND_LINE && !runs.contains('"') {
-        true => Ok(line),
-        false => Err(format!("the kernel cannot be told {line}")),
+    if line.len() < COMMAND_LINE && !runs.contains('"') {
+        Ok(line)
+    } else {
+        Err(format!("the kernel cannot be told {line}"))
     }
 }
 
@@ -291,10 +292,11 @@ fn boot(
     attach_files(machine, &place, &mut qemu)?;
     qemu.args(machine.traced.iter().flat_map(|events| ["-trace", events]));
     qemu.arg("-D").arg(file("trace.txt")).current_dir(&place);
-    let served = is_served(machine).then(|| vhost::build(root));
-    let served = served.transpose()?;
-    let served = served.map(|daemon| vhost::Daemon::start(&daemon, &[], &place, &mut qemu));
-    let served = served.transpose()?;
+    let served = is_served(machine)
+        .then(|| vhost::build(root))
+        .transpose()?
+        .map(|daemon| vhost::Daemon::start(&daemon, &[], &place, &mut qemu))
+        .transpose()?;
     let complaints = std::fs::File::create(file("qemu.txt")).map_err(error)?;
     let output = qemu.stdin(Stdio::null()).stderr(complaints).output().map_err(error)?;
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -304,8 +306,12 @@ fn boot(
         [] => String::new(),
         _ => std::fs::read_to_string(file("trace.txt")).map_err(error)?,
     };
-    let served = served.map(vhost::Daemon::end).transpose()?;
-    let served = served.as_deref().map(vhost::DaemonCounts::of).transpose()?;
+    let served = served
+        .map(vhost::Daemon::end)
+        .transpose()?
+        .as_deref()
+        .map(vhost::DaemonCounts::of)
+        .transpose()?;
     let programs = root.join("target/guest").join(TARGET).join("debug");
     let ran = GuestRun { place, console, trace, served, programs };
     (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))

@@ -15,7 +15,7 @@ pub struct Modules {
     built_in: Vec<String>,
 }
 
-/// As the kernel has it: `vfio-pci` and `vfio_pci` are the same.
+/// Name as the kernel spells it: `vfio-pci` and `vfio_pci` are the same.
 fn name(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     let (stem, end) = file.split_once('.')?;
@@ -23,7 +23,7 @@ fn name(path: &Path) -> Option<String> {
 }
 
 impl Modules {
-    /// Those in `folder`, which is called like the kernel's release.
+    /// Modules in `folder`, whose name is the kernel's release.
     pub fn of(folder: &Path) -> Result<Self, String> {
         let error = |error| format!("{}: {error}", folder.display());
         let listed = std::fs::read_to_string(folder.join("modules.builtin")).map_err(error)?;
@@ -66,8 +66,8 @@ impl Modules {
         if above.iter().any(|above| above == name) {
             return Err(format!("the module {name} needs itself"));
         }
-        let path = self.files.get(name);
-        let path = path.ok_or_else(|| format!("the kernel has no module {name}"))?;
+        let path =
+            self.files.get(name).ok_or_else(|| format!("the kernel has no module {name}"))?;
         let body = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         above.push(name.to_owned());
         for needed in depends(&body) {
@@ -118,8 +118,7 @@ mod tests {
         module("about", "round");
         module("lost", "gone");
         std::fs::write(place.join("modules.builtin"), "kernel/clock.ko\n").unwrap();
-        let modules = Modules::of(&place);
-        let modules = modules.unwrap();
+        let modules = Modules::of(&place).unwrap();
         let names = |wanted: &[&str]| -> Result<Vec<String>, String> {
             let found = modules.with_needed(wanted)?;
             Ok(found.into_iter().map(|(name, _)| name).collect())

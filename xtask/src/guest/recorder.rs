@@ -62,8 +62,7 @@ struct Rate {
 }
 
 fn rates(ran: &GuestRun) -> Result<(), String> {
-    let lines = ran.console.lines();
-    let lines = lines.filter_map(|line| line.strip_prefix("rate: "));
+    let lines = ran.console.lines().filter_map(|line| line.strip_prefix("rate: "));
     let rates: Result<Vec<Rate>, _> = lines.map(serde_json::from_str).collect();
     let rates = rates.map_err(|error| error.to_string())?;
     for rate in &rates {
@@ -72,11 +71,14 @@ fn rates(ran: &GuestRun) -> Result<(), String> {
             rate.asked, rate.sent, rate.recorded, rate.lost
         );
     }
-    let sure = rates.iter().find(|rate| rate.asked == SURE);
-    let sure = sure.ok_or("the rate at which nothing may be lost is not there")?;
+    let sure = rates
+        .iter()
+        .find(|rate| rate.asked == SURE)
+        .ok_or("the rate at which nothing may be lost is not there")?;
     let is_sent = sure.sent as f64 >= SENT * SURE as f64;
-    match is_sent && sure.lost == 0 {
-        true => Ok(()),
-        false => Err(format!("{} events a second were sent, {} lost", sure.sent, sure.lost)),
+    if is_sent && sure.lost == 0 {
+        Ok(())
+    } else {
+        Err(format!("{} events a second were sent, {} lost", sure.sent, sure.lost))
     }
 }

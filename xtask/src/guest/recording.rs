@@ -13,11 +13,11 @@ use super::GuestRun;
 /// An invalidation of the IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Invalidation {
-    /// Of all that the unit keeps.
+    /// Everything that the unit caches.
     Global,
-    /// Of this domain.
+    /// A domain.
     Domain(u64),
-    /// Of `2^mask` pages of `domain`, from `address` on.
+    /// `2^mask` pages of `domain`, from `address` on.
     Pages { domain: u64, address: u64, mask: u64 },
 }
 
@@ -30,8 +30,7 @@ impl Invalidation {
 
 /// Compares all of them.
 pub(super) fn check(ran: &GuestRun) -> Result<(), String> {
-    let recorded = invalidations(ran, "trace.gz")?;
-    let recorded = recorded.iter().filter(|one| one.is_of_pages()).count();
+    let recorded = invalidations(ran, "trace.gz")?.iter().filter(|one| one.is_of_pages()).count();
     let (ending, replayed) =
         (ending(&text(ran, "trace.gz")?)?, ran.portolan(&["replay", "trace.gz"])?);
     let cpus = ending["per_cpu"].as_array().map_or(&[][..], Vec::as_slice);
@@ -73,25 +72,25 @@ fn text(ran: &GuestRun, file: &str) -> Result<String, String> {
     read.map_err(|e| format!("{file}: {e}")).map(|_| text)
 }
 
-/// Those that were recorded in `file`; all of them have to be in QEMU's trace, one after the other.
+/// Invalidations recorded in `file`; all of them have to be in QEMU's trace, in sequence.
 pub(super) fn invalidations(ran: &GuestRun, file: &str) -> Result<Vec<Invalidation>, String> {
     let recorded: Vec<_> = text(ran, file)?.lines().filter_map(submitted).collect();
     let traced: Vec<_> = ran.trace.lines().filter_map(invalidated).collect();
-    match !recorded.is_empty() && are_in_a_row(&recorded, &traced) {
-        true => Ok(recorded),
-        false => Err(format!(
+    if !recorded.is_empty() && are_in_a_row(&recorded, &traced) {
+        Ok(recorded)
+    } else {
+        Err(format!(
             "{file}: the {} invalidations that were recorded are not among QEMU's {}, one after the other",
             recorded.len(),
             traced.len()
-        )),
+        ))
     }
 }
 
 /// Contents of the recorder's last line: its count of events, and the kernel's, CPU by CPU.
 fn ending(text: &str) -> Result<Value, String> {
     let line = text.lines().next_back().unwrap_or_default();
-    let json = line.strip_prefix("# portolan-end: ");
-    let json = json.ok_or("the recording has no end")?;
+    let json = line.strip_prefix("# portolan-end: ").ok_or("the recording has no end")?;
     serde_json::from_str(json).map_err(|error| format!("the recording's end: {error}"))
 }
 
@@ -109,7 +108,7 @@ fn submitted(line: &str) -> Option<Invalidation> {
     }
 }
 
-/// `vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x3 addr 0xffffd000 mask 0x0`, and those of more.
+/// Parses `vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x3 addr 0xffffd000 mask 0x0` and its like.
 fn invalidated(line: &str) -> Option<Invalidation> {
     let (_, rest) = line.split_once("vtd_inv_desc_iotlb_")?;
     let mut words = rest.split(' ');
@@ -131,8 +130,8 @@ fn number(word: &str) -> Option<u64> {
     u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
-/// Tells if `all` has those of `some` one after the other, in any order among themselves: two CPUs may pass each
-/// other between the unit and the recorder.
+/// Tells if `all` contains `some` in sequence, in any order among themselves: two CPUs may overtake each other
+/// between the unit and the recorder.
 fn are_in_a_row(some: &[Invalidation], all: &[Invalidation]) -> bool {
     let mut missing: BTreeMap<Invalidation, i64> = BTreeMap::new();
     for one in some {

@@ -9,7 +9,7 @@ use super::machines::{Machine, program};
 use super::{GuestRun, disk};
 use crate::demo::{Release, SOCKET};
 
-/// Of the disk: size in MiB, and the bytes of each request.
+/// Size of the disk in MiB.
 pub(super) const MEBIBYTES: usize = 4;
 const BYTES: usize = 4096;
 /// Number of requests that both policies have to make.
@@ -21,7 +21,7 @@ pub(super) struct InvalidationKind {
     event: &'static str,
 }
 
-/// Without a TLB of its own the disk asks the unit, and the unit's invalidations are passed on to it.
+/// Invalidations of pages in the unit. They are passed on to a disk without a TLB, which asks the unit.
 pub(super) const PAGES: InvalidationKind =
     InvalidationKind { ours: "iotlb_inv (pages)", event: "vtd_inv_desc_iotlb_pages" };
 pub(super) const DOMAIN: InvalidationKind =
@@ -78,7 +78,7 @@ pub const LAZY: Machine = Machine {
     ..STRICT
 };
 
-/// The same where the disk has a TLB of its own.
+/// The same with a disk that has a TLB.
 pub const STRICT_ATS: Machine = Machine {
     name: "vhost-strict-ats",
     step: "Linux guest: a vhost-user disk with ATS, strict",
@@ -100,18 +100,21 @@ pub const LAZY_ATS: Machine = Machine {
 
 /// A strict kernel invalidates the buffer of each request, piece by piece.
 pub(super) fn strict(ran: &GuestRun, kind: &InvalidationKind) -> Result<(), String> {
-    match copied(ran, kind, 1)? >= REQUESTS {
-        true => Ok(()),
-        false => Err("a strict kernel invalidates after each request".to_owned()),
+    if copied(ran, kind, 1)? >= REQUESTS {
+        Ok(())
+    } else {
+        Err("a strict kernel invalidates after each request".to_owned())
     }
 }
 
-/// A lazy one invalidates everything at once, when enough was unmapped or 10 ms are over: for many requests together.
-/// That reaches the disk as two messages: one for the addresses below those of interrupts, and one for those above.
+/// Checks a lazy kernel. It invalidates everything at once when enough was unmapped or 10 ms have passed, for many
+/// requests together. The disk receives two messages: for the addresses below those of interrupts, and for those
+/// above.
 pub(super) fn lazy(ran: &GuestRun, kind: &InvalidationKind) -> Result<(), String> {
-    match copied(ran, kind, 2)? < REQUESTS {
-        true => Ok(()),
-        false => Err("a lazy kernel invalidates for many requests together".to_owned()),
+    if copied(ran, kind, 2)? < REQUESTS {
+        Ok(())
+    } else {
+        Err("a lazy kernel invalidates for many requests together".to_owned())
     }
 }
 
@@ -141,8 +144,9 @@ fn copied(ran: &GuestRun, kind: &InvalidationKind, messages: u64) -> Result<u64,
 /// The kernel's count of `kind`.
 fn counted(console: &str, kind: &str) -> u64 {
     let lines = console.lines();
-    let told = lines.filter_map(|line| line.strip_prefix("commands: ")?.trim_end().split_once(' '));
-    let told = told.filter(|(_, of)| *of == kind);
+    let told = lines
+        .filter_map(|line| line.strip_prefix("commands: ")?.trim_end().split_once(' '))
+        .filter(|(_, of)| *of == kind);
     told.filter_map(|(number, _)| number.parse::<u64>().ok()).sum()
 }
 

@@ -56,8 +56,7 @@ fn unpacked(place: &Path) -> Result<Tools, String> {
     let root = place.canonicalize().map_err(error)?.join("root");
     let mut files = Vec::new();
     let mut add = |path: String, from: &Path| {
-        let body = std::fs::read(from);
-        let body = body.map_err(|error| format!("{}: {error}", from.display()))?;
+        let body = std::fs::read(from).map_err(|error| format!("{}: {error}", from.display()))?;
         let known = files.iter().any(|(known, _)| *known == path);
         (!known).then(|| files.push((path, body)));
         Ok::<_, String>(())
@@ -81,13 +80,17 @@ fn libraries(root: &Path, loader: &Path, program: &Path) -> Result<Vec<String>, 
     let mut command = Command::new(loader);
     command.arg("--library-path");
     command.arg(format!("{}:{}", old.display(), new.display()));
-    let output = command.arg("--list").arg(program).output();
-    let output = output.map_err(|error| format!("{}: {error}", loader.display()))?;
+    let output = command
+        .arg("--list")
+        .arg(program)
+        .output()
+        .map_err(|error| format!("{}: {error}", loader.display()))?;
     let listed = String::from_utf8_lossy(&output.stdout);
     needed(&listed, &root.display().to_string())
 }
 
-/// Of `NAME => PATH (ADDRESS)` the paths. One that is not below `root` is of another machine, which a guest has not.
+/// Parses the paths of lines `NAME => PATH (ADDRESS)`. A path outside of `root` is an error, because a guest does not
+/// have it.
 fn needed(listed: &str, root: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for line in listed.lines() {
@@ -102,10 +105,7 @@ fn needed(listed: &str, root: &str) -> Result<Vec<String>, String> {
             false => return Err(format!("{name} is missing: {place}")),
         }
     }
-    match found.is_empty() {
-        true => Err("the loader lists no library".to_owned()),
-        false => Ok(found),
-    }
+    if found.is_empty() { Err("the loader lists no library".to_owned()) } else { Ok(found) }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl Equivalents {
         Self::parse(&std::fs::read_to_string(root.join(FILE)).context(FILE)?)
     }
 
-    /// From the text of the file.
+    /// Parses the text of the file.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         toml::from_str(text).context(FILE)
     }

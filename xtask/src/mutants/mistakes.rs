@@ -52,7 +52,7 @@ impl Mistake {
         }
     }
 
-    /// It as a mutant of the files below `root`.
+    /// The mistake as a mutant of the files below `root`.
     fn mutant(&self, root: &Path) -> anyhow::Result<Mutant> {
         let before = std::fs::read_to_string(root.join(&self.file)).context(self.file.clone())?;
         let after = self.in_text(&before).map_err(|count| {
@@ -106,8 +106,8 @@ pub fn stale(list: &[Mistake], read: impl Fn(&str) -> Option<String>) -> Vec<Str
     found
 }
 
-/// Runs the command: 0 if all are noticed but those that say why they are not, 1 if others are not or one of
-/// those is, 2 if nothing could be found out.
+/// Runs the command: 0 if all mistakes are noticed except those with a reason, 1 if others are not noticed or one
+/// with a reason is, 2 if nothing could be found out.
 pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
     let selection = match options::mistakes(arguments) {
         Ok(selection) => selection,
@@ -135,8 +135,7 @@ fn examine(root: &Path, selection: Selection) -> anyhow::Result<bool> {
     let mutants = mutants?;
     let mut stage = Stage::new(&tree);
     let own = stage.judge(Reach::Own, &[], &mutants)?;
-    let left = mutants.iter().zip(&own);
-    let left = left.filter(|(_, verdict)| **verdict == Verdict::Survived);
+    let left = mutants.iter().zip(&own).filter(|(_, verdict)| **verdict == Verdict::Survived);
     let left: Vec<Mutant> = left.map(|(mutant, _)| mutant.clone()).collect();
     let mut whole = stage.judge(Reach::Whole, &[], &left)?.into_iter();
     let verdicts = own.into_iter().map(|verdict| match verdict {
@@ -149,7 +148,7 @@ fn examine(root: &Path, selection: Selection) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// Those of `list` that are to be made.
+/// Mistakes of `list` that are selected.
 fn selected(mut list: Vec<Mistake>, selection: &Selection) -> Vec<Mistake> {
     list.retain(|one| {
         let package = one.package.as_deref().unwrap_or(PACKAGE);

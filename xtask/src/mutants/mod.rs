@@ -39,8 +39,8 @@ const WIDER: [&str; 7] = [
     "portolan-verify",
 ];
 
-/// Runs the command: 0 if enough mutants are caught or the tool cannot be had, 1 if too few are or an
-/// equivalent is named that is none, 2 if nothing could be found out.
+/// Runs the command: 0 if enough mutants are caught or the tool is not available, 1 if too few are or an entry is not
+/// equivalent, 2 if nothing could be found out.
 pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
     let options = match Options::parse(arguments) {
         Ok(options) => options,
@@ -59,12 +59,11 @@ pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
     };
     match examine(&tree, &options) {
         Ok(report) => {
-            let printed = match options.json {
-                true => report.json().map(|json| println!("{json}")),
-                false => {
-                    print!("{report}");
-                    Ok(())
-                }
+            let printed = if options.json {
+                report.json().map(|json| println!("{json}"))
+            } else {
+                print!("{report}");
+                Ok(())
             };
             match printed {
                 Ok(()) => ExitCode::from(u8::from(!report.good())),

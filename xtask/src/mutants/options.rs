@@ -19,13 +19,13 @@ mistakes [--only TEXT] [--part K/N]
 /// Selection of mistakes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Text in the symptom, file or package of those that are made.
+    /// Text in the symptom, file or package of the selected ones.
     pub only: String,
     /// Part of these.
     pub part: Share,
 }
 
-/// One of several parts of a list: every so-manieth of it.
+/// A part of a list: every n-th element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     number: usize,
@@ -33,20 +33,20 @@ pub struct Share {
 }
 
 impl Share {
-    /// All of it.
+    /// The whole list.
     pub const WHOLE: Self = Self { number: 1, of: 1 };
 
     fn parse(option: &str, word: Option<&&str>) -> Result<Self, String> {
         let word = word.ok_or_else(|| format!("{option} wants K/N"))?;
-        let parts = word.split_once('/');
-        let parts = parts.and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        let parts =
+            word.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
         match parts {
             Some((number, of)) if 1 <= number && number <= of => Ok(Self { number, of }),
             _ => Err(format!("{option}: {word:?} is no part: 2/5 is the second of five")),
         }
     }
 
-    /// Those of `all` that are in it.
+    /// Elements of `all` that are in this part.
     pub fn of<T>(self, all: Vec<T>) -> Vec<T> {
         let skipped = all.into_iter().skip(self.number - 1);
         skipped.step_by(self.of).collect()
@@ -79,7 +79,7 @@ pub struct Options {
     pub seed: u64,
     /// Part of the sample that is tested.
     pub part: Share,
-    /// Percentage of those that could be caught that has to be.
+    /// Percentage of the catchable mutants that has to be caught.
     pub least: f64,
     /// Print JSON in place of a table.
     pub json: bool,
@@ -88,7 +88,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// From the words behind `mutants`.
+    /// Parses the words after `mutants`.
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let mut options = Self {
             sample: 200,

@@ -14,11 +14,11 @@ pub enum Fate {
     Caught,
     /// A test of another package did.
     CaughtWider,
-    /// It does not compile.
+    /// Does not compile.
     Unviable,
-    /// No test noticed it.
+    /// Not noticed by any test.
     Survived,
-    /// It was only chosen.
+    /// Only chosen, not tested.
     Untested,
 }
 
@@ -50,7 +50,7 @@ pub struct Counts {
     pub own: usize,
     /// Caught by tests of other packages only.
     pub wider: usize,
-    /// Not to be compiled.
+    /// Mutants that do not compile.
     pub unviable: usize,
     /// Noticed by no test.
     pub survived: usize,
@@ -72,17 +72,17 @@ impl Counts {
         self.own + self.wider
     }
 
-    /// Those that a test could have caught.
+    /// Number of mutants that a test could have caught.
     fn could_be(&self) -> usize {
         self.caught() + self.survived
     }
 
-    /// Percentage of those that could be caught that is; all of none.
+    /// Percentage of the catchable mutants that were caught; 100 if there are none.
     pub fn percent(&self) -> f64 {
         self.percent_of(self.caught())
     }
 
-    /// Percentage of those that could be caught that a test of their own package catches.
+    /// Percentage of the catchable mutants that a test of their own package catches.
     fn percent_of_own(&self) -> f64 {
         self.percent_of(self.own)
     }
@@ -147,7 +147,7 @@ impl Report {
         self.results.iter().filter(same).map(|(mutant, _)| mutant)
     }
 
-    /// All of it for programs.
+    /// Writes everything as JSON.
     pub fn json(&self) -> anyhow::Result<String> {
         let survivors = self.with(&Fate::Survived).map(|mutant| Survivor {
             name: &mutant.name,

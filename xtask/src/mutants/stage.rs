@@ -17,7 +17,7 @@ use super::tool::Tree;
 
 /// Tests get so many times as long as on the unchanged source, and no less than [`SHORTEST`].
 const PATIENCE: u32 = 5;
-/// For machines that do other work as well.
+/// Shortest limit, for machines that do other work as well.
 const SHORTEST: Duration = Duration::from_secs(120);
 /// Time between two looks if tests have ended.
 const LOOK: Duration = Duration::from_millis(100);
@@ -25,13 +25,13 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Verdict of tests on a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// One failed.
+    /// A test failed.
     Caught,
-    /// They did not end.
+    /// The tests did not end.
     Hung,
-    /// It does not compile.
+    /// Does not compile.
     Unviable,
-    /// All passed.
+    /// All tests passed.
     Survived,
 }
 
@@ -40,7 +40,7 @@ pub enum Verdict {
 pub enum Reach {
     /// Unit tests of the mutant's own package.
     Own,
-    /// All tests of the mutant's own package.
+    /// All tests of the mutant's package.
     Whole,
     /// All tests of some packages.
     Wider,
@@ -64,7 +64,7 @@ pub struct Stage<'t> {
 }
 
 impl<'t> Stage<'t> {
-    /// With the verdicts that are recorded for the tree's commit.
+    /// Makes a stage with the verdicts that are recorded for the tree's commit.
     pub fn new(tree: &'t Tree) -> Self {
         let record = tree.record();
         Self {

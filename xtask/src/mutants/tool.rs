@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use super::sample::{Listed, Mutant};
 
-/// Version that is installed if there is none.
+/// Version that is installed if the tool is missing.
 const VERSION: &str = "27.1.0";
 
 /// Treatment of the mutants that the configuration excludes.
@@ -35,10 +35,7 @@ pub struct Tree {
 impl Tree {
     /// The tree with the last commit, if cargo-mutants is here or can be installed.
     pub fn provide(root: &Path) -> anyhow::Result<Option<Self>> {
-        match present() || install() {
-            true => Self::of_last_commit(root).map(Some),
-            false => Ok(None),
-        }
+        if present() || install() { Self::of_last_commit(root).map(Some) } else { Ok(None) }
     }
 
     /// The tree with the last commit, for mutants that need no list.
@@ -78,7 +75,7 @@ impl Tree {
         self.home.join(format!("{}.jsonl", self.commit))
     }
 
-    /// A cargo that works in the tree and builds beside it.
+    /// Makes a cargo command that works in the tree and builds beside it.
     pub fn cargo(&self) -> Command {
         let mut command = Command::new("cargo");
         command.current_dir(self.path());

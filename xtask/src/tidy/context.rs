@@ -149,8 +149,10 @@ fn nameless(file: &File) -> Vec<Finding> {
         let Some((_, first)) = documentation(line).and_then(|doc| doc.split_once(MARK)) else {
             continue;
         };
-        let rest = lines.clone().map_while(|(_, line)| documentation(line));
-        let rest = rest.take_while(|doc| !doc.is_empty() && !doc.contains(MARK));
+        let rest = lines
+            .clone()
+            .map_while(|(_, line)| documentation(line))
+            .take_while(|doc| !doc.is_empty() && !doc.contains(MARK));
         let words = [first].into_iter().chain(rest);
         let words = words.collect::<Vec<_>>().join(" ").to_lowercase();
         if !CONTEXTS.iter().any(|context| words.contains(context)) {

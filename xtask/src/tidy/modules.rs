@@ -103,8 +103,8 @@ pub(super) fn upward(files: &Uses, folder: &str, layers: &[&str]) -> Vec<String>
         if height(&own).is_none() {
             found.push(format!("{own} is none of its layers"));
         }
-        let above = used.iter().filter_map(|used| layer(used));
-        let above = above.filter(|used| height(used) > height(&own));
+        let above =
+            used.iter().filter_map(|used| layer(used)).filter(|used| height(used) > height(&own));
         found.extend(above.map(|used| format!("{file} uses {used}, which is above it")));
     }
     found

@@ -11,7 +11,7 @@ const MAX_TESTS: usize = 150;
 /// Columns, comments included.
 const MAX_COLUMN: usize = 120;
 
-/// Those three, as CONTRIBUTING.md has them.
+/// These three limits, as CONTRIBUTING.md states them.
 #[cfg(test)]
 pub(super) const LIMITS: [usize; 3] = [MAX_FILE, MAX_TESTS, MAX_COLUMN];
 

@@ -199,8 +199,10 @@ fn files_of_a_module_that_use_each_other_are_found() {
         ("a/d/e.rs", "use super::K;"),
     ];
     let uses = |more: (&str, &str)| {
-        let all = files.into_iter().chain([more]);
-        let all = all.map(|(path, text)| (format!("x/src/{path}"), text.to_owned()));
+        let all = files
+            .into_iter()
+            .chain([more])
+            .map(|(path, text)| (format!("x/src/{path}"), text.to_owned()));
         modules::files("x/src/", &all.collect::<Vec<_>>())
     };
     let fine = uses(("a/d/f.rs", "use crate::a::{g, d::e::{L}};"));

@@ -203,7 +203,7 @@ fn tabulate(rows: &[InstructionRow]) -> String {
     display::table(&header, &[2, 3, 4], rows.collect(), display::width_of_output())
 }
 
-/// As many at a time as there are CPUs: callgrind's counts do not depend on processes beside it.
+/// Counts everything, in as many processes as there are CPUs; callgrind's counts do not depend on other processes.
 fn count_all(name: &str) -> Result<Vec<InstructionRow>, String> {
     let wanted: Vec<Scenario> =
         all().into_iter().filter(|s| countable(s) && s.name.contains(name)).collect();
@@ -247,8 +247,7 @@ fn count(scenario: &Scenario) -> Result<InstructionRow, String> {
 fn per_unit(name: &str, which: &str, units: u64) -> Result<f64, String> {
     let short = collected(name, which, PASSES)?;
     let long = collected(name, which, 2 * PASSES)?;
-    let difference = long.checked_sub(short);
-    let difference = difference.ok_or("the longer run took fewer instructions")?;
+    let difference = long.checked_sub(short).ok_or("the longer run took fewer instructions")?;
     Ok(difference as f64 / (f64::from(PASSES) * units as f64))
 }
 

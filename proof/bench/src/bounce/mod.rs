@@ -36,10 +36,10 @@ pub enum Copying {
     ToDevice,
 }
 
-/// One combination.
+/// A combination of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// With the copy, or without.
+    /// Presence of the copy.
     pub copying: Copying,
     /// Bytes of a buffer.
     pub bytes: u64,
@@ -49,7 +49,7 @@ pub struct Case {
     pub threads: usize,
 }
 
-/// One combination as it was measured.
+/// Measurement of one combination.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BounceRow {
     /// `bounce_slots` or `bounce_copy`.
@@ -68,14 +68,14 @@ pub struct BounceRow {
     pub samples: usize,
     /// The default strategy.
     pub ours: Spread,
-    /// The other strategies.
+    /// Results of other strategies.
     pub peers: BTreeMap<&'static str, Spread>,
     /// The plain loop: the work that every strategy has to do.
     pub limit: Limit,
     /// `ours` by `limit`, medians.
     pub ratio: f64,
-    /// Throughput of all threads by that of one thread alone, the median of pairs of samples; of
-    /// the default strategy. By processor time, so as if each had a core to itself.
+    /// Throughput of all threads as a multiple of one thread's, with the default strategy: the median of pairs of
+    /// samples. It is by processor time, as if each thread had a core.
     pub scaling: f64,
 }
 
@@ -130,7 +130,7 @@ fn limit_of(case: &Case) -> Result<f64, Failure> {
     }
 }
 
-/// One sample of `stage`, by `threads` of its threads.
+/// Takes a sample of `stage` with `threads` of its threads.
 fn sample(stage: &Stage, case: &Case, threads: usize) -> Result<f64, Failure> {
     match case.copying {
         Copying::None => {
@@ -182,8 +182,7 @@ pub fn run(case: &Case) -> Result<BounceRow, Failure> {
     for (strategy, _, samples) in &mut stages {
         spreads.insert(strategy.name(), spread(samples)?);
     }
-    let ours = spreads.remove(Strategy::LockFree.name());
-    let ours = ours.ok_or(Failure::NotPrepared)?;
+    let ours = spreads.remove(Strategy::LockFree.name()).ok_or(Failure::NotPrepared)?;
     let limit = spread(&mut limit)?;
     Ok(BounceRow {
         name: match case.copying {
@@ -218,7 +217,7 @@ const PASS: u64 = 256;
 pub(crate) struct Copies(Stage);
 
 impl Copies {
-    /// Of `bytes`, with so many in a hundred of all that there are in use.
+    /// Makes a stage for buffers of `bytes`, with `percent` per cent of all slots in use.
     pub(crate) fn new(bytes: u64, percent: usize) -> Result<Self, Failure> {
         Ok(Self(Stage::new(Strategy::LockFree, POOL, 1, bytes, percent)?))
     }

@@ -31,10 +31,7 @@ fn need(bytes: u64) -> Need {
 
 /// A slot alone: no page is shared, so none has to be kept.
 fn need_of(bytes: u64) -> Need {
-    match bytes < PageSize::SIZE_4K.bytes() {
-        true => Need::bytes(bytes),
-        false => need(bytes),
-    }
+    if bytes < PageSize::SIZE_4K.bytes() { Need::bytes(bytes) } else { need(bytes) }
 }
 
 impl Stage {
@@ -49,15 +46,15 @@ impl Stage {
     ) -> Result<Self, Failure> {
         let behind = (threads as u64 * bytes).next_multiple_of(1 << 20);
         let base = Base::At(PhysAddr::new(1 << 32));
-        let memory = HostMemory::new(size + behind, Backing::Anonymous, base);
-        let memory = memory.map_err(|_| Failure::HostMemory)?;
+        let memory = HostMemory::new(size + behind, Backing::Anonymous, base)
+            .map_err(|_| Failure::HostMemory)?;
         memory.populate();
         let start = memory.range().start();
         let range = PhysRange::from_len(start, size).ok_or(Failure::Addresses)?;
         let buffers = start.checked_add(size).ok_or(Failure::Addresses)?;
         let options = PoolOptions::of_areas(threads as u32);
-        let pool = swiotlb::pool(cpus(threads), unowned(range), options, strategy);
-        let pool = pool.map_err(|_| Failure::Addresses)?;
+        let pool = swiotlb::pool(cpus(threads), unowned(range), options, strategy)
+            .map_err(|_| Failure::Addresses)?;
         let take = || pool.take(&need_of(bytes)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(take).collect();
         let mut random = fastrand::Rng::with_seed(7);
@@ -139,8 +136,8 @@ impl Turn for CopyTurn<'_> {
     }
 }
 
-/// No pool: the same bytes copied from one place to another, over and over. Both are page-aligned:
-/// other places can make a copy ten times slower, and the loop to compare with has to be good.
+/// No pool: copies the same bytes repeatedly. Source and target are page-aligned, because unaligned ones can make a
+/// copy ten times slower, and the comparison has to be fair.
 pub(crate) struct Memcpy {
     from: Vec<u8>,
     to: Vec<u8>,

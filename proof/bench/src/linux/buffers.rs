@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::{Bounced, Domain, LinuxDomainKind, List, OnCpu, SharedDomain, linux};
+use super::{Bounced, Domain, LinuxDomainKind, List, OnCpu, SharedDomain, linux, succeeded};
 use crate::rig::{INPUT_BITS, MEMORY, PAGE};
 use crate::threads::{Together, Turn};
 use crate::workload::{Failure, Workload};
@@ -49,7 +49,7 @@ impl Workload for LinuxBuffers {
     }
 }
 
-/// The same by two threads at once, in one domain.
+/// Two threads at once in one domain.
 pub(crate) fn two_buffers(kind: LinuxDomainKind) -> Result<Together, Failure> {
     let domain = on_cpu(0)?.shared_domain(kind, INPUT_BITS);
     let domain: Arc<SharedDomain> = Arc::new(domain.ok_or(Failure::HostMemory)?);
@@ -95,7 +95,7 @@ impl Workload for Lists {
     fn run(&mut self) -> Result<(), Failure> {
         for _ in 0..PAIRS / 8 {
             let pieces = self.domain.dma_map_sg(black_box(&mut self.list));
-            (pieces > 0).then_some(()).ok_or(Failure::Linux)?;
+            succeeded(pieces > 0)?;
             self.domain.dma_unmap_sg(&mut self.list);
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Workload for Lists {
 }
 
 fn warned(cpu: &OnCpu) -> Result<(), Failure> {
-    (cpu.warnings() == 0).then_some(()).ok_or(Failure::Linux)
+    succeeded(cpu.warnings() == 0)
 }
 
 /// The pool with so many percent of its buffers of some size in use, here and there.
@@ -114,7 +114,9 @@ struct Filled {
 
 impl Filled {
     fn new(cpu: OnCpu, bytes: u64, percent: usize) -> Result<Self, Failure> {
-        cpu.pool(POOL).then_some(()).ok_or(Failure::HostMemory)?;
+        if !cpu.pool(POOL) {
+            return Err(Failure::HostMemory);
+        }
         let mut held: Vec<Bounced> = std::iter::from_fn(|| cpu.slots(bytes)).collect();
         let mut random = fastrand::Rng::with_seed(7);
         let most = held.len() * percent / 100;
@@ -165,7 +167,7 @@ impl Workload for Slots {
     }
 }
 
-/// The same by two threads at once; one of them holds the buffers that stay in use.
+/// Two threads at once; one of them holds the buffers that stay in use.
 pub(crate) fn two(percent: usize) -> Result<Together, Failure> {
     on_cpu(0)?;
     let filled = std::sync::Barrier::new(2);

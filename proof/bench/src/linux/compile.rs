@@ -101,7 +101,7 @@ const SHIM: &[(&str, &str)] = shim![
     "virtio.c"
 ];
 
-/// The one file that sees the C library.
+/// The only file that includes the C library's headers.
 const HOST: &str = "host.c";
 
 /// Flags of the kernel's own build, and those for a shared object that keeps only the code it reaches.
@@ -240,8 +240,13 @@ fn headers(include: &Path, sources: &Path) -> std::io::Result<()> {
 /// The names in angle brackets that a source includes.
 fn included(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter_map(|line| {
-        let rest = line.trim_start().strip_prefix('#')?.trim_start();
-        let rest = rest.strip_prefix("include")?.trim_start().strip_prefix('<')?;
+        let rest = line
+            .trim_start()
+            .strip_prefix('#')?
+            .trim_start()
+            .strip_prefix("include")?
+            .trim_start()
+            .strip_prefix('<')?;
         Some(rest.split_once('>')?.0.to_owned())
     })
 }

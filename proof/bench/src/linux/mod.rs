@@ -31,10 +31,15 @@ pub const NAME: &str = "linux-6.12";
 /// Permission to download sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
-    /// If they are not here.
+    /// Fetch them if they are missing.
     IfMissing,
     /// Never.
     Never,
+}
+
+/// Fails if a call of Linux's code did not succeed.
+fn succeeded(is_well: bool) -> Result<(), Failure> {
+    if is_well { Ok(()) } else { Err(Failure::Linux) }
 }
 
 /// Folder of the unpacked sources and the compiled object: below the folder in which cargo builds.

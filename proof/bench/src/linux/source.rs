@@ -38,9 +38,10 @@ pub(super) fn provide(place: &Path, fetch: Fetch) -> Result<PathBuf, String> {
              `portolan-bench linux`, which downloads it (153 MB) and keeps the files that are needed"
         ));
     }
-    match whole(&sources) {
-        true => Ok(sources),
-        false => Err(format!("{PACKAGE} has not all files that are needed")),
+    if whole(&sources) {
+        Ok(sources)
+    } else {
+        Err(format!("{PACKAGE} has not all files that are needed"))
     }
 }
 
@@ -92,8 +93,11 @@ fn download(place: &Path) -> Result<PathBuf, String> {
         apt(&own, &["download", "-qq", PACKAGE])
     })?;
     let all = std::fs::read_dir(&place).map_err(|error| error.to_string())?;
-    let package = all.flatten().map(|entry| entry.path());
-    let package = package.filter(|path| path.extension().is_some_and(|end| end == "deb")).last();
+    let package = all
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "deb"))
+        .last();
     let package = package.ok_or("apt-get downloaded no package")?;
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(place.join("package")))?;
     Ok(place.join("package").join(INSTALLED.trim_start_matches('/')))

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use super::{Domain, LinuxDomainKind, List, OnCpu, linux};
+use super::{Domain, LinuxDomainKind, List, OnCpu, linux, succeeded};
 use crate::rig::{
     BASE, Evictor, INPUT_BITS, LIST_PAGES, MEMORY, PAGE, SINGLES, Span, Timed, pieces,
 };
@@ -16,10 +16,7 @@ fn domain(kind: LinuxDomainKind) -> Result<Domain, Failure> {
 
 /// Fails if a call did not go well, or if Linux warned.
 fn checked(cpu: &OnCpu, well: bool) -> Result<(), Failure> {
-    match well && cpu.warnings() == 0 {
-        true => Ok(()),
-        false => Err(Failure::Linux),
-    }
+    succeeded(well && cpu.warnings() == 0)
 }
 
 /// A scatter list, mapped by `iommu_map_sg`.
@@ -56,7 +53,7 @@ impl Workload for LinuxMapList {
     fn run(&mut self) -> Result<(), Failure> {
         let mapped = self.domain.map_sg(BASE.get(), &self.list);
         self.mapped = mapped == (LIST_PAGES * PAGE) as i64;
-        self.mapped.then_some(()).ok_or(Failure::Linux)
+        succeeded(self.mapped)
     }
 }
 
@@ -77,7 +74,7 @@ impl LinuxOfSpan {
         let pa = black_box(self.span.memory());
         for start in self.span.starts() {
             let mapped = self.domain.map(start, pa, self.span.bytes);
-            mapped.then_some(()).ok_or(Failure::Linux)?;
+            succeeded(mapped)?;
         }
         self.mapped = true;
         Ok(())
@@ -86,7 +83,7 @@ impl LinuxOfSpan {
     fn unmap(&mut self) -> Result<(), Failure> {
         for start in self.span.starts() {
             let unmapped = self.domain.unmap(start, self.span.bytes);
-            (unmapped == self.span.bytes).then_some(()).ok_or(Failure::Linux)?;
+            succeeded(unmapped == self.span.bytes)?;
         }
         self.mapped = false;
         Ok(())
@@ -140,7 +137,7 @@ impl LinuxSingles {
         let domain = domain(LinuxDomainKind::SNOOPS)?;
         for i in 0..SINGLES {
             let iova = BASE.get() + (2 * i + 1) * PAGE;
-            domain.map(iova, MEMORY.get(), PAGE).then_some(()).ok_or(Failure::Linux)?;
+            succeeded(domain.map(iova, MEMORY.get(), PAGE))?;
         }
         Ok(Self { domain, layer, timed, mapped: false })
     }
@@ -153,7 +150,7 @@ impl LinuxSingles {
                 Layer::Domain => self.domain.map(iova, pa, PAGE),
                 Layer::Tables => self.domain.tables_map(iova, pa, PAGE, 1),
             };
-            mapped.then_some(()).ok_or(Failure::Linux)?;
+            succeeded(mapped)?;
         }
         Ok(())
     }
@@ -166,7 +163,7 @@ impl LinuxSingles {
                 Layer::Domain => self.domain.unmap(iova, PAGE),
                 Layer::Tables => self.domain.tables_unmap(iova, PAGE, 1),
             };
-            (unmapped == PAGE).then_some(()).ok_or(Failure::Linux)?;
+            succeeded(unmapped == PAGE)?;
         }
         Ok(())
     }

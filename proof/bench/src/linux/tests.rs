@@ -8,7 +8,7 @@ use portolan::addr::{IovaRange, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::Domain;
 
-/// Linux's code, or a line that says why there is none.
+/// Linux's code, or a line that says why it is missing.
 macro_rules! linux_or_skip {
     () => {
         match linux() {

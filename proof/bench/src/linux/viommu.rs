@@ -18,18 +18,18 @@ use super::linux;
 use crate::raw::{Endpoint, May, Unit};
 
 const PAGE: u64 = 4096;
-/// Of the guest's memory; Linux does not look into it.
+/// Size of the guest's memory; Linux never reads it.
 const MEMORY: u64 = 1 << 32;
 const BYTES: u64 = 1 << 20;
-/// Of the two endpoints.
+/// Identifiers of the two endpoints.
 const IDS: [u32; 2] = [8, 16];
 const DOORBELL: (u64, u64) = (0xfee0_0000, 0xfeef_ffff);
 const ROUNDS: usize = 400;
 /// Types of requests: Virtual I/O Device (VIRTIO) 1.2, section 5.13.6.
 const KINDS: [&str; 6] = ["", "ATTACH", "DETACH", "MAP", "UNMAP", "PROBE"];
 
-/// Runs everything on the device, and once more for each kind of request on one that says that it is done and does
-/// nothing (Linux warns of some of those); returns the number of each that Linux has sent to the first.
+/// Runs everything on the device, and then each kind of request on a device that reports success and does nothing;
+/// Linux warns of some of those. Returns how many requests of each kind Linux sent to the first device.
 pub(super) fn try_all(seed: u64) -> Result<String, Wrong> {
     let sent = check(None, seed)?;
     for (number, kind) in (0..).zip(KINDS).skip(1) {
@@ -37,8 +37,7 @@ pub(super) fn try_all(seed: u64) -> Result<String, Wrong> {
             return wrong(format_args!("a device deaf to {kind} is not noticed"));
         }
     }
-    let counts = KINDS.iter().zip(sent).skip(1);
-    let counts = counts.map(|(kind, count)| format!("{count} {kind}"));
+    let counts = KINDS.iter().zip(sent).skip(1).map(|(kind, count)| format!("{count} {kind}"));
     Ok(counts.collect::<Vec<_>>().join(", "))
 }
 
@@ -90,13 +89,14 @@ fn check(deaf_to: Option<usize>, seed: u64) -> Result<[u64; KINDS.len()], Wrong>
     let device = VirtioIommu::new(ViommuOptions::default());
     let (start, last) = (Iova::new(DOORBELL.0), Iova::new(DOORBELL.1));
     let doorbell = IovaRange::new(start, last).ok_or(Wrong("the doorbell".to_owned()))?;
-    let guest = GuestMemoryMmap::from_ranges(&[(GuestAddress(MEMORY), BYTES as usize)]);
-    let guest = guest.map_err(|error| Wrong(error.to_string()))?;
+    let guest = GuestMemoryMmap::from_ranges(&[(GuestAddress(MEMORY), BYTES as usize)])
+        .map_err(|error| Wrong(error.to_string()))?;
     let mut rng = Rng::with_seed(seed);
     let noise: Vec<u8> = (0..BYTES).map(|_| rng.u8(..)).collect();
     let side = |id| {
-        let reach = device.add(EndpointId::new(id), &[doorbell]);
-        let reach = reach.map_err(|error| Wrong(error.to_string()))?;
+        let reach = device
+            .add(EndpointId::new(id), &[doorbell])
+            .map_err(|error| Wrong(error.to_string()))?;
         let memory = IommuMemory::new(guest.clone(), reach, true, ());
         Ok(Side { id, memory })
     };
@@ -116,8 +116,9 @@ fn check(deaf_to: Option<usize>, seed: u64) -> Result<[u64; KINDS.len()], Wrong>
         }
         device.request(request, answer)
     };
-    let unit = cpu.viommu(device.features(), &device.config(), &carry);
-    let unit = unit.ok_or(Wrong("Linux's driver refuses the device".to_owned()))?;
+    let unit = cpu
+        .viommu(device.features(), &device.config(), &carry)
+        .ok_or(Wrong("Linux's driver refuses the device".to_owned()))?;
     let mut machine = Machine { device: &device, unit: &unit, guest: &guest, sides: &sides, rng };
     machine.run()?;
     drop(unit);
@@ -183,7 +184,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Mappings at addresses of our own choice, in the place of the buffers, which are not reached meanwhile.
+    /// Maps addresses of our own choice instead of the buffers, which the device cannot reach at that time.
     fn domains<'u>(
         &mut self,
         endpoint: Endpoint<'u>,
@@ -247,13 +248,14 @@ impl Machine<'_> {
         ours.reverse();
         let written = memory.write_slice(&ours, GuestAddress(iova));
         let read = self.guest.read_slice(&mut theirs, GuestAddress(pa));
-        match written.is_ok() && read.is_ok() && ours == theirs {
-            true => Ok(()),
-            false => wrong(format_args!("endpoint {id} does not write to {iova:#x}")),
+        if written.is_ok() && read.is_ok() && ours == theirs {
+            Ok(())
+        } else {
+            wrong(format_args!("endpoint {id} does not write to {iova:#x}"))
         }
     }
 
-    /// The device does not reach a byte, and Linux says so: of a `reason`, in its words.
+    /// Checks that the device cannot reach a byte, and that Linux reports this with `reason`, in its words.
     fn refused(&self, side: usize, reason: &str, at: u64, access: Access) -> Result<(), Wrong> {
         let Side { id, memory } = &self.sides[side];
         let (reached, letter) = match access {
@@ -268,9 +270,10 @@ impl Machine<'_> {
         let fault = self.device.next_fault();
         let said = fault.and_then(|fault| self.unit.event(&fault));
         let wanted = format!("{reason} fault from EP {id} at {at:#x} [{letter}]");
-        match said.as_deref() == Some(&*wanted) {
-            true => Ok(()),
-            false => wrong(format_args!("Linux said {said:?}, not {wanted:?}")),
+        if said.as_deref() == Some(&*wanted) {
+            Ok(())
+        } else {
+            wrong(format_args!("Linux said {said:?}, not {wanted:?}"))
         }
     }
 }

@@ -17,11 +17,10 @@ pub(crate) fn unowned(memory: PhysRange) -> Unowned {
     unsafe { Unowned::new(memory) }
 }
 
-/// The same for a domain.
+/// Promised memory of a domain's device.
 #[inline]
 pub(crate) fn promised(pa: PhysAddr, bytes: u64) -> DmaMemory {
-    let memory = PhysRange::from_len(pa, bytes);
-    let memory = memory.unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
+    let memory = PhysRange::from_len(pa, bytes).unwrap_or(PhysRange::page(pa, PageSize::of_lg2(0)));
     // SAFETY: as above.
     unsafe { DmaMemory::new(memory) }
 }

@@ -27,7 +27,7 @@ enum Instruction {
     Clflush,
     /// Keeps the line.
     DcCvac,
-    /// None is known.
+    /// Cache lines are not cleaned: no instruction is known.
     None,
 }
 
@@ -43,9 +43,10 @@ impl Instruction {
         // SAFETY: every x86-64 processor has `cpuid`, and leaf 0 tells if there is a leaf 7.
         #[allow(unused_unsafe, reason = "safe in newer versions of Rust")]
         let features = unsafe {
-            match std::arch::x86_64::__cpuid(0).eax >= 7 {
-                true => std::arch::x86_64::__cpuid_count(7, 0).ebx,
-                false => 0,
+            if std::arch::x86_64::__cpuid(0).eax >= 7 {
+                std::arch::x86_64::__cpuid_count(7, 0).ebx
+            } else {
+                0
             }
         };
         match features {

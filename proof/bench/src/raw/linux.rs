@@ -14,7 +14,7 @@ use libloading::{Library, Symbol};
 
 /// CPUs that the shim is built for.
 const CPUS: u32 = 2;
-/// No address: the result of a map that failed, and the buffer of slots that are not copied.
+/// Placeholder for an address: the result of a failed map, and the buffer of slots that are not copied.
 const NOWHERE: u64 = u64::MAX;
 
 pub(super) type At = *mut c_void;
@@ -79,7 +79,7 @@ entries! {
 }
 
 entries! {
-    /// Those of `virtio.c`, and the last message.
+    /// Functions of `virtio.c`, and its last message.
     ViommuEntries
     said: fn() -> *const c_char;
     viommu: fn(u64, *const u8, u32, Request, At) -> At;
@@ -175,13 +175,13 @@ impl LinuxDomainKind {
     pub(crate) const SNOOPS: Self = Self(1);
     /// A table that leaves is invalidated by the whole context.
     pub(crate) const BY_CONTEXT: Self = Self(1 | 2);
-    /// For a device's buffers, strict.
+    /// Strict domain of a device's buffers.
     pub(crate) const STRICT: Self = Self(1 | 4);
-    /// For a device's buffers, lazy.
+    /// Lazy domain of a device's buffers.
     pub(crate) const LAZY: Self = Self(1 | 8);
-    /// For a device's buffers, strict; the hardware's walker does not snoop.
+    /// Strict domain of a device's buffers, with a walker that does not snoop.
     pub(crate) const STRICT_NON_COHERENT: Self = Self(4);
-    /// For a device's buffers, lazy; the hardware's walker does not snoop.
+    /// Lazy domain of a device's buffers, with a walker that does not snoop.
     pub(crate) const LAZY_NON_COHERENT: Self = Self(8);
     /// The hardware's walker does not snoop.
     pub(crate) const NON_COHERENT: Self = Self(0);
@@ -216,7 +216,7 @@ impl OnCpu {
         Some(Domain { cpu: self.clone(), at })
     }
 
-    /// The same for CPUs to share.
+    /// Makes a domain that CPUs share.
     pub(crate) fn shared_domain(
         &self,
         kind: LinuxDomainKind,
@@ -397,7 +397,7 @@ unsafe impl Send for SharedDomain {}
 unsafe impl Sync for SharedDomain {}
 
 impl SharedDomain {
-    /// As [`Domain::dma_map`].
+    /// Maps like [`Domain::dma_map`].
     #[inline]
     pub(crate) fn dma_map(&self, cpu: &OnCpu, pa: u64, bytes: u64) -> Option<u64> {
         // SAFETY: see above.
@@ -405,7 +405,7 @@ impl SharedDomain {
         (iova != NOWHERE).then_some(iova)
     }
 
-    /// As [`Domain::dma_unmap`].
+    /// Unmaps like [`Domain::dma_unmap`].
     #[inline]
     pub(crate) fn dma_unmap(&self, cpu: &OnCpu, iova: u64, bytes: u64) {
         // SAFETY: see above; Linux refuses a buffer that is not mapped, with a warning.

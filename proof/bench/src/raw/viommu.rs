@@ -7,7 +7,7 @@ use std::slice;
 
 use super::linux::{At, OnCpu, ViommuEntries};
 
-/// No address.
+/// Placeholder for an address.
 const NOWHERE: u64 = u64::MAX;
 /// Linux's `DMA_TO_DEVICE` and `DMA_BIDIRECTIONAL`.
 const TO_DEVICE: u32 = 1;

@@ -40,7 +40,7 @@ pub(super) fn passes(name: &'static str, what: &'static str, make: Make) -> Scen
     }
 }
 
-/// The same by two threads.
+/// Scenario with two threads.
 pub(super) fn by_two(name: &'static str, what: &'static str, make: Make) -> Scenario {
     Scenario {
         threads: 2,

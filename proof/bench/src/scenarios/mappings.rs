@@ -67,7 +67,7 @@ fn pages() -> Vec<Scenario> {
     vec![lazy, strict, owned, deferred]
 }
 
-/// The same, the lines of tables written back: no targets but Linux's own path.
+/// Scenarios with written-back table lines. Their only target is Linux's own path.
 fn not_snooped() -> Vec<Scenario> {
     let lazy = Scenario {
         peers: &[(LINUX, || {

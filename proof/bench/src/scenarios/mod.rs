@@ -22,19 +22,19 @@ pub enum Sample {
 /// Target of a scenario, in the same run, by medians unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// So many times as fast as Linux's code.
+    /// At least this many times as fast as Linux's code.
     Linux(f64),
-    /// So many times as fast as Linux's code, by the mean.
+    /// At least this many times as fast as Linux's code, by the mean.
     LinuxMean(f64),
-    /// So many times as fast as Linux's code, by the slowest hundredth.
+    /// At least this many times as fast as Linux's code, by the slowest hundredth.
     LinuxP99(f64),
-    /// At most so many times the limit.
+    /// At most this many times the limit.
     Limit(f64),
 }
 
 type Make = fn() -> Result<Box<dyn Workload>, Failure>;
 
-/// One benchmark.
+/// A benchmark.
 pub struct Scenario {
     /// Name, as given on the command line.
     pub name: &'static str,
@@ -50,7 +50,7 @@ pub struct Scenario {
     pub threads: u32,
     /// Kind of a sample: a pass of many calls, or one call.
     pub sample: Sample,
-    /// Others, measured in the same run.
+    /// Peers that are measured in the same run.
     pub peers: &'static [(&'static str, Make)],
     /// Targets of the scenario.
     pub targets: &'static [Target],

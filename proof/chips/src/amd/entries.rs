@@ -9,13 +9,13 @@ use portolan_sim::decode::{Permissions, TableFormat, TableRoot};
 /// Meaning of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Without V: everything passes.
+    /// Pass-through (V is 0).
     Passes,
-    /// Without TV: its fields on translation do not count.
+    /// No translation (TV is 0): the translation fields are ignored.
     Ends,
     Translates {
         domain: u16,
-        /// Nothing: addresses are as they are.
+        /// Table of the domain; `None` passes addresses through.
         table: Option<TableRoot>,
         permissions: Permissions,
         /// Permission of the device to keep translations.
@@ -84,9 +84,10 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, A
         domain: second as u16,
         table,
         permissions: reads.or(writes),
-        remote: match field(second, 32, 1) == 1 && id.has_device_tlbs() {
-            true => IotlbPermission::Given,
-            false => IotlbPermission::Refused,
+        remote: if field(second, 32, 1) == 1 && id.has_device_tlbs() {
+            IotlbPermission::Given
+        } else {
+            IotlbPermission::Refused
         },
         excluded: match field(second, 39, 1) {
             1 => Excluded::Yes,

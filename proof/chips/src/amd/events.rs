@@ -17,7 +17,7 @@ pub enum AmdRefusal {
     Malformed,
     /// The entry cannot be read, at this address.
     NoTable(PhysAddr),
-    /// By the tables of a domain.
+    /// Refused by the tables of a domain.
     Page { domain: u16, why: PageRefusal },
     /// An entry of the tables of a domain cannot be read, at this address.
     NoPage { domain: u16, at: PhysAddr },

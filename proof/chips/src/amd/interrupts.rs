@@ -24,8 +24,8 @@ fn field(word: u64, low: u32, bits: u32) -> u64 {
 }
 
 impl AmdRegisters {
-    /// Has the device with identifier `stream` (its low 16 bits) write `data` to `address` in the window of interrupt
-    /// messages. Returns the interrupt that arrives; `None` if the unit refuses it, which is logged.
+    /// Lets the device with identifier `stream` (its low 16 bits) write `data` to `address` in the window of
+    /// interrupt messages. Returns the interrupt that arrives; `None` if the unit refuses it, which is logged.
     pub fn message(&self, stream: StreamId, address: u64, data: u32) -> Option<AmdInterrupt> {
         let mut state = self.lock();
         self.go_on(&mut state);

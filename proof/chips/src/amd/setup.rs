@@ -25,7 +25,7 @@ const PAGE_REQUESTS: u64 = 1 << 1;
 const INVALIDATE_ALL: u64 = 1 << 6;
 
 impl AmdIdentification {
-    /// With `NpCache`: absence is cached.
+    /// Caches absence (`NpCache`).
     #[must_use]
     pub fn caching_absence(mut self) -> Self {
         self.capability[0] |= NOT_PRESENT;
@@ -72,7 +72,7 @@ counts! {
     AmdCounts {
         /// Commands carried out, by kind; a refused one is not.
         commands: BTreeMap<CommandKind, u64>,
-        /// Interrupts of its own for events: one for all that come until the last is acknowledged.
+        /// Interrupts for events. One covers all events until the last is acknowledged.
         event_interrupts: u64,
         /// Events that found no room, or no log.
         lost_events: u64,

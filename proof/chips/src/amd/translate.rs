@@ -36,9 +36,10 @@ impl AmdRegisters {
             return refused(domain, PageRefusal::NotPresent);
         }
         let Some(table) = table else {
-            return match permissions.allow(of.access) {
-                true => untranslated,
-                false => refused(domain, PageRefusal::Forbidden),
+            return if permissions.allow(of.access) {
+                untranslated
+            } else {
+                refused(domain, PageRefusal::Forbidden)
             };
         };
         match self.page(state, domain, table, permissions, of.iova)? {
@@ -72,8 +73,10 @@ impl AmdRegisters {
             return Err(AmdRefusal::NoEntry);
         }
         let at = PhysAddr::new((base & 0x000f_ffff_ffff_f000) + offset);
-        let entry = self.words(at).ok_or(AmdRefusal::NoTable(at));
-        let entry = entry.and_then(|words| decode(words, &self.setup.identification));
+        let entry = self
+            .words(at)
+            .ok_or(AmdRefusal::NoTable(at))
+            .and_then(|words| decode(words, &self.setup.identification));
         state.own.entries.insert(device, entry);
         entry
     }

@@ -27,7 +27,7 @@ pub struct AmdUnitState {
     pub(super) registers: Registers,
     /// Device table entries, or the refusals that reading them ended in.
     pub(super) entries: BTreeMap<u16, Result<Entry, AmdRefusal>>,
-    /// Words on interrupts of those entries, and entries of interrupt tables.
+    /// Words about interrupts in device table entries, and entries of interrupt tables.
     pub(super) interrupt_words: BTreeMap<u16, u64>,
     pub(super) interrupts: BTreeMap<(u16, u16), u32>,
     pub(super) pages: Stage,

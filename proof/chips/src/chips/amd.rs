@@ -9,7 +9,7 @@ use crate::amd::AmdIdentification;
 /// Header, base, range and miscellaneous: 48 bits (PASize, VASize).
 const CAPABILITY: [u32; 5] = [0x1b03_400f, 1, 0, 0, 48 << 8 | 48 << 15];
 
-/// The same without extended features, which Linux then does not log; IVRS says that devices may have TLBs.
+/// A unit without extended features, which Linux then does not log. IVRS says that devices may have TLBs.
 const WITHOUT_FEATURES: [u32; 5] = [0x010b_400f, 1, 0, 0, CAPABILITY[4]];
 
 const fn chip(
@@ -37,7 +37,7 @@ pub const RAVEN_RIDGE: RealChip<AmdIdentification> =
     chip("Raven Ridge", "https://docs.kernel.org/arch/x86/iommu.html", 0x004f_77ef_2229_4ada);
 
 impl Default for AmdIdentification {
-    /// That of the narrowest real chip, [`AMD_990FX`].
+    /// The narrowest real chip, [`AMD_990FX`].
     fn default() -> Self {
         AMD_990FX.identification
     }

@@ -38,7 +38,7 @@ pub const ZERO_DAY: RealChip<RiscvIdentification> =
     chip("Zero-Day Labs, as its parameters are by default", WIRES, 0);
 
 impl Default for RiscvIdentification {
-    /// That of the narrowest unit that was published, [`ZERO_DAY`].
+    /// The narrowest published unit, [`ZERO_DAY`].
     fn default() -> Self {
         ZERO_DAY.identification
     }

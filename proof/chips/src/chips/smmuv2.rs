@@ -27,7 +27,7 @@ struct PrintedSmmuV2 {
     able: u32,
     /// Stream match registers.
     matching: u32,
-    /// Context banks, and those of the second stage alone.
+    /// Number of context banks, and of those with a second stage only.
     banks: [u32; 2],
     granules: u32,
     /// Widths of a device's address and of one between the stages, as codes.
@@ -104,7 +104,7 @@ pub const LS1088A: RealChip<SmmuV2Identification> = chip(
 );
 
 impl Default for SmmuV2Identification {
-    /// That of the narrowest real chip, [`MSM8998_MULTIMEDIA`].
+    /// The narrowest real chip, [`MSM8998_MULTIMEDIA`].
     fn default() -> Self {
         MSM8998_MULTIMEDIA.identification
     }

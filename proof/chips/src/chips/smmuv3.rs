@@ -87,7 +87,7 @@ pub const THUNDER_X2: RealChip<SmmuIdentification> = RealChip {
 };
 
 impl Default for SmmuIdentification {
-    /// That of the narrowest real chip, [`THUNDER_X2`].
+    /// The narrowest real chip, [`THUNDER_X2`].
     fn default() -> Self {
         THUNDER_X2.identification
     }

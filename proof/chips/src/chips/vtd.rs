@@ -29,7 +29,7 @@ pub const SKYLAKE_SP: RealChip<VtdIdentification> = chip(
 );
 
 impl Default for VtdIdentification {
-    /// That of the narrowest real chip, [`ARRANDALE_GRAPHICS`].
+    /// The narrowest real chip, [`ARRANDALE_GRAPHICS`].
     fn default() -> Self {
         ARRANDALE_GRAPHICS.identification
     }

@@ -29,7 +29,7 @@ pub enum CommandKind {
 /// Entries that an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RiscvInvalidation {
-    /// The context of a device; those of all, and directory entries that lead to them, without one.
+    /// Context of a device, or all contexts and the directory entries that lead to them.
     Contexts(Option<u32>),
     /// The process context of an address space of a device.
     Process(u32, u32),
@@ -39,16 +39,16 @@ pub enum RiscvInvalidation {
     Second(StageTranslations),
     /// Translations that a device keeps.
     Device(Forget),
-    /// Nothing that is cached: of first stages over a second, of which there are none.
+    /// Nothing: entries of first stages over a second stage, which this unit does not cache.
     Nothing,
 }
 
 /// Some translations of one stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageTranslations {
-    /// Of one tag, or of all.
+    /// Tag, or `None` for all.
     pub tag: Option<u32>,
-    /// Of some addresses, or of all.
+    /// Addresses, or `None` for all.
     pub range: Option<IovaRange>,
     pub drops: Drops,
 }
@@ -125,9 +125,10 @@ pub(super) fn decode(
         (2, _) => (CommandKind::Fence, fence(low, high)),
         (4, 0) => {
             let (stream, pasid) = device(low);
-            let range = match bit(high, 11) {
-                true => encoded(high, 12),
-                false => IovaRange::page(Iova::new(high & !0xfff), PageSize::SIZE_4K),
+            let range = if bit(high, 11) {
+                encoded(high, 12)
+            } else {
+                IovaRange::page(Iova::new(high & !0xfff), PageSize::SIZE_4K)
             };
             let (stream, pasid) = (stream.get(), pasid.map(Pasid::get));
             let what = RiscvInvalidation::Device(Forget { stream, pasid, range });
@@ -153,9 +154,13 @@ pub(super) fn decode(
             if function == 1 {
                 let pasid = field(low, 12, 20) as u32;
                 let width = [20, 17, 8].into_iter().zip([3, 2, 1]);
-                let width = width.filter(|(_, levels)| id.has_processes(*levels));
-                let width = width.map(|(lg2, _)| lg2).max()?;
-                (pasid >> width == 0).then_some(())?;
+                let width = width
+                    .filter(|(_, levels)| id.has_processes(*levels))
+                    .map(|(lg2, _)| lg2)
+                    .max()?;
+                if pasid >> width != 0 {
+                    return None;
+                }
                 let what = RiscvInvalidation::Process(device?, pasid);
                 return Some((CommandKind::InvalPdt, RiscvEffect::Invalidate(what)));
             }
@@ -175,12 +180,11 @@ fn device(low: u64) -> (StreamId, Option<Pasid>) {
 }
 
 fn vma(low: u64, high: u64) -> RiscvInvalidation {
-    match bit(low, 33) {
-        true => RiscvInvalidation::Nothing,
-        false => {
-            let tag = bit(low, 32).then(|| field(low, 12, 20) as u32);
-            RiscvInvalidation::First(translations(tag, low, high))
-        }
+    if bit(low, 33) {
+        RiscvInvalidation::Nothing
+    } else {
+        let tag = bit(low, 32).then(|| field(low, 12, 20) as u32);
+        RiscvInvalidation::First(translations(tag, low, high))
     }
 }
 
@@ -193,15 +197,15 @@ fn gvma(low: u64, high: u64) -> RiscvInvalidation {
 
 fn translations(tag: Option<u32>, low: u64, high: u64) -> StageTranslations {
     let page = field(high, 10, 52) << 12;
-    let range = bit(low, 10).then(|| match bit(high, 9) {
-        true => encoded(page, 12),
-        false => IovaRange::page(Iova::new(page), PageSize::SIZE_4K),
+    let range = bit(low, 10).then(|| {
+        if bit(high, 9) {
+            encoded(page, 12)
+        } else {
+            IovaRange::page(Iova::new(page), PageSize::SIZE_4K)
+        }
     });
     // An address names leaves, and entries above them where that is asked for.
-    let drops = match range.is_some() && !bit(low, 34) {
-        true => Drops::LEAVES,
-        false => Drops::ALL,
-    };
+    let drops = if range.is_some() && !bit(low, 34) { Drops::LEAVES } else { Drops::ALL };
     StageTranslations { tag, range, drops }
 }
 

@@ -13,11 +13,11 @@ pub(super) type Words = [u64; 8];
 /// Meaning of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Context {
-    /// Neither stage has tables.
+    /// Pass-through: neither stage has tables.
     Passes,
     /// The first stage has.
     First(StageTables),
-    /// The first stage of each address space has tables of its own.
+    /// First stages with tables of their own for each address space.
     Processes(Processes),
     /// The second stage has, beside which there may be a table of messages.
     Second(StageTables, Option<Messages>),
@@ -35,7 +35,7 @@ pub(super) struct Processes {
 /// Treatment of requests without a PASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Without {
-    /// Those of address space 0 (`DPE`).
+    /// Context of address space 0 (`DPE`).
     Zero,
     /// Untranslated.
     Untranslated,
@@ -116,7 +116,7 @@ fn first_stage(
     Ok(StageTables { tag: field(attributes, 12, 20) as u32, table: TableRoot { root, format } })
 }
 
-/// Decodes the words of a process context, as far as they count.
+/// Decodes the words of a process context, except ignored ones.
 pub(super) fn decode_process(
     [attributes, first]: [u64; 2],
     id: &RiscvIdentification,
@@ -147,12 +147,12 @@ impl TranslationControl {
         self.0 >> 2 & 1 == 1
     }
 
-    /// Its accesses mark the leaves of second stages (`GADE`).
+    /// Tells if accesses mark the leaves of second stages (`GADE`).
     pub fn marks_second(self) -> bool {
         self.0 >> 7 & 1 == 1
     }
 
-    /// Its accesses mark the leaves of first stages (`SADE`).
+    /// Tells if accesses mark the leaves of first stages (`SADE`).
     pub fn marks_first(self) -> bool {
         self.0 >> 8 & 1 == 1
     }
@@ -163,7 +163,7 @@ impl TranslationControl {
     }
 }
 
-/// Decodes the words of a context, as far as they count.
+/// Decodes the words of a context, except ignored ones.
 pub(super) fn decode(
     words: Words,
     id: &RiscvIdentification,

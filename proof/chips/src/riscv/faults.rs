@@ -36,7 +36,7 @@ pub enum RiscvRefusal {
     NoDirectory,
     /// The device has no context.
     NoContext,
-    /// Its context, or an entry that leads to it, is malformed.
+    /// The context, or an entry that leads to it, is malformed.
     Malformed,
     /// Accesses of this kind are not let through.
     Disallowed,
@@ -44,7 +44,7 @@ pub enum RiscvRefusal {
     NoProcessDirectory,
     /// The address space has no context.
     NoProcess,
-    /// Its context, or an entry that leads to it, is malformed.
+    /// The process context, or an entry that leads to it, is malformed.
     BadProcess,
     /// The entry of a message cannot be read.
     NoMessageTable,
@@ -52,9 +52,9 @@ pub enum RiscvRefusal {
     NoMessage,
     /// The entry of a message is malformed.
     BadMessage,
-    /// By first-stage tables.
+    /// Refused by first-stage tables.
     Page,
-    /// By second-stage tables.
+    /// Refused by second-stage tables.
     GuestPage,
     /// Tables, or memory that they lead to, cannot be accessed.
     NoMemory,

@@ -5,7 +5,7 @@ use super::{RiscvCounts, RiscvRegisters, State};
 
 /// Bits of a counter.
 const MASK: u64 = (1 << 40) - 1;
-/// Of a selector: the event, the device, that the device counts, overflow.
+/// Writable bits of a selector: event, device, whether the device counts, overflow.
 const KEPT: u64 = 0x7fff | 0xff_ffff << 36 | 5 << 61;
 const OVERFLOW: u64 = 1 << 63;
 /// `ipsr.pmip`.
@@ -21,7 +21,7 @@ pub(super) mod event {
     pub const SECOND_WALK: u16 = 8;
 }
 
-/// One counter.
+/// A counter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     value: u64,

@@ -1,5 +1,7 @@
 //! The command queue: sections "Command-Queue" and "Command-queue CSR".
 
+use std::mem;
+
 use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 
 use super::commands::{Order, RiscvEffect, RiscvInvalidation, StageTranslations, decode};
@@ -12,7 +14,7 @@ use portolan_sim::cache::Reach;
 use portolan_sim::decode::WalkMemory;
 use portolan_sim::iommu::Temper;
 
-/// All tags of a stage are one owner's.
+/// Owner of all tags of a stage.
 pub(super) const OWNER: u32 = 0;
 
 impl RiscvRegisters {
@@ -66,11 +68,11 @@ impl RiscvRegisters {
                     .is_ok_and(TranslationControl::translates) =>
             {
                 // The answer of a device that may not have translations is none.
-                state.own.unanswered = Some(());
+                state.own.has_unanswered = true;
             }
             RiscvEffect::Invalidate(what) => self.take(state, what),
             RiscvEffect::Respond(to, response) => state.asking.tell(to, response),
-            RiscvEffect::Fence { .. } if state.own.unanswered.take().is_some() => {
+            RiscvEffect::Fence { .. } if mem::take(&mut state.own.has_unanswered) => {
                 return Err(queue::TIME_OUT);
             }
             RiscvEffect::Fence { store, order } => {

@@ -30,7 +30,7 @@ pub(super) struct Registers {
     pub ipsr: u32,
     pub monitor: Monitor,
     icvec: u64,
-    /// Of each message its address, its data and its mask.
+    /// Address, data and mask of each message.
     messages: [Message; 16],
 }
 
@@ -44,7 +44,7 @@ pub(super) mod queue {
     pub const ILLEGAL: u32 = 1 << 10;
     pub const ON: u32 = 1 << 16;
     pub const BUSY: u32 = 1 << 17;
-    /// Those that are cleared by writing them.
+    /// Bits that a write clears.
     pub const ERRORS: u32 = 0xf << 8;
 }
 

@@ -21,7 +21,7 @@ pub struct RiscvIdentification {
 
 /// Version 1.0, and physical addresses of 56 bits.
 const PLAIN: u64 = 0x10 | 56 << 32;
-/// Sv39, Sv48 and Sv57, and the second stages beside them.
+/// Sv39, Sv48 and Sv57, and the second stages of the same depths.
 const TABLES: u64 = 7 << 9 | 7 << 17;
 /// `Svpbmt`.
 const MEMORY_TYPES: u64 = 1 << 15;
@@ -41,36 +41,35 @@ impl RiscvIdentification {
         Self { capabilities: PLAIN | TABLES | BOTH, levels: 0b1110, queue_lg2: 15, counters: 0 }
     }
 
-    /// With contexts in extended format, memory types, and invalidation of ranges and of entries above the
-    /// leaves.
+    /// Adds contexts in extended format, memory types, and invalidation of ranges and of entries above the leaves.
     #[must_use]
     pub fn extended(mut self) -> Self {
         self.capabilities |= FLAT | MEMORY_TYPES | NON_LEAF | RANGES;
         self
     }
 
-    /// With process directories of one, two and three levels.
+    /// Adds process directories of one, two and three levels.
     #[must_use]
     pub fn pasids(mut self) -> Self {
         self.capabilities |= 7 << 38;
         self
     }
 
-    /// With devices that keep translations and send page requests.
+    /// Adds devices with TLBs and page requests.
     #[must_use]
     pub fn ats(mut self) -> Self {
         self.capabilities |= 1 << 25;
         self
     }
 
-    /// With accessed and dirty bits that it sets itself (`AMO_HWAD`).
+    /// Adds accessed and dirty bits that the unit sets (`AMO_HWAD`).
     #[must_use]
     pub fn updates(mut self) -> Self {
         self.capabilities |= 1 << 24;
         self
     }
 
-    /// With hardware counters.
+    /// Adds hardware counters.
     #[must_use]
     pub fn counters(mut self, count: u8) -> Self {
         self.capabilities |= 1 << 30;
@@ -78,7 +77,7 @@ impl RiscvIdentification {
         self
     }
 
-    /// Without first stages, and so without process directories.
+    /// Removes first stages, and so process directories.
     #[must_use]
     pub fn second_stage_only(mut self) -> Self {
         self.capabilities &= !(7 << 38);
@@ -136,10 +135,7 @@ impl RiscvIdentification {
 
     /// Bits of a device's number that a page of contexts resolves.
     pub(super) fn leaf_lg2(&self) -> u32 {
-        match self.has_message_tables() {
-            true => 6,
-            false => 7,
-        }
+        if self.has_message_tables() { 6 } else { 7 }
     }
 }
 

@@ -22,7 +22,7 @@ const STORE: u64 = 0x10_7000;
 const L3: u64 = 0x10_8000;
 const L2: u64 = 0x10_c000;
 pub(super) const L1: u64 = 0x10_d000;
-/// In the second page of contexts of base format.
+/// A device whose context of base format is in the second page.
 pub(super) const DEVICE: u64 = 0x1a8;
 pub(super) const IOVA: u64 = 0x40_3000;
 pub(super) const PA: u64 = 0x1_2345_6000;
@@ -30,13 +30,13 @@ pub(super) const PA: u64 = 0x1_2345_6000;
 const BOTH: u64 = 0xd7;
 /// Sv39 from [`L3`], and its tag: 7.
 pub(super) const FIRST: [u64; 4] = [1, 0, 7 << 12, 8 << 60 | L3 >> 12];
-/// The same as Sv39x4.
+/// Words of the same context with Sv39x4.
 const SECOND: [u64; 4] = [1, 8 << 60 | 7 << 44 | L3 >> 12, 0, 0];
 
 pub(super) const FENCE: [u64; 2] = [0x3002, 0];
 pub(super) const CONTEXT: [u64; 2] = [3 | 1 << 33 | DEVICE << 40, 0];
 const ALL_CONTEXTS: [u64; 2] = [3, 0];
-/// Of tag 7: all of it, and a page of it.
+/// Invalidations of tag 7: all of it, and one page.
 const VMA: [u64; 2] = [1 | 1 << 32 | 7 << 12, 0];
 pub(super) const VMA_PAGE: [u64; 2] = [1 | 1 << 10 | 1 << 32 | 7 << 12, IOVA >> 2];
 const GVMA: [u64; 2] = [0x81 | 1 << 33 | 7 << 44, 0];

@@ -139,8 +139,8 @@ impl RiscvRegisters {
             }
             state.counts.configuration_reads += 1;
             let at = PhysAddr::new(page + 8 * u64::from(above & 0x1ff));
-            let entry = self.memory.snooped().read_u64(at);
-            let entry = entry.ok_or(RiscvRefusal::NoProcessDirectory)?;
+            let entry =
+                self.memory.snooped().read_u64(at).ok_or(RiscvRefusal::NoProcessDirectory)?;
             if entry & 1 == 0 {
                 return Err(RiscvRefusal::NoProcess);
             }
@@ -179,8 +179,7 @@ impl RiscvRegisters {
             }
             state.counts.configuration_reads += 1;
             let at = PhysAddr::new(page + 8 * u64::from(above & 0x1ff));
-            let entry = self.memory.snooped().read_u64(at);
-            let entry = entry.ok_or(RiscvRefusal::NoDirectory)?;
+            let entry = self.memory.snooped().read_u64(at).ok_or(RiscvRefusal::NoDirectory)?;
             if entry & 1 == 0 {
                 return Err(RiscvRefusal::NoContext);
             }
@@ -260,10 +259,7 @@ impl RiscvRegisters {
         let reach = Reach::Range(InvalTag::new(tables.tag), page);
         stage.invalidate(reach, None, Drops::LEAVES);
         let (leaf, refused) = self.leaf(state, which, tables, of)?;
-        match leaf.permissions.allow(of.access) {
-            true => Ok(leaf.address(of.iova)),
-            false => Err(refused),
-        }
+        if leaf.permissions.allow(of.access) { Ok(leaf.address(of.iova)) } else { Err(refused) }
     }
 
     /// Sets the accessed bit of the leaf for an address, and for a write the dirty bit, if it then lets the access
@@ -288,8 +284,7 @@ impl RiscvRegisters {
                         }
                         _ => false,
                     };
-                    lets.then_some(())?;
-                    return self.memory.write_u64(entry, marked);
+                    return if lets { self.memory.write_u64(entry, marked) } else { None };
                 }
             }
         }

@@ -38,8 +38,8 @@ pub struct RiscvUnitState {
     pub(super) first: Stage,
     pub(super) second: Stage,
     pub(super) faults: Vec<RiscvFault>,
-    /// A device was asked whose answer does not come.
-    pub(super) unanswered: Option<()>,
+    /// True if a device was told that will not answer.
+    pub(super) has_unanswered: bool,
 }
 
 impl Design for Riscv {
@@ -63,7 +63,7 @@ impl Design for Riscv {
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
             faults: Vec::new(),
-            unanswered: None,
+            has_unanswered: false,
         }
     }
 

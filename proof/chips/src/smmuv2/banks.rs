@@ -35,11 +35,11 @@ pub(super) struct BankRegisters {
 pub(super) enum Walks {
     /// Nothing.
     Not,
-    /// It translates.
+    /// Translation by tables.
     Table { space: Space, format: TableFormat, root: PhysAddr, level: u8 },
-    /// It has no tables for the address: table walks are disabled.
+    /// Table walks are disabled for the address.
     Disabled,
-    /// Its registers ask for something that the unit cannot do.
+    /// The registers request a feature that the unit does not have.
     Malformed,
 }
 

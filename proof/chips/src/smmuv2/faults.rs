@@ -43,9 +43,9 @@ pub struct FaultRegisters {
 /// Reason for which an access does not go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmmuV2Refusal {
-    /// With a global record.
+    /// Recorded globally.
     Global(u32),
-    /// With the record of a bank.
+    /// Recorded by a context bank.
     Context { bank: usize, code: u32 },
     /// Under a fault that is recorded already.
     Silent,

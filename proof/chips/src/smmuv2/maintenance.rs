@@ -29,7 +29,7 @@ pub enum SmmuV2Invalidation {
     },
     /// An address space.
     Space(Space),
-    /// All that a VMID tags.
+    /// Everything with a VMID.
     Vmid(u16),
     Everything,
 }

@@ -55,7 +55,7 @@ impl SmmuV2Registers {
         self.lock().own.safe = Safe::Off;
     }
 
-    /// Has a context bank, by its number, or else the unit hold this record of a fault.
+    /// Records a fault in a context bank, by its number, or in the global registers.
     ///
     /// # Panics
     /// If there is no such bank.

@@ -61,7 +61,7 @@ impl SmmuV2Registers {
         }
     }
 
-    /// As [`SmmuV2Registers::arrive`]; where the access is.
+    /// Checks a write like [`SmmuV2Registers::arrive`]; returns the place of the access.
     fn arrive_at(&self, state: &mut State, offset: usize, bytes: usize) -> Option<RegisterSpace> {
         self.arrive(state, offset, bytes)?;
         let place = self.place(state, offset);
@@ -170,8 +170,8 @@ impl SmmuV2Registers {
             let free = (value | other) >> 16 & 0x7fff;
             (value & other) >> 31 == 1 && (value ^ other) & 0x7fff & !free == 0
         };
-        let others = state.own.global.smr.iter().enumerate();
-        let mut others = others.filter(|(other, _)| *other != slot);
+        let mut others =
+            state.own.global.smr.iter().enumerate().filter(|(other, _)| *other != slot);
         if others.any(|(_, other)| overlap(*other)) {
             let offset = 0x800 + 4 * slot;
             let value = value.into();

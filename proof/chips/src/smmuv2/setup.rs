@@ -16,21 +16,21 @@ pub struct SmmuV2Identification {
 }
 
 impl SmmuV2Identification {
-    /// With coherent walks: drivers need not clean the lines that they write.
+    /// Adds coherent walks: drivers need not clean the lines that they write.
     #[must_use]
     pub fn coherent(mut self) -> Self {
         self.idr[0] |= 1 << 14;
         self
     }
 
-    /// With so many context banks.
+    /// Sets the numbers of context banks.
     #[must_use]
     pub fn banks(mut self, all: u32, second: u32) -> Self {
         self.idr[1] = self.idr[1] & !0x00ff_00ff | second << 16 | all;
         self
     }
 
-    /// With stream indexing by `bits` bits instead of matching.
+    /// Adds stream indexing by `bits` bits instead of matching.
     #[must_use]
     pub fn indexed(mut self, bits: u32) -> Self {
         self.idr[0] = self.idr[0] & !(1 << 27 | 15 << 9) | bits << 9;
@@ -44,10 +44,7 @@ impl SmmuV2Identification {
 
     /// Registers that say where streams go.
     pub(super) fn streams(&self) -> usize {
-        let found = match self.matches() {
-            true => self.idr[0] & 0xff,
-            false => 1 << (self.idr[0] >> 9 & 0xf),
-        };
+        let found = if self.matches() { self.idr[0] & 0xff } else { 1 << (self.idr[0] >> 9 & 0xf) };
         found.min(128) as usize
     }
 
@@ -68,7 +65,7 @@ impl SmmuV2Identification {
 /// Firmware that watches the registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Firmware {
-    /// None.
+    /// Absent.
     #[default]
     Absent,
     /// Some of Qualcomm's: stream-to-context registers ignore a fault and take a bypass for one, and commands

@@ -144,10 +144,11 @@ impl SmmuV2Registers {
     ) -> Result<Leaf, SmmuV2Refusal> {
         let context = space_context(tables.space);
         let vmid = tables.space.vmid();
-        let micro = state.own.micro.entry(stream >> STREAMS_OF_MICRO_LG2);
-        let micro = micro.or_insert_with(|| match self.setup.temper {
-            Temper::Adversarial => Cache::unbounded(),
-            Temper::Realistic(_) => Cache::of_size(MICRO),
+        let micro = state.own.micro.entry(stream >> STREAMS_OF_MICRO_LG2).or_insert_with(|| {
+            match self.setup.temper {
+                Temper::Adversarial => Cache::unbounded(),
+                Temper::Realistic(_) => Cache::of_size(MICRO),
+            }
         });
         let mut hit = micro.lookup(context, iova);
         if hit.is_none() && matches!(tables.space, Space::One { .. }) {
@@ -170,7 +171,7 @@ impl SmmuV2Registers {
         Ok(leaf)
     }
 
-    /// From the main TLB or a walk, and the tag under which it is kept.
+    /// Translates by the main TLB or a walk; returns the tag of the cached entry as well.
     fn main(
         &self,
         state: &mut State,
@@ -182,9 +183,10 @@ impl SmmuV2Registers {
         let owner = vmid.into();
         let global = global_context(vmid);
         let first = matches!(tables.space, Space::One { .. });
-        let cached = match first {
-            true => state.own.stage1.lookup(context, iova).map(|hit| (hit, context)),
-            false => state.own.stage2.lookup(context, iova).map(|hit| (hit, context)),
+        let cached = if first {
+            state.own.stage1.lookup(context, iova).map(|hit| (hit, context))
+        } else {
+            state.own.stage2.lookup(context, iova).map(|hit| (hit, context))
         };
         let cached = match cached {
             None if first => state.own.globals.lookup(global, iova).map(|hit| (hit, global)),
@@ -195,10 +197,7 @@ impl SmmuV2Registers {
         }
         state.counts.misses += 1;
         let tag = Tag { context, owner };
-        let stage = match first {
-            true => &mut state.own.stage1,
-            false => &mut state.own.stage2,
-        };
+        let stage = if first { &mut state.own.stage1 } else { &mut state.own.stage2 };
         let (leaf, entry) = self.walk(stage, tables, tag, iova)?;
         let page = leaf.size;
         let known = CachedWalk::Present { leaf, page };
@@ -240,8 +239,8 @@ impl SmmuV2Registers {
         Ok((found.leaf, found.entry))
     }
 
-    /// A cached leaf, unless an entry of another size could be cached beside it by now: tables may be read at any
-    /// time.
+    /// Returns a cached leaf, unless the TLB could hold another size of entry for it by now: tables may be read at
+    /// any time.
     fn unless_conflicting(
         &self,
         tables: BankTables,

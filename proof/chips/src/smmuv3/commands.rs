@@ -241,10 +241,11 @@ fn span(words: [u64; 2], id: &SmmuIdentification) -> Option<Span> {
         _ => {
             let up = 3 - level as u32;
             let size = PageSize::of_lg2(granule.lg2() + up * (granule.lg2() - 3));
-            match Iova::new(start).is_aligned(size) {
-                true => Sizes::one(size),
+            if Iova::new(start).is_aligned(size) {
+                Sizes::one(size)
+            } else {
                 // Not where a leaf of that level could be.
-                false => Sizes::NONE,
+                Sizes::NONE
             }
         }
     };

@@ -53,7 +53,7 @@ pub(super) struct Stage1 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DescriptorTable {
     Linear,
-    /// With leaves of so many descriptors.
+    /// Two levels; a leaf table has so many descriptors.
     TwoLevel {
         leaf_lg2: u32,
     },
@@ -64,7 +64,7 @@ pub(super) enum DescriptorTable {
 pub(super) enum DefaultSubstream {
     Terminate,
     Bypass,
-    /// They use the first descriptor, which accesses with a substream then must not.
+    /// Accesses without a substream use the first descriptor, which substreams then must not use.
     First,
 }
 
@@ -90,7 +90,7 @@ pub(super) enum FaultBehavior {
 /// Meaning of a context descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContextDescriptor {
-    /// Nothing if walks through it are disabled.
+    /// Table; `None` if walks through it are disabled.
     pub table: Option<(TableFormat, PhysAddr)>,
     pub asid: u16,
     pub records: FaultBehavior,
@@ -107,7 +107,7 @@ fn records(flag: u64) -> FaultBehavior {
     }
 }
 
-/// The width that the 3-bit encoding of an address size stands for, as far as the SMMU has it.
+/// Width of the 3-bit encoding of an address size, limited to the SMMU's own.
 fn size(encoding: u64, id: &SmmuIdentification) -> u8 {
     let wide = [32, 36, 40, 42, 44, 48, 52];
     let wanted = wide.get(encoding as usize).copied().unwrap_or(48);
@@ -150,9 +150,10 @@ pub(super) fn stream_entry(
     if first && !id.has(0, 1) || second && !id.has(0, 0) {
         return Err(Illegal);
     }
-    let vmid = match id.has(0, 0) {
-        true => field(words[2], 0, if id.has(0, 18) { 16 } else { 8 }) as u16,
-        false => 0,
+    let vmid = if id.has(0, 0) {
+        field(words[2], 0, if id.has(0, 18) { 16 } else { 8 }) as u16
+    } else {
+        0
     };
     Ok(StreamTableEntry::Translate {
         stage1: if first { Some(stage1(words, id)?) } else { None },
@@ -193,9 +194,10 @@ fn stage1(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage1, Illegal> {
         format,
         lg2,
         default,
-        stalls: match field(words[1], 27, 1) == 0 && id.field(0, 24, 2) == 0 {
-            true => Stalls::Allowed,
-            false => Stalls::Disabled,
+        stalls: if field(words[1], 27, 1) == 0 && id.field(0, 24, 2) == 0 {
+            Stalls::Allowed
+        } else {
+            Stalls::Disabled
         },
     })
 }
@@ -232,10 +234,7 @@ fn stage2(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage2, Illegal> {
         format,
         root: PhysAddr::new(words[3] & 0x000f_ffff_ffff_fff0),
         level,
-        records: match stalls {
-            true => FaultBehavior::Stalls,
-            false => records(field(w2, 58, 1)),
-        },
+        records: if stalls { FaultBehavior::Stalls } else { records(field(w2, 58, 1)) },
     })
 }
 
@@ -279,9 +278,6 @@ pub(super) fn context_descriptor(
     Ok(ContextDescriptor {
         table,
         asid,
-        records: match stalls {
-            true => FaultBehavior::Stalls,
-            false => records(field(w0, 45, 1)),
-        },
+        records: if stalls { FaultBehavior::Stalls } else { records(field(w0, 45, 1)) },
     })
 }

@@ -26,7 +26,7 @@ pub(super) const TLB_CONFLICT: u8 = 0x20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtStage {
     One,
-    /// With the address between the stages.
+    /// Both stages, with the address between them.
     Two(u64),
 }
 
@@ -41,17 +41,17 @@ pub enum Class {
 /// Reason for which an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmmuV3Refusal {
-    /// Without a word.
+    /// No record.
     Silent,
-    /// With an event that has no address.
+    /// Event without an address.
     Configuration { code: u8 },
-    /// With the address of the structure that could not be read.
+    /// Event with the address of the structure that could not be read.
     Fetch { code: u8, at: PhysAddr },
-    /// In translation.
+    /// Event of a failed translation.
     Translation { code: u8, stage: AtStage, class: Class },
-    /// In translation, and the access waits.
+    /// Event of a failed translation; the access waits.
     Stalled { code: u8, stage: AtStage, class: Class },
-    /// In translation, of a context that does not record it.
+    /// Failed translation in a context that does not record it.
     Unrecorded { code: u8 },
 }
 

@@ -42,11 +42,11 @@ pub(super) struct Registers {
 /// became active, while `IRQ_CTRL` lets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmmuSignals {
-    /// For the event queue.
+    /// Offset for the event queue.
     pub events: u64,
-    /// For the page-request queue.
+    /// Offset for the page-request queue.
     pub requests: u64,
-    /// For global errors.
+    /// Offset for global errors.
     pub errors: u64,
 }
 
@@ -173,7 +173,7 @@ impl Registers {
 }
 
 impl SmmuRegisters {
-    /// Offset of a register on a unit with two pages; beyond them if there is none.
+    /// Offset of a register on a unit with two pages; beyond both if the register does not exist.
     fn place(&self, offset: usize) -> usize {
         match (self.setup.pages, offset) {
             (Pages::OnlyFirst, 0xa8 | 0xac | 0xc8 | 0xcc) => offset + 0x1_0000,

@@ -100,7 +100,7 @@ impl SmmuRegisters {
         }
     }
 
-    /// Ends a stall, as a command says; one that is not there is none of the unit's business.
+    /// Ends a stall by a command. An unknown stall is ignored.
     pub(super) fn resume(&self, state: &mut State, to: ReplyTo, tag: u16, how: Resume) {
         let response = match how {
             Resume::Retry => Response::Success,

@@ -54,21 +54,21 @@ impl SmmuIdentification {
         }
     }
 
-    /// Without `IDR0.COHACC`: drivers have to clean the lines that they write.
+    /// Removes `IDR0.COHACC`: drivers have to clean the lines that they write.
     #[must_use]
     pub fn not_coherent(mut self) -> Self {
         self.idr[0] &= !(1 << 4);
         self
     }
 
-    /// With stalls, for streams that ask for them.
+    /// Adds stalls, for streams that request them.
     #[must_use]
     pub fn stalls(mut self) -> Self {
         self.idr[0] &= !(0b11 << 24);
         self
     }
 
-    /// With page requests, in a queue of 2^7, and with devices that keep translations.
+    /// Adds page requests, in a queue of 2^7, and devices with TLBs.
     #[must_use]
     pub fn page_requests(mut self) -> Self {
         self.idr[0] |= 1 << 10 | 1 << 16;
@@ -76,8 +76,7 @@ impl SmmuIdentification {
         self
     }
 
-    /// Of an MMU-700 r1p1 by its `IIDR`, but without range invalidation, so that large debts are
-    /// many commands.
+    /// Becomes an MMU-700 r1p1 by its `IIDR`, but without range invalidation, so that large debts are many commands.
     #[must_use]
     pub fn mmu_700(mut self) -> Self {
         self.iidr = 0x4871_143b;
@@ -127,8 +126,8 @@ setup! {
         pages: Pages = Pages::Two,
         /// Pace of its queue.
         pace: Pace = Pace::AtOnce,
-        /// With more commands than this behind the last sync the queue locks up for good, as erratum
-        /// 2812531 of Arm's MMU-700 has it; `None` where no number does.
+        /// Largest number of commands after the last sync that the queue survives, after erratum 2812531 of Arm's
+        /// MMU-700; `None` for no limit.
         most_unsynced: Option<u64> = None,
     }
 }

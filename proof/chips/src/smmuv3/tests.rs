@@ -30,7 +30,7 @@ pub(super) const PA: u64 = 0x9_0000_3000;
 /// Page, access flag, shareable, unprivileged, not global.
 pub(super) const PAGE: u64 = 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 
-/// With more than the narrowest has.
+/// Makes an SMMU with more features than the narrowest chip.
 fn able() -> SmmuSetup {
     SmmuSetup { identification: SmmuIdentification::able(), ..SmmuSetup::default() }
 }

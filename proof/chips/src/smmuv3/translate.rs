@@ -152,8 +152,7 @@ impl SmmuRegisters {
             Some(span) => *span,
             None => {
                 let code = events::STE_FETCH;
-                let span = self.memory.read_u64(at);
-                let span = span.ok_or(SmmuV3Refusal::Fetch { code, at })?;
+                let span = self.memory.read_u64(at).ok_or(SmmuV3Refusal::Fetch { code, at })?;
                 // Drivers add tables without a word, so that absence is not cached.
                 if span & 0x1f != 0 {
                     state.own.spans.insert(at.get(), span);
@@ -203,8 +202,7 @@ impl SmmuRegisters {
             DescriptorTable::TwoLevel { leaf_lg2 } => {
                 let at = PhysAddr::new(stage1.table.get() + (wide >> leaf_lg2) * 8);
                 let at = self.behind(state, stage2, vmid, at, Class::Descriptor)?;
-                let pointer = self.memory.read_u64(at);
-                let pointer = pointer.ok_or(SmmuV3Refusal::Fetch { code, at })?;
+                let pointer = self.memory.read_u64(at).ok_or(SmmuV3Refusal::Fetch { code, at })?;
                 if pointer & 1 == 0 {
                     return Err(configuration(events::BAD_SUBSTREAM));
                 }

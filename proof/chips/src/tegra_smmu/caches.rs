@@ -17,7 +17,7 @@ pub enum Slot {
         permissions: Permissions,
     },
     Absent,
-    /// Its entry could not be read.
+    /// The entry could not be read.
     Unreadable,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Registers {
     pub ptc_flush_hi: u32,
     pub directories: [u32; 128],
     pub enables: [u32; 5],
-    /// Of swgroups, by offset.
+    /// Registers of swgroups, by offset.
     pub asids: BTreeMap<usize, u32>,
 }
 

@@ -19,14 +19,14 @@ const SECTION: PageSize = PageSize::of_lg2(22);
 pub enum TegraRefusal {
     /// The stream is no client's, or without the memory controller no device reaches memory.
     NoClient,
-    /// That of a client of the memory controller.
+    /// Refusal of an access by a client of the memory controller.
     Of(u8, RefusalCause),
 }
 
 /// Cause of the refusal of an access, with its number in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// No memory has the address.
+    /// The address is not in memory.
     Decode,
     /// The page is absent, or lets other accesses through.
     Page(Permissions),
@@ -71,8 +71,7 @@ impl TegraRegisters {
             return Err(TegraRefusal::NoClient);
         }
         let mut all = self.setup.chip.clients().into_iter();
-        let behind = all.find(|one| one.stream == of.stream);
-        let behind = behind.ok_or(TegraRefusal::NoClient)?;
+        let behind = all.find(|one| one.stream == of.stream).ok_or(TegraRefusal::NoClient)?;
         let [reads, writes] = behind.clients;
         let client = match of.access {
             AccessKind::Read => reads,

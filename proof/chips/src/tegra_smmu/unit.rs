@@ -65,7 +65,7 @@ impl Design for TegraSmmu {
         }
     }
 
-    /// None: its TLB holds groups of pages.
+    /// No stages: the TLB holds groups of pages.
     fn stages(_: &mut TegraUnitState) -> Vec<&mut Stage> {
         Vec::new()
     }

@@ -19,7 +19,7 @@ macro_rules! setup {
         }
 
         impl $name {
-            /// By default, of this identification.
+            /// Makes the default setup for this identification.
             pub fn of(identification: $identification) -> Self {
                 Self {
                     identification,
@@ -50,7 +50,7 @@ macro_rules! setup {
     };
 }
 
-/// Counts of events: those of every unit, and those of this kind alone.
+/// Declares counts of events: those of every unit, and those of one kind.
 macro_rules! counts {
     ($name:ident { $($(#[$doc:meta])* $own:ident: $kind:ty,)* }) => {
         /// Counts of events.

@@ -70,7 +70,7 @@ pub trait Design: Debug + Sized {
     /// Rank of an invalidation, by the entries that it drops.
     fn rank(what: &Self::Invalidate) -> Rank;
 
-    /// The class of an invalidation, which does not overtake those of lower classes.
+    /// Class of an invalidation. It does not overtake those of lower classes.
     fn class(_: &Self::Invalidate) -> u8 {
         0
     }
@@ -103,9 +103,9 @@ pub trait Conditions {
     fn conditions(&self) -> (&Temper, &Arc<VirtualClock>);
 }
 
-/// Counts of events, with those of every unit.
+/// Counts of events that include those of every unit.
 pub trait Told {
-    /// These with `sums` filled in.
+    /// Returns these counts with `sums` filled in.
     #[must_use]
     fn told(&self, sums: Sums) -> Self;
 }

@@ -24,14 +24,11 @@ pub enum Manner {
 }
 
 impl Manner {
-    /// That which units have from the start: hostile if the environment's `PORTOLAN_MACHINE` is `hostile`.
+    /// Default of all units: hostile if the environment has `PORTOLAN_MACHINE=hostile`.
     pub fn of_this_run() -> Self {
         static OF_THIS_RUN: OnceLock<Manner> = OnceLock::new();
         let told = || std::env::var("PORTOLAN_MACHINE").is_ok_and(|word| word == "hostile");
-        *OF_THIS_RUN.get_or_init(|| match told() {
-            true => Self::Hostile,
-            false => Self::Obliging,
-        })
+        *OF_THIS_RUN.get_or_init(|| if told() { Self::Hostile } else { Self::Obliging })
     }
 }
 
@@ -39,7 +36,7 @@ impl Manner {
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     places: Vec<Request>,
-    /// By place: each outcome that is not the one before it.
+    /// Outcomes by place, without repetitions.
     outcomes: Vec<Vec<Option<PhysAddr>>>,
 }
 
@@ -49,9 +46,9 @@ impl<D: Design> Unit<D> {
         self.lock().manner = manner;
     }
 
-    /// From now on has a device try `iova` again and again: at every access to a register, between the halves
-    /// of a wide one, and before every command. Each time it tries by what is cached, and then with
-    /// empty caches, as after an eviction. [`Unit::observed`] says where it got to.
+    /// Lets a device access `iova` repeatedly from now on: at every access to a register, between the halves of a
+    /// wide one, and before every command; each time with the caches as they are, and again with empty caches, as
+    /// after an eviction. [`Unit::observed`] returns the results.
     pub fn observe(&self, stream: StreamId, pasid: Option<Pasid>, iova: Iova, access: AccessKind) {
         let observed = &mut self.lock().observed;
         observed.places.push(Request::new(stream, pasid, iova, access));

@@ -67,7 +67,7 @@ pub struct DesignState<D: Design> {
 /// The words of a command, lowest first; zero behind its end.
 pub type Words = [u64; 4];
 
-/// Is shown a command, and may give the code to refuse it with.
+/// Inspects a command, and may return the code to refuse it with.
 pub type Oversee = Box<dyn FnMut(&Words) -> Option<u32> + Send>;
 
 /// Function that looks at each command that the unit takes.
@@ -154,8 +154,8 @@ impl<D: Design> Unit<D> {
         self.lock().faults = faults;
     }
 
-    /// From now on shows each command that is taken from the queue to `oversee`, which may refuse it
-    /// with a code of the unit's. It is called under the unit's lock.
+    /// Calls `oversee` for each command from the queue from now on. It may refuse the command with one of the unit's
+    /// codes. It is called under the unit's lock.
     pub fn oversee(&self, oversee: Oversee) {
         self.lock().overseer = Overseer(Some(oversee));
     }
@@ -191,8 +191,8 @@ impl<D: Design> Unit<D> {
         self.lock().cached_translations()
     }
 
-    /// Memory address that a device reaches with a translation that it keeps, or asks the unit for now. Nothing is
-    /// recorded if there is none.
+    /// Memory address that a device reaches with a translation that it keeps, or requests now. If there is none,
+    /// nothing is recorded.
     pub fn ats_access(
         &self,
         stream: StreamId,
@@ -209,7 +209,7 @@ impl<D: Design> Unit<D> {
         Some(pa)
     }
 
-    /// By a translation that the device keeps, or gets now.
+    /// Accesses memory by a translation that the device keeps or gets now.
     fn by_remote(&self, state: &mut DesignState<D>, of: Request) -> Option<PhysAddr> {
         let kept = state.remote.lookup(of);
         let trusted = kept.is_some() && !D::checks_translated(&state.own);
@@ -323,7 +323,7 @@ impl<D: Design> Unit<D> {
         }
     }
 
-    /// Counts a command; the code that it is to be refused with, if it is.
+    /// Counts a command; returns the code to refuse it with, if it is to be refused.
     pub(crate) fn consume(&self, state: &mut DesignState<D>, words: &Words) -> Option<u32> {
         self.disturb(state);
         state.consumed += 1;

@@ -39,7 +39,7 @@ pub enum VtdInvalidation {
     ContextsOf {
         domain: u16,
     },
-    /// Of the sources that agree with `source` outside of `mask`.
+    /// Contexts of the sources that agree with `source` outside of `mask`.
     Context {
         domain: u16,
         source: u16,
@@ -88,7 +88,7 @@ pub(super) enum VtdEffect {
         to: ReplyTo,
         response: Response,
     },
-    /// With the status to write, if any.
+    /// A wait, with the status to write if there is one.
     Wait {
         status: Option<(PhysAddr, u32)>,
         interrupt: WaitInterrupt,
@@ -127,8 +127,8 @@ fn function_mask(encoding: u64) -> u16 {
     [0, 0b100, 0b110, 0b111][(encoding & 3) as usize]
 }
 
-/// The pages of an address with mask, and the depth, as they stand in a descriptor's second word and in the address
-/// register. The mask has to be as large as the page that is to be dropped.
+/// Decodes the pages of an address with mask, and the depth, from a descriptor's second word or the address register.
+/// The mask must cover the whole page that is to be dropped.
 fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
     let mask = field(word, 0, 6);
     if mask > id.cap(48, 6) {

@@ -19,7 +19,7 @@ pub(super) enum ContextEntry {
         directory: PhysAddr,
         /// Exponent of the number of PASIDs.
         pasid_lg2: u32,
-        /// The PASID of requests that have none.
+        /// PASID of requests without one.
         default: u32,
         /// Refusal of requests with a PASID of their own, if they are refused.
         refused: Option<VtdRefusal>,

@@ -36,7 +36,7 @@ impl Addressing {
     }
 }
 
-/// An entry as the unit keeps it, or why there is none.
+/// A cached entry, or the reason why there is none.
 pub(super) type CachedEntry = Result<[u64; 2], VtdRefusal>;
 
 /// `GCMD.IRE` and `GCMD.CFI`.
@@ -72,11 +72,11 @@ fn verified(high: u64, source: u16) -> Result<(), u8> {
         2 => (id >> 8..=id & 0xff).contains(&(source >> 8)),
         _ => return Err(reason::INTERRUPT_ENTRY_RESERVED),
     };
-    matches.then_some(()).ok_or(reason::INTERRUPT_SOURCE)
+    if matches { Ok(()) } else { Err(reason::INTERRUPT_SOURCE) }
 }
 
 impl VtdRegisters {
-    /// Has the device with source identifier `stream` (its low 16 bits) write `data` to `address` in the window of
+    /// Lets the device with source identifier `stream` (its low 16 bits) write `data` to `address` in the window of
     /// interrupt messages. Returns the interrupt that arrives.
     ///
     /// # Errors
@@ -130,10 +130,7 @@ impl VtdRegisters {
         };
         let [low, high] = self.interrupt_entry(state, index).map_err(|of| (index, of))?;
         verified(high, source).map_err(|reason| (index, recorded(reason)))?;
-        let destination = match extended {
-            true => field(low, 32, 32),
-            false => field(low, 40, 8),
-        };
+        let destination = if extended { field(low, 32, 32) } else { field(low, 40, 8) };
         Ok(Arrived {
             vector: field(low, 16, 8) as u8,
             destination: destination as u32,
@@ -166,10 +163,7 @@ impl VtdRegisters {
             let reason = reason::INTERRUPT_ABSENT;
             return Err(VtdRefusal { reason, recorded });
         }
-        let destination = match extended {
-            true => 0,
-            false => field(low, 32, 8) | field(low, 48, 16),
-        };
+        let destination = if extended { 0 } else { field(low, 32, 8) | field(low, 48, 16) };
         let reserved = field(low, 12, 3) | field(low, 24, 8) | destination | high >> 20;
         // A unit without posted interrupts has bit 15 reserved as well.
         if reserved | field(low, 15, 1) != 0 {
@@ -197,8 +191,9 @@ mod tests {
         let table = TableMem::<std::sync::atomic::AtomicU64>::alloc(
             &*memory,
             portolan::addr::PageSize::SIZE_4K,
-        );
-        let table = table.unwrap().get();
+        )
+        .unwrap()
+        .get();
         let id = VtdIdentification::default();
         let identification =
             VtdIdentification { cap: id.cap | caching << 7, ecap: id.ecap | 1 << 3 | 1 << 4, ..id };

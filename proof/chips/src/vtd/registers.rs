@@ -18,13 +18,13 @@ pub(super) struct Registers {
     pub cap: u64,
     pub ecap: u64,
     pub gsts: u32,
-    /// As written.
+    /// Value that the driver wrote.
     pub rtaddr: u64,
-    /// As in use since the last set-root command.
+    /// Root in use since the last set-root command.
     pub root: u64,
-    /// As written.
+    /// Value that the driver wrote.
     pub irta: u64,
-    /// As in use since the last set-interrupt-table command.
+    /// Table in use since the last set-interrupt-table command.
     pub interrupt_table: u64,
     pub ccmd: u64,
     pub fsts: u32,
@@ -163,10 +163,7 @@ impl Registers {
 
     fn fsts(&self) -> u32 {
         let pending = self.records.iter().any(|record| record[1] & PENDING != 0);
-        let (pending, index) = match pending {
-            true => (1 << 1, self.first_pending << 8),
-            false => (0, 0),
-        };
+        let (pending, index) = if pending { (1 << 1, self.first_pending << 8) } else { (0, 0) };
         self.fsts | pending | index
     }
 

@@ -27,7 +27,7 @@ const COHERENT: u64 = 1;
 const QI: u64 = 1 << 1;
 
 impl VtdIdentification {
-    /// With scalable mode: both stages, nesting, 20-bit PASIDs, coherent walks, 1 GiB first-stage pages.
+    /// Adds scalable mode: both stages, nesting, 20-bit PASIDs, coherent walks, 1 GiB first-stage pages.
     #[must_use]
     pub fn scalable(self) -> Self {
         let (nest, pss, pasid) = (1 << 26, 19 << 35, 1 << 40);
@@ -39,42 +39,42 @@ impl VtdIdentification {
         }
     }
 
-    /// With device TLBs and page requests (`ECAP.DT`, `ECAP.PRS`).
+    /// Adds device TLBs and page requests (`ECAP.DT`, `ECAP.PRS`).
     #[must_use]
     pub fn page_requests(self) -> Self {
         let ecap = self.ecap | 1 << 2 | 1 << 29;
         Self { ecap, ..self }
     }
 
-    /// With interrupt remapping, also for identifiers of 32 bits (`ECAP.IR`, `ECAP.EIM`).
+    /// Adds interrupt remapping, with identifiers of 32 bits (`ECAP.IR`, `ECAP.EIM`).
     #[must_use]
     pub fn interrupts(self) -> Self {
         let ecap = self.ecap | 1 << 3 | 1 << 4 | 0xf << 20;
         Self { ecap, ..self }
     }
 
-    /// With `CAP.CM`: absence is cached.
+    /// Adds `CAP.CM`: absence is cached.
     #[must_use]
     pub fn caching_mode(self) -> Self {
         let cap = self.cap | CM;
         Self { cap, ..self }
     }
 
-    /// With `CAP.RWBF`: drivers have to flush the write buffer.
+    /// Adds `CAP.RWBF`: drivers have to flush the write buffer.
     #[must_use]
     pub fn write_buffer(self) -> Self {
         let cap = self.cap | RWBF;
         Self { cap, ..self }
     }
 
-    /// Without `ECAP.C`: drivers have to clean the lines that they write.
+    /// Removes `ECAP.C`: drivers have to clean the lines that they write.
     #[must_use]
     pub fn not_coherent(self) -> Self {
         let ecap = self.ecap & !COHERENT;
         Self { ecap, ..self }
     }
 
-    /// Without `ECAP.QI`: there are registers only.
+    /// Removes `ECAP.QI`: only registers are left.
     #[must_use]
     pub fn without_queue(self) -> Self {
         let ecap = self.ecap & !QI;

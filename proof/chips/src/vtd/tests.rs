@@ -276,10 +276,7 @@ fn what_is_behind_a_wait_without_a_fence_may_come_first() {
 #[test]
 fn contexts_stay_until_told_and_absence_only_in_caching_mode() {
     for caching in [false, true] {
-        let identification = match caching {
-            true => HAND.caching_mode(),
-            false => HAND,
-        };
+        let identification = if caching { HAND.caching_mode() } else { HAND };
         let bench = Bench::legacy(identification);
         let device = |domain: u64| [0x31 | domain << 16 | u64::from(SOURCE) << 32, 0];
         assert_eq!(bench.read(IOVA), Ok(PA));
@@ -378,7 +375,7 @@ fn scalable() -> Bench {
     scalable_of(HAND.scalable(), 0)
 }
 
-/// With more bits in the context entry.
+/// Makes a scalable unit with more bits in the context entry.
 pub(super) fn scalable_of(identification: VtdIdentification, more: u64) -> Bench {
     let bench = Bench::new(identification, Visibility::AtOnce, 1);
     // Device 2 is in the lower half; requests without a PASID have PASID 5.

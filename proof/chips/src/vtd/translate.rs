@@ -336,9 +336,10 @@ impl VtdRegisters {
         let context = state.own.first_tag(path.domain, path.pasid);
         let tag = Tag { context, owner };
         if let Some(CachedWalk::Present { leaf, .. }) = state.own.first.lookup(context, at) {
-            return match leaf.permissions.allow(access) {
-                true => Ok(leaf.address(at)),
-                false => Err(path.first_denied(access)),
+            return if leaf.permissions.allow(access) {
+                Ok(leaf.address(at))
+            } else {
+                Err(path.first_denied(access))
             };
         }
         state.counts.misses += 1;

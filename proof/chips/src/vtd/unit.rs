@@ -26,7 +26,7 @@ pub enum Vtd {}
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cached<T> {
     pub entry: Result<T, VtdRefusal>,
-    /// Nothing where an entry names no domain.
+    /// Domain; `None` if the entry names none.
     pub domain: Option<u16>,
 }
 
@@ -125,7 +125,7 @@ impl Design for Vtd {
         queue::rank(what)
     }
 
-    /// By section 6.5.2.11: context cache, PASID cache, IOTLB, device TLBs.
+    /// Class by section 6.5.2.11: context cache, PASID cache, IOTLB, device TLBs.
     fn class(what: &VtdInvalidation) -> u8 {
         match queue::rank(what) {
             Rank::Streams => 0,

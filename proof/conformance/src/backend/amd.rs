@@ -43,9 +43,9 @@ pub type OnQemu = Rig<Opened, Domain, QemuHost>;
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmdKind {
-    /// With all optional features.
+    /// All optional features.
     Plain,
-    /// The same; absence is cached.
+    /// All optional features; absence is cached.
     CachesAbsence,
 }
 
@@ -98,8 +98,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let capability = capability(host.pci()).ok_or_else(|| failed("no function is an IOMMU"))?;
-    let registers = machine.iommu_registers();
-    let registers = registers.ok_or_else(|| failed("the machine has no unit"))?;
+    let registers = machine.iommu_registers().ok_or_else(|| failed("the machine has no unit"))?;
     let mut config = Config::default();
     config.interrupts = Some(Remapping::default());
     let queue_entries = Some(1 << config.queue_lg2);
@@ -135,7 +134,7 @@ fn capability(pci: &Pci) -> Option<Capability> {
     Capability::parse(found?).ok()
 }
 
-/// Commands by their names in the specification, of those that both sides count.
+/// Commands that both sides count, by their names in the specification.
 fn named(counts: [u64; 5]) -> BTreeMap<String, u64> {
     let names = [
         "COMPLETION_WAIT",

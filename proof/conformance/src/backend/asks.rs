@@ -89,7 +89,7 @@ macro_rules! without_stalls {
                 }
             }
 
-            /// Nothing waits here.
+            /// No transfers: they never wait here.
             fn finished(&self) -> Vec<Transfer> {
                 Vec::new()
             }

@@ -25,7 +25,7 @@ use crate::conformance::{HIGH_BASE, Has, LOW_BASE, Raised};
 pub struct Access {
     /// The device that reads or writes.
     pub device: StreamId,
-    /// In which of its address spaces, if it names one.
+    /// PASID of its address space, if it names one.
     pub pasid: Option<Pasid>,
     /// The address of the access.
     pub iova: Iova,
@@ -85,7 +85,7 @@ fn by_kind<K: Debug>(counts: impl IntoIterator<Item = (K, u64)>) -> BTreeMap<Str
     by_name(counts.map(|(kind, count)| (specified(&format!("{kind:?}")), count)))
 }
 
-/// Has the `nth` command that comes behind `consumed` others be refused with `code`.
+/// Refuses the `nth` command after `consumed` others with `code`.
 fn refusal(consumed: u64, nth: Option<u64>, code: u32) -> RegisterFaults {
     RegisterFaults { refuse: nth.map(|nth| (consumed + nth, code)), ..RegisterFaults::default() }
 }
@@ -211,7 +211,7 @@ impl UnitModel for RiscvRegisters {
 
     refuses!(ILLEGAL: 1 << 10);
 
-    /// By the interrupt file that it is written to.
+    /// Raises an interrupt; the interrupt file that is written to tells which.
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let at = Iova::new(message.address);
         let pieces = self.dma(device, None, at, AccessKind::Write, 4).ok()?;

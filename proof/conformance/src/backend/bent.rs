@@ -12,7 +12,7 @@ pub struct Bent<R> {
 }
 
 impl<R: Mmio> Bent<R> {
-    /// In front of `registers`.
+    /// Places the sabotage in front of `registers`.
     pub fn new(registers: R, sabotage: Sabotage) -> Self {
         Self { registers, sabotage }
     }

@@ -53,7 +53,7 @@ impl<B: UnitModel> ModelHost<B> {
         }
     }
 
-    /// Has the unit refuse a command, and sends it; returns the driver's result.
+    /// Makes the unit refuse one command, sends it, and returns the driver's result.
     ///
     /// # Errors
     /// The driver's, which has to be one.
@@ -172,8 +172,7 @@ impl<B: UnitModel> Asker for ModelHost<B> {
     }
 
     fn settled(&self) -> Vec<Wrote> {
-        let finished = self.unit.asks().map(|unit| unit.finished());
-        let finished = finished.into_iter().flatten();
+        let finished = self.unit.asks().map(|unit| unit.finished()).into_iter().flatten();
         finished.map(|transfer| self.arrive(transfer)).collect()
     }
 

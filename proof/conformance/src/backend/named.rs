@@ -30,7 +30,7 @@ macro_rules! backends {
                 self.run_behind(Seam::Bare, progress)
             }
 
-            /// The same with a driver behind `seam`, where there is one.
+            /// Runs the scenarios with a driver behind `seam`, if the backend has one.
             pub fn run_behind(self, seam: Seam, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
                 match self {$(Self::$name => run(|| $run(seam), progress),)*}
             }
@@ -124,13 +124,12 @@ backends! {
 }
 
 impl BackendName {
-    /// The one of that name.
+    /// The backend with this name.
     pub fn called(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.as_str() == name)
     }
 
-    /// Those whose names begin with `kind` and a colon: `model`, which needs nothing installed, or
-    /// `qemu`.
+    /// Backends whose names begin with `kind` and a colon: `model`, which needs nothing installed, or `qemu`.
     pub fn of_kind(kind: &str) -> Vec<Self> {
         let all = Self::ALL.iter().copied();
         let fits = |one: &Self| one.as_str().split_once(':').map(|(of, _)| of) == Some(kind);

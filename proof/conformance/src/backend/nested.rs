@@ -23,8 +23,8 @@ const DESCRIPTOR: Iova = Iova::new(0x10_0000_0000);
 const TABLE: Iova = Iova::new(0x10_0000_1000);
 const PAGE: PageSize = PageSize::SIZE_4K;
 
-/// Lowest word of the descriptor: 39 bits, pages of 4 KiB, cacheable walks, the lower half only,
-/// valid; 44 bits out, AArch64, faults recorded and ended, an ASID of its own, which is 1.
+/// Lowest word of the descriptor: 39 bits, pages of 4 KiB, cacheable walks, the lower half only, valid; 44 bits out,
+/// AArch64, faults recorded and ended, ASID 1 of its own.
 const DESCRIPTOR_WORD: u64 = 25
     | 1 << 8
     | 1 << 10
@@ -37,7 +37,7 @@ const DESCRIPTOR_WORD: u64 = 25
     | 1 << 46
     | 1 << 47
     | 1 << 48;
-/// In that word: faults wait (S).
+/// Bit of that word: faults wait (S).
 const STALLS: u64 = 1 << 44;
 /// A block: readable and writable by all, shareable, accessed, of its address space.
 const BLOCK: u64 = 1 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
@@ -71,8 +71,8 @@ impl<P: UnitPlatform> Nested<P> {
         Ok(Self { smmu, memory, descriptor, table })
     }
 
-    /// Has faults of the guest's stage wait, from the next attachment on; an entry without stalls refuses
-    /// such a descriptor.
+    /// Makes faults of the guest's stage wait from the next attachment on. An entry without stalls refuses such a
+    /// descriptor.
     pub(super) fn stall(&self) {
         let words = std::iter::once(DESCRIPTOR_WORD | STALLS);
         write(&*self.memory, self.descriptor, words);

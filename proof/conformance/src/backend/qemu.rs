@@ -52,8 +52,10 @@ impl QemuHost {
     /// # Errors
     /// [`Outcome::Skip`] where there is no such QEMU, [`Outcome::Fail`] if it does not start.
     pub fn start(builder: Builder, witness: Option<Witness>) -> Result<Self, Outcome> {
-        let builder = builder.device(Device::edu()).device(Device::edu());
-        let builder = builder.device(Device::nvme(super::disk::BYTES));
+        let builder = builder
+            .device(Device::edu())
+            .device(Device::edu())
+            .device(Device::nvme(super::disk::BYTES));
         let machine = builder.start().map_err(|error| match error.skip() {
             Some(why) => Outcome::Skip(why),
             None => fail("starting QEMU", error),

@@ -29,7 +29,7 @@ pub type Words = [u64; 2];
 
 /// Memory in which queues lie, read and written by the word.
 pub trait QueueMemory {
-    /// The word at `at`; zero where there is none.
+    /// The word at `at`; 0 if the address is not in memory.
     fn load(&self, at: PhysAddr) -> u64;
 
     /// Writes the word at `at`.
@@ -71,16 +71,16 @@ pub enum Interface {
     Amd,
     /// Commands of 16 bytes, indices; bases are written in halves.
     Riscv,
-    /// No queue: registers alone.
+    /// Registers only, without a queue.
     Registers,
 }
 
 /// Treatment of cache lines that the driver asks to write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleans {
-    /// They are.
+    /// Commands are executed.
     Done,
-    /// They are not.
+    /// Commands are lost.
     Lost,
 }
 
@@ -108,18 +108,18 @@ pub struct Sabotage {
 /// Arrival of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrives {
-    /// It does.
+    /// The write arrives.
     Yes,
-    /// It is lost.
+    /// The write is lost.
     No,
-    /// This arrives instead.
+    /// This value arrives instead.
     As(u32),
-    /// It is lost, but for the first time.
+    /// All writes but the first are lost.
     Once,
 }
 
 impl Sabotage {
-    /// Nothing is taken away.
+    /// No sabotage.
     pub const NONE: Self = Self {
         commands: |_| {},
         again: |_| {},
@@ -136,11 +136,11 @@ impl Sabotage {
     }
 }
 
-/// Layer between a driver and its hardware. The types are those of a sabotage in any case, so that
-/// each driver is compiled once.
+/// Layer between a driver and its hardware. The types are always those of a sabotage, so that each driver is compiled
+/// once.
 #[derive(Clone, Copy, Debug)]
 pub enum Seam {
-    /// Nothing: commands are not looked at.
+    /// No layer: commands are not inspected.
     Bare,
     /// A sabotage.
     Of(Sabotage),
@@ -174,7 +174,7 @@ impl Seam {
         Unclean::new(memory.clone(), self.sabotage().cleans)
     }
 
-    /// The same, and the registers.
+    /// Makes the layer, and the registers behind it.
     pub(super) fn model<R: Mmio, W: Word>(
         self,
         registers: &Arc<R>,
@@ -214,7 +214,7 @@ pub struct Tampered<R, Q> {
 }
 
 impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
-    /// In front of `registers`, for a queue in `memory`.
+    /// Makes a layer in front of `registers`, for a queue in `memory`.
     pub fn new(registers: R, memory: Q, interface: Interface, sabotage: Sabotage) -> Self {
         Self {
             registers,
@@ -328,7 +328,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         }
     }
 
-    /// Tells if a write acknowledges an error that the queue has: GERROR.CMDQ_ERR, FSTS.IQE, or those of cqcsr.
+    /// Tells if a write acknowledges an error of the queue: GERROR.CMDQ_ERR, FSTS.IQE, or those of cqcsr.
     fn acknowledges(&self, offset: usize, value: u32) -> bool {
         use smmuv3::reg;
         let read = |offset| self.registers.read32(offset);

@@ -67,7 +67,7 @@ pub enum SmmuV3Kind {
     Plain,
     /// Lines have to be cleaned.
     NotCoherent,
-    /// Without range invalidation; too many commands without a sync lock its queue up.
+    /// No range invalidation; too many commands without a sync lock its queue up.
     Mmu700,
 }
 

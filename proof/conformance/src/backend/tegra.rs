@@ -41,8 +41,7 @@ const ABILITIES: Abilities = Abilities {
     ..Abilities::ALL
 };
 
-/// The model's name of a chip, and where its memory is: beyond 4 GiB on one of those that have
-/// addresses for it.
+/// Model of a chip, and the address of its memory, which is beyond 4 GiB on a chip that can address it.
 pub const fn model_of(chip: Chip) -> (TegraChip, PhysAddr) {
     let low = PhysAddr::new(0x8000_0000);
     match chip {

@@ -27,8 +27,8 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let builder = Builder::new(Architecture::X86).iommu(Iommu::Virtio).trace("virtio_iommu_*");
     let host = QemuHost::start(builder, Some(seen))?;
     let fail = |what: &str| Outcome::Fail(format!("starting the device: {what}"));
-    let transport = PciTransport::start(host.machine(), host.pci());
-    let transport = transport.map_err(|error| fail(&error.to_string()))?;
+    let transport = PciTransport::start(host.machine(), host.pci())
+        .map_err(|error| fail(&error.to_string()))?;
     let unit = Viommu::start(transport, HostClock::new(), Config::default());
     Ok(Rig {
         abilities: Abilities {

@@ -162,8 +162,8 @@ where
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let queue_entries = (kind != VtdKind::Registers).then_some(entries(&config));
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Vtd);
-    let unit = Vtd::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
-    let unit = unit.map_err(failed)?;
+    let unit =
+        Vtd::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config).map_err(failed)?;
     if kind == VtdKind::Scalable {
         unit.read_page_requests(0).map_err(failed)?;
     }
@@ -255,8 +255,8 @@ fn qemu<D>(
     let queue_entries = Some(entries(&config));
     let tables = machine.tables().clone();
     let registers = seam.qemu(registers, &tables, Interface::Vtd);
-    let unit = Vtd::enable(registers, tables, UnitParts::new(HostClock::new()), config);
-    let unit = unit.map_err(failed)?;
+    let unit =
+        Vtd::enable(registers, tables, UnitParts::new(HostClock::new()), config).map_err(failed)?;
     Ok(Rig {
         fault_room: Some(unit.features().fault_count as u64),
         abilities: Abilities {
@@ -321,8 +321,8 @@ pub fn scalable_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
 /// # Errors
 /// As [`legacy_on_qemu`].
 pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
-    let vtd = QemuVtd::new(VtdWidth::Bits48);
-    let vtd = vtd.with(VtdFeature::Scalable).with(VtdFeature::FirstLevel);
+    let vtd =
+        QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::Scalable).with(VtdFeature::FirstLevel);
     let domain = |unit: &Vtd<_>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
     qemu(vtd, Mode::Scalable, seam, domain)
 }

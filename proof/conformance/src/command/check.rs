@@ -21,7 +21,7 @@ pub struct CheckReport {
     pub skipped: usize,
 }
 
-/// One scenario's end.
+/// Result of a scenario.
 #[derive(Debug, Serialize)]
 pub struct ScenarioResult {
     /// Its name.

@@ -50,8 +50,10 @@ pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> FaultTortur
 
 /// The report for people, in lines of `columns`.
 pub fn text(report: &FaultTortureReport, columns: usize) -> String {
-    let rows = report.events.iter();
-    let rows = rows.map(|(name, number)| vec![name.replace('_', " "), display::grouped(*number)]);
+    let rows = report
+        .events
+        .iter()
+        .map(|(name, number)| vec![name.replace('_', " "), display::grouped(*number)]);
     let mut out = format!("seed {}\n\n", report.seed);
     let header = [("event", 0), ("number", 0)];
     out += &display::table(&header, &[1], rows.collect(), columns);

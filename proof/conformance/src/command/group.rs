@@ -48,12 +48,12 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Not the name of a backend.
+/// A name that is not a backend's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoSuchBackend {
-    /// Nothing is called so.
+    /// An unknown name.
     Name(String),
-    /// These are not devices.
+    /// A name of devices that cannot be used.
     Devices(NoDevices),
 }
 
@@ -78,10 +78,10 @@ impl fmt::Display for NoSuchBackend {
 
 impl std::error::Error for NoSuchBackend {}
 
-/// One backend, or `model` or `qemu` for all of the model's or of QEMU's.
+/// A backend, or `model` or `qemu` for all backends of that kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendGroup {
-    /// As it was asked for.
+    /// Name as given by the user.
     pub name: String,
     /// Backends that the name stands for.
     pub members: Vec<Backend>,
@@ -89,7 +89,7 @@ pub struct BackendGroup {
 
 #[cfg(feature = "units")]
 impl BackendGroup {
-    /// All of the model's.
+    /// All backends of the model.
     pub fn models() -> Self {
         Self::of_kind("model")
     }

@@ -22,7 +22,7 @@ pub struct MappingTortureReport {
     pub violations: Vec<String>,
     /// Number of events of each kind, by name.
     pub events: BTreeMap<&'static str, u64>,
-    /// By policy.
+    /// Reports by policy.
     pub policies: Vec<MappingReport>,
 }
 

@@ -14,7 +14,7 @@ use crate::torture::{ConcurrentReport, TortureEvents, TortureReport, concurrent,
 
 /// CPUs that share one table after each format's own run.
 const CPUS: u64 = 4;
-/// Of so many operations on a format, one is done by the CPUs that share a table.
+/// One of so many operations on a format is done by CPUs that share a table.
 const SHARED: u64 = 10;
 
 /// Results of a torture run.
@@ -30,11 +30,11 @@ pub struct TableTortureReport {
     pub violations: Vec<String>,
     /// Number of events of each kind, by name.
     pub events: BTreeMap<&'static str, u64>,
-    /// By format.
+    /// Reports by format.
     pub formats: Vec<FormatReport>,
 }
 
-/// One format's part.
+/// Report on one format.
 #[derive(Debug, Serialize)]
 pub struct FormatReport {
     /// Its name.
@@ -58,7 +58,7 @@ impl TableTortureReport {
     }
 }
 
-/// One format's share of the work, and its results.
+/// Results of one format's share of the work.
 type Done = (TortureReport, ConcurrentReport);
 
 /// Does `operations` random operations from `seed`, shared out evenly over `formats`, several

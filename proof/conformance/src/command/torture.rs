@@ -53,10 +53,7 @@ pub(super) fn run(args: &TortureArgs) -> Result<Outcome> {
     // Said before anything can go wrong.
     eprintln!("seed {seed}");
     let (cpus, operations, output) = (args.cpus.into(), args.operations, args.output);
-    let health = match args.failures {
-        true => Health::Failing,
-        false => Health::Sound,
-    };
+    let health = if args.failures { Health::Failing } else { Health::Sound };
     if health == Health::Failing && args.layer == Layer::Tables {
         bail!(
             "tables have no hardware that could fail: --failures is for --layer mappings or faults"

@@ -7,9 +7,9 @@ use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 /// Way in which a device asks for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultSource {
-    /// By page requests, with translations that it keeps.
+    /// Page requests, with translations that the device keeps.
     Requests,
-    /// By accesses that the unit holds back.
+    /// Accesses that the unit holds back.
     Stalls,
 }
 
@@ -18,7 +18,7 @@ pub enum FaultSource {
 pub enum DriverEvent {
     /// A request.
     Request(RawPageRequest),
-    /// That requests were lost.
+    /// Page requests were lost.
     Lost,
     /// Something else.
     Other,
@@ -34,7 +34,7 @@ pub struct Faulting<U> {
     pub ways: &'static [FaultSource],
     /// Lets a stream ask. It is attached to nothing.
     pub enable: fn(&U, StreamId, FaultSource) -> Result<(), AttachError>,
-    /// Ends a stream's translations of its own, the stream staying where it is, if there is a way.
+    /// Ends page requests of a stream without moving it, if the unit can do that.
     pub disable: Option<Leave<U>>,
     /// Blocks the stream of a device that is gone, without asking it for anything.
     pub gone: Leave<U>,
@@ -47,28 +47,28 @@ pub struct Faulting<U> {
 /// Result of a device's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// It arrived.
+    /// Arrived.
     There,
     /// There is no translation, and the device may ask for one.
     Missing,
-    /// It waits.
+    /// Waiting.
     Waits,
-    /// It was refused.
+    /// Refused.
     Refused,
 }
 
 /// Devices that ask.
 pub trait Asker {
-    /// Has a device write four bytes, the way that it asks.
+    /// Lets a device write four bytes, with the kind of fault `way` if the page is missing.
     fn write(&self, way: FaultSource, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote;
 
     /// Results of writes that had to wait, since the last call.
     fn settled(&self) -> Vec<Wrote>;
 
-    /// Has a device send a page request with any contents.
+    /// Lets a device send a page request with any contents.
     fn ask(&self, raw: RawPageRequest);
 
-    /// Responses that arrived at devices, those of the unit itself too, since the last call.
+    /// Responses that arrived at devices since the last call, including the unit's own.
     fn told(&self) -> Vec<(ReplyTo, Response)>;
 
     /// Number of groups and stalls that have no response yet.

@@ -30,18 +30,18 @@ const BLOCK: u64 = 512;
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// From memory to the disk.
+    /// Transfer from memory to the disk.
     Write,
-    /// From the disk to memory.
+    /// Transfer from the disk to memory.
     Read,
 }
 
 /// A page that both sides see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPage {
-    /// For the CPU.
+    /// Address for the CPU.
     pub pa: PhysAddr,
-    /// For the device.
+    /// Address for the device.
     pub iova: Iova,
 }
 

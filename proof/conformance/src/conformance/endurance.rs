@@ -40,7 +40,7 @@ pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
 /// Pages of a debt that is more commands than hardware may stand at once.
 const LONG: u64 = 200;
 
-/// One debt of many pages, which a unit without ranges needs a command for each of.
+/// Pays one debt of many pages, each of which is a command on a unit without ranges.
 pub(super) fn long_debts_are_paid<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.host.memory((LONG * PAGE).next_power_of_two());

@@ -152,7 +152,7 @@ fn floods<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     scene.settled()
 }
 
-/// By page requests only: a device chooses their contents.
+/// Tests page requests only, because the device chooses their contents.
 fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     let scene = Scene::new(machine, FaultSource::Requests)?;
     let ask = |raw| scene.asker.ask(raw);

@@ -92,7 +92,7 @@ impl Pager for HostPager {
         out.push(promised(PhysAddr::new(place), PAGE)).map_err(|_| none)
     }
 
-    /// Nothing moves here.
+    /// Does nothing: pages never move here.
     fn pin(&self, range: IovaRange, access: Access, out: &mut Pieces) -> Result<(), PopulateError> {
         self.populate(range, access, out)
     }
@@ -208,8 +208,9 @@ impl<'m, M: Machine> GuestDevice<'m, M> {
         self.scene.must_ask(page, page as u16 & 0x1ff)?;
         self.scene.turn()?;
         let leads = self.os.tables.leads(at::<M>(page), &mut |_| {});
-        let place = leads.and_then(|leads| self.ram.place(leads));
-        let place = place.ok_or_else(|| fail("the guest has nothing there"))?;
+        let place = leads
+            .and_then(|leads| self.ram.place(leads))
+            .ok_or_else(|| fail("the guest has nothing there"))?;
         self.scene.must_arrive_at(page, PhysAddr::new(place))?;
         let given = std::mem::take(&mut *locked(&self.ram.given));
         Ok((given, self.os.asked.load(Ordering::Relaxed)))

@@ -38,20 +38,20 @@ use portolan::iommu::{FaultEvent, Iommu as _};
 /// Tells if a unit does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Has {
-    /// It does.
+    /// The property holds.
     Yes,
-    /// It does not, and why.
+    /// The property does not hold, for this reason.
     No(&'static str),
 }
 
 /// Abilities of a machine that scenarios have to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
-    /// It keeps translations until told, so that a missing invalidation can be seen.
+    /// It caches translations until told, so that a missing invalidation is visible.
     pub caches: Has,
-    /// One page's invalidation leaves other pages' entries in the cache.
+    /// The invalidation of a page leaves other pages cached.
     pub page_exact: Has,
-    /// One domain's invalidation leaves other domains' entries in the cache.
+    /// The invalidation of a domain leaves other domains cached.
     pub domain_exact: Has,
     /// Refused accesses are recorded.
     pub records: Has,
@@ -67,7 +67,7 @@ pub struct Abilities {
     pub block: PageSize,
     /// Devices can read.
     pub reads: Has,
-    /// The second device is there.
+    /// A second device exists.
     pub second: Has,
     /// Refused interrupts are recorded.
     pub records_interrupts: Has,
@@ -99,17 +99,17 @@ impl Abilities {
 
 /// First address that scenarios map, if addresses have more than 32 bits.
 pub const HIGH_BASE: Iova = Iova::new(0x1_4000_0000);
-/// The same with addresses of 32 bits.
+/// Base for addresses of 32 bits.
 pub const LOW_BASE: Iova = Iova::new(0x4000_0000);
 
 /// Outcome of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it has to.
+    /// Passed.
     Pass,
-    /// Not as it has to: the expected result and the actual one.
+    /// Failed: the expected result and the actual one.
     Fail(String),
-    /// It does not apply, and why.
+    /// Not applicable, for this reason.
     Skip(String),
 }
 
@@ -118,7 +118,7 @@ pub type Verdict = Result<(), Outcome>;
 
 type Run<M> = fn(&M) -> Verdict;
 
-/// One scenario.
+/// A scenario.
 pub struct Scenario<M: Machine> {
     /// Name of the scenario.
     pub name: &'static str,

@@ -191,8 +191,8 @@ fn refused<M: Machine>(
     }
 }
 
-/// Has each command of a move refused in its turn, and each of the second attempt; the third has to
-/// succeed. `ready` comes before, `check` after.
+/// Refuses each command of a move in turn, and each of the second attempt; the third attempt has to succeed. `ready`
+/// runs before, `check` after.
 fn each_refused<M: Machine>(
     machine: &M,
     ready: impl Fn() -> Verdict,
@@ -248,16 +248,17 @@ pub(super) fn refused_moves_are_repeated<M: Machine>(machine: &M) -> Verdict {
         each_refused(machine, ready, pass, || {
             let direct = Iova::new(there.1.get());
             there.0.must_reach(machine, direct, there.1)?;
-            match here.0.reaches(machine, M::BASE, here.1) {
-                true => Err(fail("the domain still translates after it was left")),
-                false => Ok(()),
+            if here.0.reaches(machine, M::BASE, here.1) {
+                Err(fail("the domain still translates after it was left"))
+            } else {
+                Ok(())
             }
         })?;
     }
     Ok(())
 }
 
-/// As [`refused_moves_are_repeated`], of a device that keeps translations.
+/// Runs [`refused_moves_are_repeated`] for a device that keeps translations.
 pub(super) fn refused_moves_of_keepers<M: Machine>(machine: &M) -> Verdict {
     can_refuse(machine)?;
     let keeping = Keeping::new(machine)?;

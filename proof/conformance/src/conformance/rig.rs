@@ -21,10 +21,11 @@ pub trait Host {
     /// The two devices.
     fn devices(&self) -> [StreamId; 2];
 
-    /// Has a device write four bytes. Returns when it has, or was refused.
+    /// Lets a device write four bytes. Returns after the write, or its refusal.
     fn device_write(&self, device: StreamId, iova: Iova, value: u32);
 
-    /// As [`Host::device_write`], by a request with a PASID. Called only where the driver has PASIDs.
+    /// Lets a device write like [`Host::device_write`], by a request with a PASID. Called only if the driver has
+    /// PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
         let _ = (device, pasid, iova, value);
     }
@@ -34,14 +35,14 @@ pub trait Host {
         None
     }
 
-    /// Has a device raise an interrupt by `message`; returns the interrupt that arrives, if any. Called
-    /// only where there is remapping.
+    /// Lets a device raise an interrupt by `message`; returns the interrupt that arrives, if any. Called only if
+    /// there is remapping.
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let _ = (device, message);
         None
     }
 
-    /// Has `work` use the disk behind the unit, if there is one.
+    /// Calls `work` with the disk behind the unit, if there is one.
     fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {
         work(None);
     }
@@ -51,7 +52,7 @@ pub trait Host {
         Vec::new()
     }
 
-    /// Has a device read four bytes; `None` if it was refused. Called only where devices read.
+    /// Lets a device read four bytes; `None` if the read was refused. Called only if devices read.
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
 
     /// A zeroed, aligned block of `bytes` (a power of two) of memory that nothing else uses.
@@ -63,14 +64,14 @@ pub trait Host {
     /// Writes four bytes as the CPU does.
     fn poke(&self, pa: PhysAddr, value: u32);
 
-    /// Has the unit refuse the command with that number from now on, counted from 1, or none of
-    /// those to come. Returns if the machine can; only machines with a queue do.
+    /// Makes the unit refuse the command with this number, counted from 1 from now on, or none if `None`. Returns if
+    /// the machine can do this; only machines with a queue can.
     fn refuse(&self, nth: Option<u64>) -> Has {
         let _ = nth;
         Has::No("no command can be refused at will")
     }
 
-    /// Commands that another observer counted, by the same names; `None` if there is none.
+    /// Commands that another observer counted, under the same names; `None` without an observer.
     fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
 }
 
@@ -145,7 +146,7 @@ impl<U, D, H> Rig<U, D, H> {
         }
     }
 
-    /// An empty address space: of 39 bits, or as far as [`Host::BASE`] has it.
+    /// Makes an empty address space of 39 bits, or up to the limit of [`Host::BASE`].
     ///
     /// # Errors
     /// The driver's.

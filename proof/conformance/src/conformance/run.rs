@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::{Host, Machine, Outcome, REFUSING, Rig, scenarios};
 
-/// One scenario's end.
+/// Result of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The scenario.
@@ -69,9 +69,9 @@ where
 enum Counting {
     /// There is no other observer that counts.
     Nobody,
-    /// So many commands, seen by both.
+    /// Both sides saw this number of commands.
     Agreed(u64),
-    /// Not by both.
+    /// The sides differ.
     Differed(String),
 }
 

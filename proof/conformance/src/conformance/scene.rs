@@ -126,7 +126,7 @@ impl<'m, M: Machine> Scene<'m, M> {
         Self::of(machine, way, None)
     }
 
-    /// The same with a device that names `pasid`.
+    /// Makes a scene with a device that names `pasid`.
     pub(super) fn of(
         machine: &'m M,
         way: FaultSource,
@@ -178,7 +178,7 @@ impl<'m, M: Machine> Scene<'m, M> {
         must("registering", done)
     }
 
-    /// Has `handler` serve the faults, in place of the handler before.
+    /// Replaces the handler of faults by `handler`.
     pub(super) fn hand_over(&self, handler: Arc<dyn Handler>) -> Verdict {
         self.desk.unregister(self.on.device, self.pasid);
         self.serve_by(handler)
@@ -262,7 +262,7 @@ impl<'m, M: Machine> Scene<'m, M> {
         self.must_arrive_at(page, self.pa(page)?)
     }
 
-    /// The same, at `pa`.
+    /// Checks that an access to the page arrives at `pa`.
     pub(super) fn must_arrive_at(&self, page: u64, pa: PhysAddr) -> Verdict {
         let wrote = match self.way {
             FaultSource::Stalls => self.asker.settled(),

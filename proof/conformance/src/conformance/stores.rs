@@ -16,9 +16,9 @@ const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
 /// Bits that entries hold beside an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Of one that points at a table.
+    /// Store of an entry that points at a table.
     pub table: u64,
-    /// Of a page, readable and writable by all.
+    /// Store of a page's entry, readable and writable by all.
     pub page: u64,
     /// Number of levels.
     pub levels: u32,

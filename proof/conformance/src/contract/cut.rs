@@ -88,7 +88,7 @@ impl<F: Format> Ground<'_, F> {
         self.broken();
     }
 
-    /// One page is missing among blocks.
+    /// Leaves a hole of one page among blocks.
     fn hole_of_a_page(&mut self) {
         let granule = F::GRANULE.bytes();
         for leaf in self.blocks() {

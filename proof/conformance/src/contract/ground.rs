@@ -35,7 +35,7 @@ pub(super) struct Leaf {
     pub(super) level: u32,
 }
 
-/// All that a refused operation must leave alone.
+/// State that a refused operation must not change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Dump {
     runs: Vec<MappedRun>,
@@ -112,7 +112,7 @@ impl<'m, F: Format> Ground<'m, F> {
         [0, self.input() / 2, self.input() - leaves * bytes]
     }
 
-    /// All of the table.
+    /// Reads the whole table.
     pub(super) fn dump(&self) -> Dump {
         let table = &self.subject.table;
         Dump {

@@ -20,10 +20,10 @@ use portolan_sim::decode::TableFormat;
 use self::ground::{Ground, memory};
 use crate::format::{FormatName, Visitor};
 
-/// One promise.
+/// A promise of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// One leaf of each size translates from its first byte to its last, and nothing beside it.
+    /// One leaf of each size translates from its first byte to its last, and nothing around it.
     Translate,
     /// Each access alone and together: the device's access, or a typed error.
     Access,
@@ -54,9 +54,10 @@ pub enum Check {
 /// # Panics
 /// If the library breaks the promise.
 pub fn hold(format: FormatName, check: Check) {
-    let splits: &[SplitRule] = match format.may_need_break() {
-        true => &[SplitRule::Direct, SplitRule::BreakBeforeMake],
-        false => &[SplitRule::Direct],
+    let splits: &[SplitRule] = if format.may_need_break() {
+        &[SplitRule::Direct, SplitRule::BreakBeforeMake]
+    } else {
+        &[SplitRule::Direct]
     };
     for &split in splits {
         for dirty in [DirtyTracking::Off, DirtyTracking::Hardware] {

@@ -108,7 +108,7 @@ impl<'m, F: Format> Ground<'m, F> {
         }
     }
 
-    /// The one allocation of a split fails.
+    /// Makes the only allocation of a split fail.
     fn starve_split(&mut self, at: Iova) {
         self.memory.fail_at(1);
         let error = self.refused(|s| {
@@ -120,8 +120,7 @@ impl<'m, F: Format> Ground<'m, F> {
         assert!(matches!(error, SplitError::Memory(_)), "{error}");
         assert_eq!(self.memory.disarm(), Fired::Yes);
         let mut gather = Gather::new();
-        let pending = self.subject.table.split(at, &mut gather);
-        let pending = pending.expect("there is memory again");
+        let pending = self.subject.table.split(at, &mut gather).expect("there is memory again");
         let quiesced = pay(&self.subject.table, gather);
         let table = &self.subject.table;
         let completed = table.complete_split(pending, &quiesced, &mut self.subject.owed);

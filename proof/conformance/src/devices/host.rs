@@ -22,7 +22,7 @@ use crate::conformance::{Disk, HIGH_BASE, Has, Host};
 /// Memory of a scenario; its pages are taken as they are used.
 const BYTES: u64 = 64 << 20;
 const PAGE: u64 = 4096;
-/// Of QEMU's timer, which the engine is moved by.
+/// Period of QEMU's timer, which drives the engine.
 const TICK: Duration = Duration::from_millis(100);
 /// A stream that no device has.
 const NOBODY: StreamId = StreamId::new(u32::MAX);
@@ -71,13 +71,10 @@ impl ProcessHost {
                 }
             }
         }
-        match host.edus.is_empty() {
-            true => Err(DevicesError::NoEdu),
-            false => Ok(host),
-        }
+        if host.edus.is_empty() { Err(DevicesError::NoEdu) } else { Ok(host) }
     }
 
-    /// Has an edu read its table, and tries if it writes at the addresses that scenarios map.
+    /// Lets an edu read its table, and tries if it writes at the addresses that scenarios map.
     fn load(
         &self,
         opened: &Opened,

@@ -17,9 +17,9 @@ use portolan_linux::{CallCounts, UserDomain};
 /// Part of the work that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
-    /// All is done.
+    /// No call is left out.
     Nothing,
-    /// No call unmaps anything.
+    /// Calls that unmap are left out.
     Unmap,
     /// Syncs do nothing: calls that unmap are made late, with the next unmap.
     Sync,

@@ -27,7 +27,7 @@ pub struct Devices {
     functions: Vec<PciFunction>,
 }
 
-/// Not a list of functions.
+/// A text that is not a list of functions.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} names no functions as `lspci -D` does; wanted are {form}", form = Devices::FORM)]
 pub struct NoDevices(String);
@@ -41,7 +41,7 @@ pub enum DevicesError {
     /// A device does not answer.
     #[error(transparent)]
     Device(#[from] VfioError),
-    /// There is none that writes when it is told to.
+    /// The list has no device that can be told to write.
     #[error("none of the functions is QEMU's edu (1234:11e8), which writes when it is told to")]
     NoEdu,
     /// A device that no scenario uses.
@@ -75,7 +75,7 @@ impl Devices {
     pub const FORM: &str =
         "vfio:FUNCTION[,FUNCTION...] (type 1) and iommufd:FUNCTION[,FUNCTION...]";
 
-    /// Those that `name` names, if it is a name of devices at all.
+    /// Devices that `name` names; `None` if it is not a name of devices.
     pub fn named(name: &str) -> Option<Result<Self, NoDevices>> {
         let (before, list) = name.split_once(':')?;
         let mut all = INTERFACES.into_iter();

@@ -20,7 +20,7 @@ use super::{MappingReport, UnmapMode};
 
 pub(super) const STREAM: StreamId = StreamId::new(1);
 
-/// LazyBounds of each CPU's queue.
+/// Bounds of each CPU's queue under the lazy policy.
 pub(super) const BOUNDS: LazyBounds =
     LazyBounds { entries: 24, bytes: 512 << 10, age: Nanos::new(40_000) };
 
@@ -108,7 +108,7 @@ impl MappingTally {
     }
 }
 
-/// One machine.
+/// A machine.
 pub(super) struct MappingRig<'r> {
     pub(super) way: UnmapMode,
     pub(super) cpus: &'r VirtualCpus,
@@ -347,7 +347,7 @@ impl MappingRig<'_> {
         }
     }
 
-    /// One CPU's part: `operations` unmaps.
+    /// Runs one CPU's part: `operations` unmaps.
     pub(super) fn work(&self, cpu: u64, seed: u64, operations: u64) {
         let mut hands = Hands {
             live: Vec::new(),

@@ -13,9 +13,9 @@ use portolan::platform::Nanos;
 use portolan_sim::cpus::Hardware;
 use serde::Serialize;
 
-/// One completion in so many fails.
+/// One of so many completions fails.
 const ONE_IN: u32 = 48;
-/// One failure in so many is the unit's death.
+/// One of so many failures kills the unit.
 const DEATHS: u32 = 8;
 /// Completions for which a dead unit stays dead, at most.
 const DEAD: u64 = 60;
@@ -24,9 +24,9 @@ const DEAD: u64 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Health {
-    /// It never does.
+    /// No completion fails.
     Sound,
-    /// It does, until the round is taken down.
+    /// Completions fail until the round ends.
     Failing,
 }
 
@@ -58,7 +58,7 @@ struct FailureSchedule {
 /// Result of one completion.
 enum CompletionFate {
     Completes,
-    /// So many steps are carried out, then this is said.
+    /// Carries out so many steps, then returns this error.
     Fails(usize, IommuError),
 }
 
@@ -79,7 +79,7 @@ impl Ailment {
         }
     }
 
-    /// From now on nothing fails.
+    /// Stops all failures.
     pub(super) fn heal(&self) {
         self.health.store(0, Ordering::Relaxed);
     }

@@ -34,7 +34,7 @@ pub(crate) const SHARING: SharingPrices = SharingPrices {
     lock: LockKind::Queued,
 };
 
-/// A queue of its own for each of the model's commands.
+/// Makes a command queue with prices for each kind of command.
 pub(crate) fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandServer<H> {
     let commands = CommandPrices {
         page: 150.0,
@@ -68,7 +68,7 @@ pub(crate) fn table_and_model(
     (table, model)
 }
 
-/// One machine, from nothing to nothing.
+/// A machine from start to end.
 pub(super) struct MappingRound<'t> {
     pub(super) way: UnmapMode,
     pub(super) ailment: &'t Ailment,
@@ -136,7 +136,7 @@ impl MappingRound<'_> {
     }
 }
 
-/// Nothing may be left: no buffer, no address, nothing that waits.
+/// Checks that nothing is left: no buffer, no address, no waiting range.
 fn take_down(space: &Space, world: &BlockWorld, tally: &MappingTally, way: UnmapMode) {
     let name = way.name();
     if let Err(error) = space.flush() {

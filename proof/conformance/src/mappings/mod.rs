@@ -46,7 +46,7 @@ const SCARCE: u32 = 24;
 pub enum UnmapMode {
     /// Each unmap waits for its own invalidation.
     Strict,
-    /// The same, submitted by one CPU for all.
+    /// Strict, with one CPU submitting for all.
     Combined,
     /// Buffers are deferred and reclaimed later, many at once.
     Deferred,
@@ -94,7 +94,7 @@ pub struct MappingReport {
     pub accesses: u64,
     /// Old addresses that were tried.
     pub retries: u64,
-    /// Of those, accesses to buffers that were not given back yet.
+    /// Accesses to buffers that had not been given back.
     pub reached_waiting: u64,
     /// Accesses to buffers that were given back: within the bounds of the lazy policy.
     pub reached_exposed: u64,
@@ -129,7 +129,7 @@ pub fn mappings(
     sabotaged((way, health), seed, cpus, operations, progress, |model| model)
 }
 
-/// The same, with hardware that `wrap` makes of the model: for tests of this test.
+/// Runs the test on hardware that `wrap` makes of the model, to test the test.
 ///
 /// # Panics
 /// As [`mappings`].

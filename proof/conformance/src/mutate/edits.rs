@@ -18,8 +18,8 @@ pub(super) fn drop_first<'c>(mut several: impl Iterator<Item = &'c mut Words>, n
     }
 }
 
-/// SMMUv2 (IHI 0062): its commands are writes. Offsets are those of the model, whose context banks
-/// begin with the 64th page of 4 KiB.
+/// Edits for SMMUv2 (IHI 0062), whose commands are register writes. Offsets are the model's: its context banks begin
+/// with the 64th page of 4 KiB.
 pub mod smmuv2 {
     use portolan_spec::smmuv2::bank::{
         TLBIASID, TLBIIPAS2, TLBIIPAS2L, TLBIVA, TLBIVAL, TLBSTATUS, TLBSYNC,
@@ -40,63 +40,62 @@ pub mod smmuv2 {
         if lost { Arrives::No } else { Arrives::Yes }
     }
 
-    /// No synchronisation of a bank.
+    /// Leaves out the synchronisation of a bank.
     pub fn without_sync(offset: usize, _: u32) -> Arrives {
         lost(is(offset, TLBSYNC))
     }
 
-    /// No invalidation by VMID.
+    /// Leaves out invalidations by VMID.
     pub fn without_vmid(offset: usize, _: u32) -> Arrives {
         lost(offset == TLBIVMID)
     }
 
-    /// No invalidation by address of the last level.
+    /// Leaves out invalidations by address of the last level.
     pub fn without_leaves(offset: usize, _: u32) -> Arrives {
         lost(is(offset, TLBIVAL))
     }
 
-    /// No invalidation by address of all levels.
+    /// Leaves out invalidations by address of all levels.
     pub fn without_all_levels(offset: usize, _: u32) -> Arrives {
         lost(is(offset, TLBIVA))
     }
 
-    /// No invalidation of an address space.
+    /// Leaves out invalidations of an address space.
     pub fn without_asid(offset: usize, _: u32) -> Arrives {
         lost(is(offset, TLBIASID))
     }
 
-    /// No invalidation by second-stage address.
+    /// Leaves out invalidations by second-stage address.
     pub fn without_second(offset: usize, _: u32) -> Arrives {
         lost(is(offset, TLBIIPAS2) || is(offset, TLBIIPAS2L))
     }
 
-    /// No invalidation of everything.
+    /// Leaves out invalidations of everything.
     pub fn without_everything(offset: usize, _: u32) -> Arrives {
         lost(offset == TLBIALLNSNH)
     }
 
     /// The next address space instead of this one.
     pub fn wrong_asid(offset: usize, value: u64) -> (usize, u64) {
-        match is(offset, TLBIVA) || is(offset, TLBIVAL) {
-            true => (offset, value ^ 1 << 52),
-            false => (offset, value),
+        if is(offset, TLBIVA) || is(offset, TLBIVAL) {
+            (offset, value ^ 1 << 52)
+        } else {
+            (offset, value)
         }
     }
 
     /// The page behind the right one.
     pub fn next_page(offset: usize, value: u64) -> (usize, u64) {
-        match is(offset, TLBIVA) || is(offset, TLBIVAL) {
-            true => (offset, value + 1),
-            false => (offset, value),
+        if is(offset, TLBIVA) || is(offset, TLBIVAL) {
+            (offset, value + 1)
+        } else {
+            (offset, value)
         }
     }
 
     /// Leaves only, even where tables were freed.
     pub fn leaves_only(offset: usize, value: u64) -> (usize, u64) {
-        match is(offset, TLBIVA) {
-            true => (offset - TLBIVA + TLBIVAL, value),
-            false => (offset, value),
-        }
+        if is(offset, TLBIVA) { (offset - TLBIVA + TLBIVAL, value) } else { (offset, value) }
     }
 
     /// The unit claims that its walks snoop.
@@ -107,15 +106,12 @@ pub mod smmuv2 {
         }
     }
 
-    /// No synchronisation of a bank seems to be under way.
+    /// Reports that no synchronisation of a bank is under way.
     pub fn without_wait(offset: usize, value: u32) -> u32 {
-        match is(offset, TLBSTATUS) {
-            true => 0,
-            false => value,
-        }
+        if is(offset, TLBSTATUS) { 0 } else { value }
     }
 
-    /// No global synchronisation seems to be under way.
+    /// Reports that no global synchronisation is under way.
     pub fn without_global_wait(offset: usize, value: u32) -> u32 {
         match offset {
             TLBGSTATUS => 0,
@@ -142,7 +138,7 @@ pub mod smmuv3 {
     /// PREFETCH_CONFIG of a stream that does not exist.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
 
-    /// No command `OP`.
+    /// Leaves out the command `OP`.
     pub fn without<const OP: u64>(commands: &mut [Words]) {
         drop_all(commands, |words| words[0] & 0xff == OP, NOTHING);
     }
@@ -155,7 +151,7 @@ pub mod smmuv3 {
         commands.iter_mut().filter(|words| by_address(words))
     }
 
-    /// No sync after commands `OP`.
+    /// Leaves out syncs after commands `OP`.
     pub fn without_sync_of<const OP: u64>(commands: &mut [Words]) {
         if commands.iter().any(|words| words[0] & 0xff == OP) {
             without::<SYNC>(commands);
@@ -178,33 +174,33 @@ pub mod smmuv3 {
         }
     }
 
-    /// No invalidation of all that a device keeps.
+    /// Leaves out invalidations of all that a device keeps.
     pub fn without_moved_devices(commands: &mut [Words]) {
         // Of size 52: all pages.
         let all = |words: &Words| words[0] & 0xff == ATC_INV && words[1] & 0x3f == 52;
         drop_all(commands, all, NOTHING);
     }
 
-    /// No sync but the last of those that are submitted together.
+    /// Leaves out all syncs of a submission but the last.
     pub fn without_early_syncs(commands: &mut [Words]) {
         if let [early @ .., _] = commands {
             without::<SYNC>(early);
         }
     }
 
-    /// Every stall is retried, those of refused accesses too.
+    /// Retries every stall, even of refused accesses.
     pub fn always_retried(commands: &mut [Words]) {
         for words in commands.iter_mut().filter(|words| words[0] & 0xff == RESUME) {
             words[0] = words[0] & !(3 << 12) | 1 << 12;
         }
     }
 
-    /// Without the first of several invalidations.
+    /// Leaves out the first of several invalidations.
     pub fn without_first(commands: &mut [Words]) {
         drop_first(addressed(commands), NOTHING);
     }
 
-    /// Without the last of several invalidations.
+    /// Leaves out the last of several invalidations.
     pub fn without_last(commands: &mut [Words]) {
         drop_first(addressed(commands).rev(), NOTHING);
     }
@@ -284,29 +280,29 @@ pub mod intel {
         commands.iter_mut().filter(|words| by_address(words))
     }
 
-    /// No wait.
+    /// Leaves out waits.
     pub fn without_wait(commands: &mut [Words]) {
         drop_where(commands, |words| is_vtd_wait(*words));
     }
 
-    /// No invalidation of pages.
+    /// Leaves out invalidations of pages.
     pub fn without_pages(commands: &mut [Words]) {
         drop_where(commands, by_address);
     }
 
-    /// No invalidation of translations that devices keep.
+    /// Leaves out invalidations of translations that devices keep.
     pub fn without_devices(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DEVICE_TLB));
     }
 
-    /// No invalidation of all that a device keeps.
+    /// Leaves out invalidations of all that a device keeps.
     pub fn without_moved_devices(commands: &mut [Words]) {
         // All bits from 12 up but the top one.
         let all = |words: &Words| words[1] >> 12 == u64::MAX >> 13;
         drop_where(commands, |words| is(words, DEVICE_TLB) && all(words));
     }
 
-    /// No invalidation of interrupt entries, but for all of them at once.
+    /// Leaves out invalidations of interrupt entries, except of all at once.
     pub fn without_interrupt_entries(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, INTERRUPT_ENTRIES) && words[0] & 1 << 4 != 0);
     }
@@ -317,37 +313,37 @@ pub mod intel {
         them.for_each(|words| words[0] ^= 1 << 39);
     }
 
-    /// No response to page requests.
+    /// Leaves out responses to page requests.
     pub fn without_responses(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, RESPONSE));
     }
 
-    /// No invalidation of a domain as a whole.
+    /// Leaves out invalidations of a domain as a whole.
     pub fn without_domain(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, IOTLB) && granularity(words) == 2);
     }
 
-    /// No invalidation of a first stage as a whole.
+    /// Leaves out invalidations of a first stage as a whole.
     pub fn without_pasid_translations(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, PASID_IOTLB) && granularity(words) == 2);
     }
 
-    /// No invalidation of contexts, but for all of them at once.
+    /// Leaves out invalidations of contexts, except of all at once.
     pub fn without_context(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, CONTEXT) && granularity(words) == 3);
     }
 
-    /// No invalidation of PASID entries, but for all of them at once.
+    /// Leaves out invalidations of PASID entries, except of all at once.
     pub fn without_pasid_entries(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, PASID_CACHE) && granularity(words) != 3);
     }
 
-    /// Without the first of several invalidations.
+    /// Leaves out the first of several invalidations.
     pub fn without_first(commands: &mut [Words]) {
         drop_first(addressed(commands), NOTHING);
     }
 
-    /// Without the last of several invalidations.
+    /// Leaves out the last of several invalidations.
     pub fn without_last(commands: &mut [Words]) {
         drop_first(addressed(commands).rev(), NOTHING);
     }
@@ -365,7 +361,7 @@ pub mod intel {
         them.filter(|words| words[1] & MASK >= 9).for_each(|words| words[1] = words[1] & !MASK | 8);
     }
 
-    /// Another domain instead of this one.
+    /// Names another domain.
     pub fn wrong_domain(commands: &mut [Words]) {
         let them = addressed(commands);
         them.for_each(|words| words[0] ^= 1 << 28);

@@ -65,27 +65,27 @@ mod amd {
         drop_all(commands, dropped, NOTHING);
     }
 
-    /// No wait that stores.
+    /// Leaves out waits that store.
     pub fn without_wait(commands: &mut [Words]) {
         drop_where(commands, |words| is_amd_wait(*words));
     }
 
-    /// No invalidation of pages.
+    /// Leaves out invalidations of pages.
     pub fn without_pages(commands: &mut [Words]) {
         drop_where(commands, by_address);
     }
 
-    /// No invalidation of a domain as a whole.
+    /// Leaves out invalidations of a domain as a whole.
     pub fn without_domain(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, PAGES) && !by_address(words));
     }
 
-    /// No invalidation of device table entries.
+    /// Leaves out invalidations of device table entries.
     pub fn without_entries(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DEVICE_ENTRY));
     }
 
-    /// No invalidation of interrupt tables.
+    /// Leaves out invalidations of interrupt tables.
     pub fn without_interrupts(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, INTERRUPT_TABLE));
     }
@@ -96,12 +96,12 @@ mod amd {
         them.for_each(|words| words[0] ^= 1);
     }
 
-    /// Without the first of several invalidations of pages.
+    /// Leaves out the first of several invalidations of pages.
     pub fn without_first(commands: &mut [Words]) {
         drop_first(addressed(commands), NOTHING);
     }
 
-    /// Without the last of several invalidations of pages.
+    /// Leaves out the last of several invalidations of pages.
     pub fn without_last(commands: &mut [Words]) {
         drop_first(addressed(commands).rev(), NOTHING);
     }
@@ -129,7 +129,7 @@ mod amd {
         }
     }
 
-    /// Another domain instead of this one.
+    /// Names another domain.
     pub fn wrong_domain(commands: &mut [Words]) {
         addressed(commands).for_each(|words| words[0] ^= 1 << 44);
     }

@@ -110,45 +110,44 @@ mod riscv {
         commands.iter_mut().filter(some)
     }
 
-    /// No fence that stores.
+    /// Leaves out fences that store.
     pub fn without_wait(commands: &mut [Words]) {
         drop_where(commands, |words| is_riscv_fence(*words));
     }
 
-    /// No invalidation of pages of a first stage.
+    /// Leaves out invalidations of pages of a first stage.
     pub fn without_pages(commands: &mut [Words]) {
         drop_where(commands, |words| first(words) && named(words));
     }
 
-    /// No invalidation of a first stage as a whole.
+    /// Leaves out invalidations of a first stage as a whole.
     pub fn without_context(commands: &mut [Words]) {
         drop_where(commands, |words| first(words) && !named(words));
     }
 
-    /// No invalidation of pages of a second stage.
+    /// Leaves out invalidations of pages of a second stage.
     pub fn without_guest_pages(commands: &mut [Words]) {
         drop_where(commands, |words| second(words) && named(words));
     }
 
-    /// No invalidation of a second stage as a whole.
+    /// Leaves out invalidations of a second stage as a whole.
     pub fn without_guest(commands: &mut [Words]) {
         drop_where(commands, |words| second(words) && !named(words));
     }
 
-    /// No invalidation of device contexts.
+    /// Leaves out invalidations of device contexts.
     pub fn without_devices(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DIRECTORY, directory::DEVICES));
     }
 
-    /// No invalidation of process contexts.
+    /// Leaves out invalidations of process contexts.
     pub fn without_processes(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DIRECTORY, directory::PROCESS));
     }
 
     /// The context of the address space beside the one that is meant.
     pub fn wrong_process(commands: &mut [Words]) {
-        let them = commands.iter_mut();
-        let them = them.filter(|words| is(words, DIRECTORY, directory::PROCESS));
+        let them = commands.iter_mut().filter(|words| is(words, DIRECTORY, directory::PROCESS));
         them.for_each(|words| words[0] ^= 1 << 19);
     }
 
@@ -160,12 +159,12 @@ mod riscv {
         them.for_each(|words| words[0] ^= 1 << 40);
     }
 
-    /// Another first stage instead of this one.
+    /// Names another first stage.
     pub fn wrong_first(commands: &mut [Words]) {
         addressed(commands).for_each(|words| words[0] ^= 1 << 25);
     }
 
-    /// Another second stage instead of this one.
+    /// Names another second stage.
     pub fn wrong_second(commands: &mut [Words]) {
         let some = |words: &&mut Words| second(words) && named(words);
         let them = commands.iter_mut().filter(some);
@@ -177,12 +176,12 @@ mod riscv {
         addressed(commands).for_each(|words| words[1] <<= 2);
     }
 
-    /// Without the first of several invalidations of pages.
+    /// Leaves out the first of several invalidations of pages.
     pub fn without_first(commands: &mut [Words]) {
         drop_first(addressed(commands), NOTHING);
     }
 
-    /// Without the last of several invalidations of pages.
+    /// Leaves out the last of several invalidations of pages.
     pub fn without_last(commands: &mut [Words]) {
         drop_first(addressed(commands).rev(), NOTHING);
     }
@@ -223,7 +222,7 @@ mod riscv {
         }
     }
 
-    /// Another device is told.
+    /// Tells another device.
     pub fn wrong_remote(commands: &mut [Words]) {
         bend(commands, remote, |words| words[0] ^= 1 << 40);
     }
@@ -233,7 +232,7 @@ mod riscv {
         bend(commands, remote, |words| words[1] &= !(1 << 11));
     }
 
-    /// No response to page requests.
+    /// Leaves out responses to page requests.
     pub fn without_responses(commands: &mut [Words]) {
         drop_where(commands, response);
     }

@@ -21,7 +21,7 @@ use crate::backend::BackendName;
 use crate::backend::seam::{Sabotage, Seam};
 use crate::conformance::{COUNTS, Outcome};
 
-/// One thing left out.
+/// A driver with one part left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
     /// Its name: the part that the driver leaves out.
@@ -39,7 +39,7 @@ pub struct Mutant {
 pub enum MutantFate {
     /// The scenarios that failed.
     Noticed(Vec<&'static str>),
-    /// None failed.
+    /// No scenario failed.
     Survived,
     /// There is no such machine, and why.
     Skipped(String),

@@ -47,23 +47,20 @@ mod tegra {
     pub const READ_BACK: usize = PTB_ASID;
 
     fn lost(lost: bool) -> Arrives {
-        match lost {
-            true => Arrives::No,
-            false => Arrives::Yes,
-        }
+        if lost { Arrives::No } else { Arrives::Yes }
     }
 
-    /// No flush of a line of the translation buffer.
+    /// Leaves out flushes of lines of the translation buffer.
     pub fn without_groups(offset: usize, value: u32) -> Arrives {
         lost(offset == TLB_FLUSH && value & 3 == 3)
     }
 
-    /// No flush of 4 MiB of the translation buffer.
+    /// Leaves out flushes of 4 MiB of the translation buffer.
     pub fn without_sections(offset: usize, value: u32) -> Arrives {
         lost(offset == TLB_FLUSH && value & 3 == 2)
     }
 
-    /// Of each section its first group.
+    /// Flushes only the first group of each section.
     pub fn first_group_alone(offset: usize, value: u32) -> Arrives {
         match offset {
             TLB_FLUSH if value & 3 == 2 => Arrives::As(value | 1),
@@ -71,17 +68,17 @@ mod tegra {
         }
     }
 
-    /// No flush of an address space.
+    /// Leaves out flushes of an address space.
     pub fn without_spaces(offset: usize, value: u32) -> Arrives {
         lost(offset == TLB_FLUSH && value & 3 == 0 && value >> 31 == 1)
     }
 
-    /// No flush of a line of the page-table cache.
+    /// Leaves out flushes of lines of the page-table cache.
     pub fn without_lines(offset: usize, value: u32) -> Arrives {
         lost(offset == PTC_FLUSH && value & 1 == 1)
     }
 
-    /// No flush of the whole page-table cache, but for the one before translation is turned on.
+    /// Leaves out the flush of the whole page-table cache, except the one before translation is turned on.
     pub fn without_tables(offset: usize, value: u32) -> Arrives {
         match (offset, value) {
             (PTC_FLUSH, 0) => Arrives::Once,

@@ -37,14 +37,11 @@ pub(super) struct Flaky<Q: TagPool + 'static> {
 impl<Q: TagPool + Send + Sync> Handler for Flaky<Q> {
     fn handle(&self, group: &Group<'_>) -> Response {
         let number = self.groups.fetch_add(1, Ordering::Relaxed);
-        match number % FLAKY == FLAKY - 1 {
-            true => Response::Failure,
-            false => self.container.handle(group),
-        }
+        if number % FLAKY == FLAKY - 1 { Response::Failure } else { self.container.handle(group) }
     }
 }
 
-/// One machine.
+/// A machine.
 pub(super) struct PagingRig<'r, Q: TagPool + 'static> {
     pub(super) cpus: &'r VirtualCpus,
     pub(super) model: &'r Model,
@@ -180,7 +177,7 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         }
     }
 
-    /// One CPU's part: a device that asks for `requests` pages, and all else in between.
+    /// Runs one CPU's part: a device that requests `requests` pages, and other work in between.
     pub(super) fn work(&self, cpu: u64, seed: u64, requests: u64) {
         let mut rng = Rng::with_seed(seed ^ (cpu << 40));
         let stream = StreamId::new(cpu as u32 + 1);

@@ -15,17 +15,17 @@ const GROUPS: u16 = 8;
 /// Misbehaviour of every second device of a round, now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// Nothing wrong.
+    /// Correct.
     Good,
-    /// It does not send the last request of a group.
+    /// The last request of a group is missing.
     NoLast,
-    /// It sends the last request of a group twice.
+    /// The last request of a group is sent twice.
     Twice,
-    /// It names an address space that it does not have.
+    /// A PASID that the device does not have.
     WrongPasid,
-    /// It sends more groups than it may.
+    /// More groups than allowed.
     Flood,
-    /// It is reset, and forgets its requests: responses come after that.
+    /// The device is reset and forgets its requests; responses come afterwards.
     Reset,
 }
 
@@ -43,7 +43,7 @@ impl Manner {
     }
 }
 
-/// One request of a group.
+/// A request of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupRequest {
     pub(super) stream: StreamId,
@@ -68,7 +68,7 @@ pub(super) struct PagingTally {
     pub(super) syncs_failed: AtomicU64,
     /// Ranges that were taken back in vain.
     pub(super) not_quiet: AtomicU64,
-    /// Those of them that came back before the end of the round.
+    /// Ranges of these that came back before the end of the round.
     pub(super) back: AtomicU64,
     pub(super) removed_in_vain: AtomicU64,
     pub(super) responses: [AtomicU64; 3],
@@ -102,7 +102,7 @@ pub(super) struct PagingDevices {
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     waiting: BTreeMap<Name, u64>,
-    /// Of groups that a device forgot when it was reset.
+    /// Groups that a device forgot when it was reset.
     forgotten: BTreeMap<Name, u64>,
 }
 
@@ -142,13 +142,13 @@ impl PagingDevices {
         numbers.find(|group| !self.waits(stream, *group))
     }
 
-    /// One response more has to come.
+    /// Notes that one more response has to come.
     pub(super) fn owe(&self, stream: StreamId, group: GroupId) {
         let name = (stream, ReplyName::Group(group));
         *self.owed().waiting.entry(name).or_default() += 1;
     }
 
-    /// One less has to, since the request was dropped.
+    /// Notes that one response less has to come, because the request was dropped.
     pub(super) fn settle(&self, stream: StreamId, group: GroupId) {
         self.take((stream, ReplyName::Group(group)));
     }

@@ -10,7 +10,7 @@ use portolan_sim::cpus::Hardware;
 
 use super::world::Taken;
 
-/// One sync in so many fails, where single ones do.
+/// One of so many syncs fails, if single syncs fail.
 const EVERY: u64 = 9;
 /// Syncs of a phase in which the hardware works or is dead.
 const PHASE: u64 = 40;
@@ -24,7 +24,7 @@ pub(super) enum Temper {
     Refuses,
     /// Now and then a sync is carried out, but reported as timed out.
     Silent,
-    /// It is dead for a while, and comes back.
+    /// The unit dies for a while, and recovers.
     Dies,
 }
 
@@ -63,7 +63,7 @@ impl Failures {
         })
     }
 
-    /// From now on nothing fails.
+    /// Stops all failures.
     pub(super) fn heal(&self) {
         self.healed.store(true, Ordering::Relaxed);
     }
@@ -117,7 +117,7 @@ impl PendingPages {
         all.push(not_back);
     }
 
-    /// The one that waits longest.
+    /// The entry that has waited longest.
     pub(super) fn next(&self) -> Option<NotBack> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (!all.is_empty()).then(|| all.remove(0))

@@ -49,7 +49,7 @@ const ROUND: u64 = 10_000;
 
 /// Table pages, more than all pages need.
 const PLENTY: u32 = 64;
-/// Too few table pages: a root, two on the way, and leaf tables for half of the slots.
+/// Table pages of a round with too few: a root, two tables on the way, and leaf tables for half of the slots.
 const SCARCE: u32 = 5;
 
 /// Longest wait for a group's last request, in virtual time.
@@ -85,7 +85,7 @@ pub fn paging(
     sabotaged(health, seed, cpus, requests, progress, |model| model)
 }
 
-/// The same, with hardware that `wrap` makes of the model: for tests of this test.
+/// Runs the test on hardware that `wrap` makes of the model, to test the test.
 ///
 /// # Panics
 /// As [`paging`].
@@ -185,7 +185,7 @@ fn window(round: u64) -> Window {
     }
 }
 
-/// One machine, from nothing to nothing.
+/// Runs a machine from start to end.
 #[allow(clippy::too_many_arguments)] // What a round depends on, each of its own kind.
 fn one_round<H: Hardware + 'static>(
     temper: Temper,
@@ -282,7 +282,7 @@ fn finish(
     }
 }
 
-/// Nothing may be left.
+/// Checks that nothing is left.
 fn take_down<D, O, P>(container: &Ioas<D, O, P>, tally: &PagingTally) -> Usage
 where
     D: portolan::iommu::Domain,

@@ -18,7 +18,7 @@ pub(super) const PAGES: u64 = 2048;
 const MEMORY: u64 = 1 << 40;
 /// Frames of a block.
 const BLOCK: u64 = 512;
-/// One page in so many cannot be populated.
+/// One of so many pages cannot be populated.
 const ABSENT: u64 = 97;
 
 /// State of a frame. None is used twice.
@@ -117,7 +117,7 @@ impl FrameWorld {
 }
 
 impl FrameLedger {
-    /// The frame of `page`, a new one if it has none.
+    /// The frame of `page`; a new one if it has none.
     fn frame(&mut self, page: u64) -> u64 {
         if let Some(frame) = self.pages[page as usize] {
             return frame;
@@ -147,10 +147,7 @@ impl Pager for FrameWorld {
             for page in first..=last {
                 if Self::absent(page) {
                     let iova = Iova::new(BASE + page * PAGE);
-                    match page == first {
-                        true => return Err(PopulateError::Absent { iova }),
-                        false => break,
-                    }
+                    if page == first { return Err(PopulateError::Absent { iova }) } else { break }
                 }
                 let frame = ledger.frame(page);
                 if frames.push(promised(PhysAddr::new(MEMORY + frame * PAGE), PAGE)).is_err() {

@@ -74,7 +74,7 @@ impl<F: Format> TableRound<'_, F> {
         Ok(())
     }
 
-    /// Nothing may answer at `iova`.
+    /// Checks that no access to `iova` succeeds.
     pub(super) fn must_fault(&mut self, iova: Iova) -> Checked {
         self.events.accesses += 1;
         match self.iommu.translate(self.stream(), iova, AccessKind::Read) {

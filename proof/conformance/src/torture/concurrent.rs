@@ -141,7 +141,7 @@ fn settled<F: Format, M: TableMem<F::Word>>(
     audit(audited, model, oracle, WaitingTables::Nothing)
 }
 
-/// One thread.
+/// A thread.
 struct TableCpu<'t, F: Format, M: TableMem<F::Word>> {
     crowd: Crowd,
     number: u64,
@@ -184,7 +184,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
         Ok(self.mapped)
     }
 
-    /// One of its pages: pages of all threads alternate within each slot.
+    /// A page of this thread. Pages of all threads alternate within each slot.
     fn own_page(&mut self) -> u64 {
         let lg2 = F::GRANULE.lg2();
         let slot = self.rng.u64(..SLOTS) << (lg2 + F::INDEX_LG2);
@@ -232,7 +232,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
         self.table.reclaim(pay(self.table, gather)).expect("a proof of this table");
     }
 
-    /// All its own pages translate as they should.
+    /// Checks the translations of all pages of this thread.
     fn check(&self) -> Result<(), String> {
         for (&page, &pa) in &self.mapped {
             let found = self.table.translate(Iova::new(page)).map(|found| found.pa.get());

@@ -36,7 +36,7 @@ pub(super) struct TortureMemory<F: Format> {
 }
 
 impl<F: Format> TortureMemory<F> {
-    /// As late as `caps` says, of `pages` pages.
+    /// Makes memory of `pages` pages whose writes become visible as late as `caps` allows.
     pub(super) fn new(format: &F, caps: &Capabilities, pages: u32) -> Self {
         let late = |lag| MemoryKind::Late(NonCoherentTables::new(TABLES_AT, F::ROOT, pages, lag));
         let kind = match (caps.walker, caps.write_buffer) {

@@ -89,8 +89,8 @@ pub fn torture(
     sabotaged(format, seed, operations, DebtSabotage::None, progress)
 }
 
-/// As [`torture`], with debts paid wrongly: a report without violations then means that the model
-/// does not notice.
+/// Runs [`torture`] with wrong payment of debts. A report without violations then means that the model misses the
+/// error.
 pub fn sabotaged(
     format: FormatName,
     seed: u64,
@@ -119,7 +119,7 @@ pub fn sabotaged(
     report
 }
 
-/// One round to be run on a format.
+/// A round on a format.
 struct Run<'r> {
     report: &'r mut TortureReport,
     rng: &'r mut Rng,

@@ -75,8 +75,11 @@ impl<F: Format> TableRound<'_, F> {
         gather: Gather,
     ) -> Checked {
         self.events.maps += 1;
-        let effective = self.plan.name.effective(access);
-        let effective = effective.ok_or("an access was accepted that cannot be expressed")?;
+        let effective = self
+            .plan
+            .name
+            .effective(access)
+            .ok_or("an access was accepted that cannot be expressed")?;
         let mut at = range.start().get();
         for segment in list {
             if let Some(part) = IovaRange::from_len(Iova::new(at), segment.bytes) {

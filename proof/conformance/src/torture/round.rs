@@ -50,7 +50,7 @@ pub(super) struct Paid {
     pub(super) ranges: Vec<IovaRange>,
 }
 
-/// One table, from nothing to nothing.
+/// A table from start to end.
 pub(super) struct TableRound<'a, F: Format> {
     pub(super) plan: Plan,
     pub(super) model: TableFormat,
@@ -264,10 +264,7 @@ impl<F: Format> TableRound<'_, F> {
         if live != pages {
             found.push(format!("{live} pages are allocated, {pages} are counted"));
         }
-        match found.is_empty() {
-            true => Ok(()),
-            false => Err(found.join("; ")),
-        }
+        if found.is_empty() { Ok(()) } else { Err(found.join("; ")) }
     }
 
     /// Pays everything, unmaps everything, prunes: only the root may stay.

@@ -8,7 +8,7 @@ use portolan::inval::{
 /// Part of paying a debt that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebtSabotage {
-    /// Nothing.
+    /// No sabotage.
     None,
     /// The last invalidation of every plan.
     LastCommand,
@@ -22,7 +22,7 @@ pub enum DebtSabotage {
     WriteBuffer,
     /// The invalidation after a map.
     MapSide,
-    /// That a command has to name a large page whole.
+    /// Commands do not name large pages as a whole.
     LargePages,
     /// Everything: table pages and addresses are reused at once.
     Quiet,
@@ -36,7 +36,7 @@ pub(super) enum Side {
 }
 
 impl DebtSabotage {
-    /// All that must be noticed.
+    /// All sabotages that must be noticed.
     pub const ALL: [Self; 8] = [
         Self::LastCommand,
         Self::Sync,

@@ -17,7 +17,7 @@ use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Riscv, Scalable, Sm
 const VTD_ERRORS: [u32; 3] = [1 << 4, 1 << 5, 1 << 6];
 /// `CERROR_ILL`, `CERROR_ABT` and `CERROR_ATC_INV_SYNC` of the SMMU's command queue.
 const SMMU_ERRORS: [u32; 3] = [1, 2, 3];
-/// Nothing is logged, ILLEGAL_COMMAND_ERROR and COMMAND_HARDWARE_ERROR of AMD-Vi.
+/// AMD-Vi errors: no entry in the log, ILLEGAL_COMMAND_ERROR and COMMAND_HARDWARE_ERROR.
 const AMD_ERRORS: [u32; 3] = [0, 5, 6];
 /// `cmd_ill`, `cqmf` and `cmd_to` of the RISC-V IOMMU's command queue.
 const RISCV_ERRORS: [u32; 3] = [1 << 10, 1 << 8, 1 << 9];
@@ -68,10 +68,7 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
                 continue;
             }
             // A domain whose end was refused, with no caller that could be told, keeps its tables.
-            let most = match errors.is_empty() && !used_up {
-                true => LEVELS,
-                false => 0,
-            };
+            let most = if errors.is_empty() && !used_up { LEVELS } else { 0 };
             let live = bench.memory.live();
             assert!(live <= most, "command {n}, code {code:#x}: {live}");
             if used_up {
@@ -82,7 +79,7 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
     }
 }
 
-/// From the n-th access on all reads are ones, for each n.
+/// Makes all reads return ones from the n-th access on, for each n.
 fn gone_from_any_access<D: Driver>() {
     let mut told = 0;
     for n in 1.. {

@@ -16,7 +16,7 @@ const TICK_NS: u64 = 10_000;
 /// Reads as anything; writes change nothing.
 pub struct Noise {
     pub seed: u64,
-    /// Nothing: each register keeps its value.
+    /// Noise; `None` lets each register keep its value.
     pub changing: Option<Mutex<Rng>>,
 }
 
@@ -46,7 +46,7 @@ pub struct Twisted<U> {
     /// Offset below which the flips are applied.
     pub below: usize,
     pub flips: Vec<(usize, u32)>,
-    /// One read in so many, anywhere, has a bit wrong; never with 0.
+    /// One of so many reads, anywhere, has a wrong bit; none with 0.
     pub one_in: u32,
     pub random: Mutex<Rng>,
 }
@@ -96,7 +96,7 @@ impl Clock for Looks {
     }
 }
 
-/// Nothing but an error that describes the nonsense, or a unit that takes every call and answers in time.
+/// Checks for an error that describes the nonsense, or a unit that accepts every call and answers in time.
 pub fn nonsense_in_registers<D: Driver>() {
     let (mut enabled, mut refused) = (0, 0);
     let mut count = |result: Result<(), IommuError>| match result {

@@ -43,7 +43,7 @@ pub trait Iommu: Mmio + Tick + 'static {
     fn reaches(&self, stream: StreamId, iova: Iova) -> bool;
 }
 
-/// Has a device access a unit.
+/// Lets a device access a unit.
 pub type Dma<U> = fn(&U, StreamId, Iova) -> Result<Vec<Piece>, DmaFault>;
 
 macro_rules! units {
@@ -95,7 +95,7 @@ impl<C: Cpus> Time for C {}
 
 pub type ModelClock<U> = Arc<PollingClock<Arc<U>>>;
 
-/// One driver, one of its ways.
+/// A driver in one of its modes.
 pub trait Driver {
     const NAME: &'static str;
     const LIMIT: Nanos = LIMIT;
@@ -247,8 +247,8 @@ impl Driver for Amd {
         let mut config = amd::Config::default();
         config.limit = LIMIT;
         config.streams_lg2 = 9;
-        let capability = amd::Capability::parse(Self::identification().capability);
-        let capability = capability.expect("the block of an IOMMU");
+        let capability = amd::Capability::parse(Self::identification().capability)
+            .expect("the block of an IOMMU");
         amd::AmdVi::enable(regs, memory, UnitParts::new(clock), capability, config)
     }
 
@@ -269,7 +269,7 @@ pub struct Bench<D: Driver> {
     pub memory: Arc<ModelMemory<D::Word>>,
 }
 
-/// So many pages of a driver's memory.
+/// Memory of so many pages for a driver.
 pub fn memory<D: Driver>(pages: u32) -> Arc<ModelMemory<D::Word>> {
     let (base, visibility) = D::MEMORY;
     Arc::new(ModelMemory::of_words(base, pages, visibility))
@@ -285,7 +285,7 @@ pub const OPERATIONS: u32 = 12;
 enum Help {
     /// The unit is as good as new, and the operation is tried again, and has to succeed.
     Comes,
-    /// Nothing.
+    /// No faults.
     Never,
 }
 
@@ -418,7 +418,7 @@ impl<D: Driver> Bench<D> {
         Self::with_pages(D::PAGES)
     }
 
-    /// With little memory, quickly made.
+    /// Makes a bench with little memory, which is quick.
     pub fn small() -> Self {
         Self::with_pages(D::PAGES.min(512))
     }
@@ -470,7 +470,7 @@ impl<D: Driver> Bench<D> {
         self.run(driver, Help::Comes, None)
     }
 
-    /// As [`Bench::everything`], injecting `faults` before operation `n`.
+    /// Runs [`Bench::everything`], injecting `faults` before operation `n`.
     pub fn everything_from(
         &self,
         driver: &Made<D>,

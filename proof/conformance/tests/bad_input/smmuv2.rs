@@ -89,12 +89,12 @@ fn able() -> SmmuV2Setup {
     SmmuV2Setup::of(LS1088A.identification.coherent())
 }
 
-/// The same, watched by Qualcomm's firmware.
+/// Makes a unit that Qualcomm's firmware watches.
 fn qualcomm() -> SmmuV2Setup {
     SmmuV2Setup { identification: able().identification, ..SmmuV2Setup::qualcomm(0) }
 }
 
-/// With few registers, so that every one of their accesses can be the last.
+/// Reduces the registers, so that each access to them can be the last in some run.
 fn few(setup: SmmuV2Setup) -> SmmuV2Setup {
     let mut identification = setup.identification.banks(6, 2);
     identification.idr[0] = identification.idr[0] & !0xff | 8;

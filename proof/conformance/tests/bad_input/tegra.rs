@@ -66,7 +66,7 @@ impl Driver for Tegra {
         driver.domain()
     }
 
-    /// It goes on translating: there is nothing to be waited for.
+    /// Keeps translation on, so there is nothing to wait for.
     fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
         drop(driver);
         Ok(())
@@ -98,7 +98,7 @@ impl Bench {
         Self { chip, unit, memory }
     }
 
-    /// Has the driver take the unit over.
+    /// Takes the unit over with the driver.
     fn enable(&self) -> Result<Taken, IommuError> {
         enable(self.chip, self.unit.clone(), self.memory.clone(), self.clock())
     }

@@ -42,9 +42,11 @@ fn main() -> Result<()> {
 fn kind(command: &str) -> Result<String> {
     let mut words = command.split(' ');
     let name = words.next().context("a command without a name")?;
-    let word = words.nth(1).and_then(|word| word.strip_prefix("0x"));
-    let word = word.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    let word = word.with_context(|| format!("a command without words: {command}"))?;
+    let word = words
+        .nth(1)
+        .and_then(|word| word.strip_prefix("0x"))
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .with_context(|| format!("a command without words: {command}"))?;
     let granularity = ["", " (global)", " (domain)", " (pages)"][(word >> 4 & 3) as usize];
     Ok(match name {
         "iotlb_inv" => format!("{name}{granularity}"),

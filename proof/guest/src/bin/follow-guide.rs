@@ -21,8 +21,11 @@ fn output(command: &str) -> Result<String> {
     println!("# {command}");
     let mut words = command.split(' ');
     let mut run = Command::new(words.next().unwrap_or_default());
-    let output = run.args(words).current_dir("/tmp").output();
-    let output = output.with_context(|| format!("{command} cannot be started"))?;
+    let output = run
+        .args(words)
+        .current_dir("/tmp")
+        .output()
+        .with_context(|| format!("{command} cannot be started"))?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     ensure!(output.status.success(), "{command}: {said}");
     Ok(said)
@@ -43,7 +46,7 @@ fn echo(word: &str, file: &Path) -> Result<()> {
     fs::write(file, format!("{word}\n")).with_context(|| format!("echo {word} failed"))
 }
 
-/// Sets the group back; its devices have to be free meanwhile.
+/// Restores the group; its devices have to be free during that.
 fn undo(group: &Path) -> Result<()> {
     let devices = fs::read_dir(group.join("devices"))?;
     let names: Vec<_> = devices

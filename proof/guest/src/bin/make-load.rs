@@ -17,10 +17,10 @@ use rustix::fs::OFlags;
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
-/// Of the disks, of which each has at least so many bytes.
+/// Smallest size of the disks, in bytes.
 const DISK: usize = 64 << 20;
 const REST: Duration = Duration::from_millis(100);
-/// The other side, which QEMU's user network has.
+/// Remote address, which QEMU's user network answers.
 const ECHO: ([u8; 4], u16) = ([10, 0, 2, 100], 7);
 /// Bytes that are sent and got back.
 const SENT: usize = 1 << 20;
@@ -129,7 +129,7 @@ fn disks() -> Result<()> {
     ])
 }
 
-/// Has all of them run at once.
+/// Runs all of them at once.
 fn beside(loads: Vec<Box<dyn Fn() -> Result<()> + Send>>) -> Result<()> {
     let threads: Vec<_> = loads.into_iter().map(thread::spawn).collect();
     for thread in threads {

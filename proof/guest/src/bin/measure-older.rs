@@ -34,8 +34,7 @@ const SETTINGS: [&str; 13] = [
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
-    let disk = std::env::args().nth(1);
-    let disk = disk.context("usage: measure-older DISK")?;
+    let disk = std::env::args().nth(1).context("usage: measure-older DISK")?;
     let root = Path::new(TRACING);
     ensure!(has_tracer(root)?, "the kernel has no {TRACER}");
     let instance = root.join("instances/older");
@@ -54,7 +53,7 @@ fn has_tracer(place: &Path) -> Result<bool> {
     Ok(tracers.split_whitespace().any(|one| one == TRACER))
 }
 
-/// All settings of the main tracing, its options and switched-on events among them, and how many instances there are.
+/// All settings of the main tracing, including its options and enabled events, and the number of instances.
 fn settings() -> Result<BTreeMap<String, String>> {
     let root = Path::new(TRACING);
     let mut all = BTreeMap::new();

@@ -44,9 +44,9 @@ const COUNTED: [(&str, &str, Option<&str>); 13] = [
 struct Run<'a> {
     load: &'a str,
     recorder: &'a str,
-    /// By event, and by the value of the field that is told apart.
+    /// Counts of kernel events, by the value of the field that distinguishes them.
     kernel: BTreeMap<&'static str, BTreeMap<u64, Count>>,
-    /// Of all disks: requests, and bytes.
+    /// Requests and bytes of all disks.
     disks: Count,
 }
 
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     ended(tar.args(["-C", PLACE, "."]))
 }
 
-/// Has a program record a load into `file`.
+/// Records a load into `file` with a program.
 fn record(load: &str, recorder: &str, file: &Path) -> Result<()> {
     let mut command = Command::new(recorder);
     command.arg("record");
@@ -107,7 +107,7 @@ fn record(load: &str, recorder: &str, file: &Path) -> Result<()> {
     ended(command.args(["make-load", load]))
 }
 
-/// Has the recorder print its recording, as its users do.
+/// Prints a recording with its recorder, as users do.
 fn print_text(recorder: &str, file: &Path) -> Result<()> {
     let (verb, recorded, text) = match recorder {
         "trace-cmd" => ("report", "dat", "report"),
@@ -122,14 +122,17 @@ fn print_text(recorder: &str, file: &Path) -> Result<()> {
 /// Runs a program whose words are of no interest unless it fails.
 fn ended(command: &mut Command) -> Result<()> {
     let said = File::create("/tmp/said")?;
-    let status = command.stderr(said).stdin(Stdio::null()).status();
-    let status = status.with_context(|| format!("{command:?}"))?;
+    let status = command
+        .stderr(said)
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("{command:?}"))?;
     let said = fs::read_to_string("/tmp/said").unwrap_or_default();
     ensure!(status.success(), "{command:?} ended with {status}: {said}");
     Ok(())
 }
 
-/// Has QEMU's trace say that this was reached.
+/// Marks this point in QEMU's trace.
 fn mark() -> Result<()> {
     let port = Path::new(PORTS).join("mark");
     File::open(&port).with_context(|| format!("{}", port.display()))?;

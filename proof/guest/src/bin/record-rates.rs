@@ -52,8 +52,10 @@ fn main() -> Result<()> {
         return send(*rate.first().context("usage: record-rates send RATE")?);
     }
     let events = Path::new(TRACING).join("events/dma");
-    let name = NAMES.into_iter().find(|name| !events.join(name).exists());
-    let name = name.context("this kernel has all events of maps")?;
+    let name = NAMES
+        .into_iter()
+        .find(|name| !events.join(name).exists())
+        .context("this kernel has all events of maps")?;
     let probes = Path::new(TRACING).join("kprobe_events");
     let probe = format!("p:dma/{name} __x64_sys_getppid {FIELDS}");
     fs::write(&probes, &probe).with_context(|| probe.clone())?;

@@ -27,8 +27,8 @@ fn tracing() -> Result<(Vec<String>, Vec<String>)> {
     let root = Path::new(TRACING);
     let settings = SETTINGS.map(|file| fs::read_to_string(root.join(file)));
     let settings: Result<_, _> = settings.into_iter().collect();
-    let names = fs::read_dir(root.join("instances"))?;
-    let names = names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = fs::read_dir(root.join("instances"))?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let names: Result<_, std::io::Error> = names.collect();
     Ok((settings?, names?))
 }

@@ -14,7 +14,7 @@ use portolan_tune::cli::report::{ReportArgs, origin};
 #[command(after_help = reproduce::COLUMNS_IN_WORDS)]
 pub(super) struct ReproduceArgs {
     /// The published result.
-    result: Published,
+    result: PublishedResult,
     #[command(flatten)]
     report: ReportArgs,
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub(super) struct ReproduceArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Published {
+enum PublishedResult {
     /// Walk flush by context (Qualcomm SMMU, 2021).
     WalkFlush,
     /// Range flush (Tegra SMMU, 2015).
@@ -42,7 +42,11 @@ enum Published {
 /// A reproduction: its name, its JSON, its text, and `true` if it holds.
 type Reproduced = (&'static str, serde_json::Value, String, bool);
 
-fn reproduce_one(result: Published, columns: usize, page: &mut Results) -> Result<Reproduced> {
+fn reproduce_one(
+    result: PublishedResult,
+    columns: usize,
+    page: &mut Results,
+) -> Result<Reproduced> {
     macro_rules! reproduced {
         ($name:literal, $run:ident, $text:ident, $add:ident) => {{
             let result = reproduce::$run()?;
@@ -52,15 +56,15 @@ fn reproduce_one(result: Published, columns: usize, page: &mut Results) -> Resul
         }};
     }
     Ok(match result {
-        Published::WalkFlush => reproduced!("walk-flush", walk_flush, text, latencies),
-        Published::RangeFlush => reproduced!("range-flush", range_flush, text, latencies),
-        Published::FlushQueue => {
+        PublishedResult::WalkFlush => reproduced!("walk-flush", walk_flush, text, latencies),
+        PublishedResult::RangeFlush => reproduced!("range-flush", range_flush, text, latencies),
+        PublishedResult::FlushQueue => {
             reproduced!("flush-queue", flush_queue, flush_queue_text, flush_queue)
         }
-        Published::Swiotlb => reproduced!("swiotlb", swiotlb, swiotlb_text, swiotlb),
-        Published::Iopf => reproduced!("iopf", iopf, iopf_text, iopf),
-        Published::HeldOut => reproduced!("held-out", held_out, held_out_text, held_out),
-        Published::All => bail!("`all` is not one result"),
+        PublishedResult::Swiotlb => reproduced!("swiotlb", swiotlb, swiotlb_text, swiotlb),
+        PublishedResult::Iopf => reproduced!("iopf", iopf, iopf_text, iopf),
+        PublishedResult::HeldOut => reproduced!("held-out", held_out, held_out_text, held_out),
+        PublishedResult::All => bail!("`all` is not one result"),
     })
 }
 
@@ -68,7 +72,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
     let destination = args.report.destination(&[])?;
     let mut page = Results::default();
     let all = match args.result {
-        Published::All => reproduce_all(args.output, &mut page)?,
+        PublishedResult::All => reproduce_all(args.output, &mut page)?,
         one => {
             let (_, value, text, holds) = reproduce_one(one, args.output.columns(), &mut page)?;
             args.output.show(&value, |_, _| text.clone())?;
@@ -84,8 +88,9 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<Outcome> {
 
 /// Reproduces each result; returns `true` if all of them hold.
 fn reproduce_all(output: Output, page: &mut Results) -> Result<bool> {
-    let results = Published::value_variants();
-    let results = results.iter().filter(|result| !matches!(result, Published::All));
+    let results = PublishedResult::value_variants()
+        .iter()
+        .filter(|result| !matches!(result, PublishedResult::All));
     let progress = Progress::new(results.clone().count() as u64);
     let (mut document, mut texts) = (serde_json::Map::new(), Vec::new());
     let mut failed = Vec::new();
@@ -102,10 +107,11 @@ fn reproduce_all(output: Output, page: &mut Results) -> Result<bool> {
     let holds = failed.is_empty();
     output.show(&document, |document, columns| {
         let names: Vec<&str> = document.keys().map(String::as_str).collect();
-        let said = match holds {
-            true => "each is as near as it promises to be".to_owned(),
-            false => format!("{} FAIL", failed.join(", ")),
-        };
+        let said = if holds {
+"each is as near as it promises to be".to_owned()
+} else {
+format!("{} FAIL", failed.join(", "))
+};
         let answer = format!(
             "{} published results, computed again from the library's code and the prices of each machine's \
              profile: {}; {said}.\n\n",

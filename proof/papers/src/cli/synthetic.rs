@@ -7,13 +7,13 @@ use portolan_tune::cli::machine::{file_of, profile};
 use portolan_tune::cli::report::{ReportArgs, fact, of_profile, origin};
 
 use crate::report;
-use crate::synthetic::{self, Load};
+use crate::synthetic::{self, SyntheticLoad};
 
 #[derive(Debug, Args)]
 #[command(after_help = synthetic::COLUMNS_IN_WORDS)]
 pub(super) struct SyntheticArgs {
     /// The load.
-    load: Load,
+    load: SyntheticLoad,
     /// Machine profile (see `portolan machines`), or a file with one; tegra210 for the camera if absent.
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
@@ -28,7 +28,7 @@ pub(super) fn run(args: &SyntheticArgs) -> Result<Outcome> {
     let destination = args.report.destination(file_of(machine).as_slice())?;
     let profile = profile(machine)?;
     let report = match args.load {
-        Load::Camera => synthetic::camera::run(&profile)?,
+        SyntheticLoad::Camera => synthetic::camera::run(&profile)?,
     };
     args.output.show(&report, synthetic::text)?;
     if let Some(destination) = destination {

@@ -33,10 +33,7 @@ pub(super) fn of(bounds: &[Bound]) -> Figure {
     let rows = bounds.iter().map(|bound| {
         [
             bound.what.clone(),
-            match bound.holds {
-                true => "holds".to_owned(),
-                false => "FAILS".to_owned(),
-            },
+            if bound.holds { "holds".to_owned() } else { "FAILS".to_owned() },
             percent(bound.limit_pct),
             percent(bound.worst_pct),
             format!("{}: {}", bound.mechanism, percent(bound.mechanism_off_pct)),

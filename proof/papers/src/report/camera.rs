@@ -5,15 +5,15 @@ use portolan_report::{
     Table, Unit,
 };
 
-use crate::synthetic::camera::{Report, Side, WayReport};
+use crate::synthetic::camera::{CameraReport, Side, WayReport};
 use crate::synthetic::{Waits, answer};
 use portolan_cli::display::grouped;
 use portolan_tune::counts::RegisterWrites;
 
 /// The page of `report`, which came about as `origin` says.
-pub fn camera(report: &Report, origin: Origin) -> Page {
-    let answer = answer(report);
-    let answer = answer.lines().filter(|line| !line.is_empty());
+pub fn camera(report: &CameraReport, origin: Origin) -> Page {
+    let text = answer(report);
+    let answer = text.lines().filter(|line| !line.is_empty());
     let mut sections = vec![costs(report)];
     match &report.waits {
         None => sections.push(written(report)),
@@ -41,7 +41,7 @@ fn micros(us: f64) -> String {
 }
 
 /// Either side of each way, named.
-fn sides(report: &Report) -> impl Iterator<Item = (String, &Side)> {
+fn sides(report: &CameraReport) -> impl Iterator<Item = (String, &Side)> {
     report.ways.iter().flat_map(|way| {
         let name = name(way);
         [(format!("{name}: map"), &way.map), (format!("{name}: unmap"), &way.unmap)]
@@ -63,7 +63,7 @@ fn marks(values: Axis, series: &[&str], rows: impl Iterator<Item = (String, Vec<
     })
 }
 
-fn costs(report: &Report) -> Section {
+fn costs(report: &CameraReport) -> Section {
     Section {
         heading: "What a buffer costs".to_owned(),
         says: vec![
@@ -76,7 +76,7 @@ fn costs(report: &Report) -> Section {
     }
 }
 
-fn times(report: &Report) -> Figure {
+fn times(report: &CameraReport) -> Figure {
     let rows = report.ways.iter().map(|way| {
         let times = [way.map.buffer_us, way.unmap.buffer_us];
         (name(way), each(times))
@@ -98,7 +98,7 @@ fn times(report: &Report) -> Figure {
     )
 }
 
-fn frames(report: &Report) -> Figure {
+fn frames(report: &CameraReport) -> Figure {
     let series = |name: &str, of: fn(&WayReport) -> f64| Series {
         name: name.to_owned(),
         values: report.ways.iter().map(of).collect(),
@@ -143,7 +143,7 @@ fn frames(report: &Report) -> Figure {
     )
 }
 
-fn commands(report: &Report) -> Figure {
+fn commands(report: &CameraReport) -> Figure {
     let counts = |side: &Side| {
         let all = side.commands;
         [all.page, all.range, all.context, all.sync].map(|count| count / report.buffers.max(1))
@@ -174,7 +174,7 @@ fn commands(report: &Report) -> Figure {
 }
 
 /// Registers that Tegra's driver wrote.
-fn written(report: &Report) -> Section {
+fn written(report: &CameraReport) -> Section {
     let known = || sides(report).filter_map(|(name, side)| Some((name, side.registers?)));
     let rows = known().map(|(name, of)| (name, each([of.writes as f64, of.read_backs as f64])));
     let plot = marks(Axis::log("accesses for a buffer", Unit::Count), &["writes", "reads"], rows);
@@ -204,7 +204,7 @@ fn written(report: &Report) -> Section {
 }
 
 /// Counts of the camera's accesses on Qualcomm's.
-fn met(report: &Report) -> Section {
+fn met(report: &CameraReport) -> Section {
     let rows = report.ways.iter().map(|way| (name(way), each([way.stall_us, way.kept_out_us])));
     let plot = marks(
         Axis::log("wait of the camera for a buffer", Unit::Micros),

@@ -40,10 +40,8 @@ pub fn reproductions(results: Results, origin: Origin) -> Page {
 
 impl Results {
     fn add(&mut self, heading: &str, holds: bool, says: Vec<String>, figures: Vec<Figure>) {
-        let verdict = match holds {
-            true => "every bound and check holds",
-            false => "a bound or a check FAILS",
-        };
+        let verdict =
+            if holds { "every bound and check holds" } else { "a bound or a check FAILS" };
         self.push(heading, verdict, says, figures);
     }
 

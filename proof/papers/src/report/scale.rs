@@ -4,11 +4,11 @@ use portolan_report::{
     Axis, Figure, Line, Lines, Origin, Page, Plot, Scale, Section, Shape, Table, Unit,
 };
 
-use crate::scale::{Report, Row, ScalePolicy};
+use crate::scale::{ScalePolicy, ScaleReport, ScaleRow};
 use portolan_cli::display::grouped;
 
 /// The page of `report`, which came about as `origin` says.
-pub fn scale(report: &Report, origin: Origin) -> Page {
+pub fn scale(report: &ScaleReport, origin: Origin) -> Page {
     let mut answer: Vec<String> = best(report).into_iter().collect();
     answer.extend(report.defaults.text().lines().map(str::to_owned));
     let mut says = vec![format!("One operation: {}.", report.operation)];
@@ -64,12 +64,12 @@ pub fn scale(report: &Report, origin: Origin) -> Page {
     }
 }
 
-fn plain(row: &&Row) -> bool {
+fn plain(row: &&ScaleRow) -> bool {
     row.with.is_none()
 }
 
 /// Policy that carries out most with the most CPUs, beside the strict one.
-fn best(report: &Report) -> Option<String> {
+fn best(report: &ScaleReport) -> Option<String> {
     let rows = || report.rows.iter().filter(plain);
     let most = rows().map(|row| row.cpus).max()?;
     let at_most = || rows().filter(|row| row.cpus == most);
@@ -91,7 +91,7 @@ fn best(report: &Report) -> Option<String> {
 }
 
 /// Name of a line of the plot.
-fn name(row: &Row) -> String {
+fn name(row: &ScaleRow) -> String {
     match &row.with {
         Some(with) => format!("{}, with {with}", row.policy.name()),
         None => row.policy.name().to_owned(),
@@ -99,7 +99,7 @@ fn name(row: &Row) -> String {
 }
 
 /// A line for each policy, in their order; a row that differs from the profile is marked alone.
-fn lines(report: &Report, of: impl Fn(&Row) -> f64) -> Vec<Line> {
+fn lines(report: &ScaleReport, of: impl Fn(&ScaleRow) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &report.rows {
         let name = name(row);
@@ -126,10 +126,10 @@ fn cpus() -> Axis {
     Axis { name: "CPUs".to_owned(), scale: Scale::Log, unit: Unit::Count }
 }
 
-fn throughput(report: &Report) -> Figure {
+fn throughput(report: &ScaleReport) -> Figure {
     // As was measured, if something was.
     let unit = report.rows.iter().find_map(|row| row.published_unit);
-    let (axis, of): (_, fn(&Row) -> f64) = match unit {
+    let (axis, of): (_, fn(&ScaleRow) -> f64) = match unit {
         Some("Gbit/s") => ("throughput (Gbit/s)", |row| row.gbit_s),
         _ => ("operations a second", |row| row.operations_per_s),
     };
@@ -180,7 +180,12 @@ fn throughput(report: &Report) -> Figure {
     }
 }
 
-fn per_operation(report: &Report, title: &str, says: &str, of: fn(&Row) -> f64) -> Figure {
+fn per_operation(
+    report: &ScaleReport,
+    title: &str,
+    says: &str,
+    of: fn(&ScaleRow) -> f64,
+) -> Figure {
     let mut all = lines(report, of);
     all.retain(|line| line.points.iter().any(|(_, y)| *y > 0.0));
     let rows =

@@ -18,9 +18,9 @@ pub enum Evidence {
     Implied,
     /// Commands or faults that the library caused and a model counted.
     Counted,
-    /// Nothing was fitted on it, and it could have come out wrong.
+    /// Predicted: nothing was fitted on it, and it could have come out wrong.
     Predicted,
-    /// Nothing was published to hold it against.
+    /// Computed, without a published figure to compare with.
     Computed,
 }
 
@@ -95,15 +95,12 @@ impl Bound {
             mechanism_off_pct,
             trivial,
             trivial_pct,
-            evidence: match speaks {
-                true => parts.would_be,
-                false => Evidence::Implied,
-            },
+            evidence: if speaks { parts.would_be } else { Evidence::Implied },
             holds: parts.worst_pct <= parts.limit_pct,
         }
     }
 
-    /// All of `bounds` as a table in lines of `columns`.
+    /// Table of `bounds` in lines of `columns`.
     pub(super) fn table(bounds: &[Self], columns: usize) -> String {
         if bounds.is_empty() {
             return String::new();
@@ -111,11 +108,7 @@ impl Bound {
         let rows = bounds.iter().map(|bound| {
             let pct = |value: f64| format!("{value:.1}");
             vec![
-                match bound.holds {
-                    true => "holds",
-                    false => "FAILS",
-                }
-                .to_owned(),
+                if bound.holds { "holds" } else { "FAILS" }.to_owned(),
                 bound.what.clone(),
                 pct(bound.limit_pct),
                 pct(bound.worst_pct),
@@ -165,8 +158,8 @@ fn in_proportion(points: &[(f64, f64)], x: f64) -> f64 {
     nearest.map_or(0.0, |(at, y)| y * x / at)
 }
 
-/// Error of the best of three trivial predictors, by `missed`, which returns that of a predictor: the straight line
-/// through fitted points, the nearest of them in proportion, and all of them in proportion.
+/// Error of the best of three trivial predictors: the straight line through the fitted points, the nearest point in
+/// proportion, and all points in proportion. `missed` returns the error of a predictor.
 pub(super) fn by_size(points: &[(f64, f64)], missed: impl Fn(&dyn Fn(f64) -> f64) -> f64) -> f64 {
     let straight = missed(&|x| line(points, x));
     let nearest = missed(&|x| in_proportion(points, x));

@@ -33,8 +33,8 @@ use super::rows::{Check, FittedPrice, FlushQueue, Implied, Receivers, Throughput
 use crate::buffers::buffer;
 use portolan_tune::advice::UnmapCost;
 use portolan_tune::buffers::Memory;
-use portolan_tune::counts::Counts;
-use portolan_tune::explain::{Row as Decision, shadowing_name};
+use portolan_tune::counts::CommandCounts;
+use portolan_tune::explain::{PolicyRow, shadowing_name};
 use portolan_tune::fixture::{Fixture, FixtureSetup, Submitting};
 
 /// The machine that the published figures come from.
@@ -87,21 +87,21 @@ const CASES: [Case; 6] = [
 
 /// Counts for [`RECEIVED`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counted {
+struct ReceiveCounts {
     packets: u64,
-    counts: Counts,
+    counts: CommandCounts,
     /// Times that the unit was told of commands.
     doorbells: u64,
 }
 
-impl Counted {
+impl ReceiveCounts {
     fn submissions_a_packet(&self) -> f64 {
         self.counts.sync as f64 / self.packets as f64
     }
 
-    fn of_a_gib(&self) -> Counts {
+    fn of_a_gib(&self) -> CommandCounts {
         let scale = GIB / RECEIVED;
-        Counts {
+        CommandCounts {
             page: self.counts.page * scale,
             range: self.counts.range * scale,
             context: self.counts.context * scale,
@@ -117,7 +117,7 @@ fn receive<F: Format>(
     layout: TableFormat,
     caps: Capabilities,
     policy: Policy,
-) -> Result<Counted> {
+) -> Result<ReceiveCounts> {
     let mut options = SpaceOptions::default();
     options.policy = policy;
     let fixture = Fixture::new(
@@ -166,14 +166,14 @@ fn receive<F: Format>(
     if after.faults != 0 {
         bail!("the device was refused its buffers");
     }
-    Ok(Counted {
+    Ok(ReceiveCounts {
         packets,
-        counts: Counts::of(&after).since(Counts::of(&before)),
+        counts: CommandCounts::of(&after).since(CommandCounts::of(&before)),
         doorbells: after.doorbells - before.doorbells,
     })
 }
 
-fn count(profile: &Profile, case: Case) -> Result<Counted> {
+fn count(profile: &Profile, case: Case) -> Result<ReceiveCounts> {
     let caching = match case.shadowing.of(case.stage) {
         Shadowing::CachingMode => Caching::NotPresentToo,
         _ => Caching::PresentOnly,
@@ -220,14 +220,14 @@ fn facts(shadowing: Shadowing, stage: Stage, trust: Trust, wish: PolicyPreferenc
 }
 
 /// The rule, for each combination of its inputs.
-fn decisions() -> Vec<Decision> {
+fn decisions() -> Vec<PolicyRow> {
     let mut rows = Vec::new();
     let followed = [Shadowing::CachingMode, Shadowing::WriteProtection];
     for shadowing in followed.into_iter().chain([Shadowing::None]) {
         for stage in [Stage::First, Stage::Second] {
             for trust in [Trust::Trusted, Trust::Untrusted] {
                 for wish in [PolicyPreference::Strict, PolicyPreference::Lazy] {
-                    rows.push(Decision::new(&facts(shadowing, stage, trust, wish)));
+                    rows.push(PolicyRow::new(&facts(shadowing, stage, trust, wish)));
                 }
             }
         }
@@ -243,7 +243,7 @@ pub fn flush_queue() -> Result<FlushQueue> {
     let profile = Profile::by_name(MACHINE)?;
     let published = published::flush_queue(published::FLUSH_QUEUE)?;
     let counted = CASES.iter().map(|case| count(&profile, *case)).collect::<Result<Vec<_>>>()?;
-    let submitted: Vec<f64> = counted.iter().map(Counted::submissions_a_packet).collect();
+    let submitted: Vec<f64> = counted.iter().map(ReceiveCounts::submissions_a_packet).collect();
     let &[strict, lazy, ..] = submitted.as_slice() else {
         bail!("no counts");
     };
@@ -327,7 +327,7 @@ fn checks(
     ]
 }
 
-fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> Throughput {
+fn row(case: Case, counted: &ReceiveCounts, computed: f64, published: Option<f64>) -> Throughput {
     let wish = match case.policy {
         Policy::Lazy => PolicyPreference::Lazy,
         Policy::Strict | Policy::Deferred => PolicyPreference::Strict,
@@ -346,10 +346,7 @@ fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> 
             Stage::Second => "second",
         },
         shadowing: shadowing_name(case.shadowing),
-        allowed: match default_policy(&rule).policy == case.policy {
-            true => "yes",
-            false => "no",
-        },
+        allowed: if default_policy(&rule).policy == case.policy { "yes" } else { "no" },
         size_bytes: PACKET,
         quantity: "throughput_gbit_s",
         published,

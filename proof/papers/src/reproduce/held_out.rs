@@ -13,7 +13,7 @@ use super::bounds::{Evidence, worst};
 use super::registers;
 use super::rows::error_pct;
 use crate::csv;
-use crate::measure::{Events, Grouping, MapOrUnmap, Variant, Way};
+use crate::measure::{CallPattern, Events, Grouping, MapOrUnmap, Variant};
 use crate::smmu_v2_board;
 use portolan_cli::display::{table, wrapped};
 use portolan_tune::machines::own_quirks;
@@ -23,12 +23,12 @@ use portolan_tune::trace;
 const TABLE: &str = include_str!("../../../../data/published/held-out.csv");
 const RECEIVED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.net-rx.trace.xz");
 
-/// All of them.
+/// All held-out rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
     /// `held-out`.
     pub name: String,
-    /// One a published figure.
+    /// One row for each published figure.
     pub rows: Vec<HeldOutRow>,
 }
 
@@ -39,7 +39,7 @@ impl HeldOut {
     }
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeldOutRow {
     /// The publication: `fns`, `map-batch` or `map-sync`.
@@ -118,8 +118,12 @@ fn batch() -> Result<[f64; 2]> {
     let profile = Profile::by_name("sm8150")?;
     let measured = |grouping| {
         let quirks = Quirks { preference: Preference::ByPage, ..Quirks::default() };
-        let events =
-            smmu_v2_board::measure(&profile, MapOrUnmap::Map, 32 << 20, Way { grouping, quirks })?;
+        let events = smmu_v2_board::measure(
+            &profile,
+            MapOrUnmap::Map,
+            32 << 20,
+            CallPattern { grouping, quirks },
+        )?;
         mapped_us(&profile, &events, None)
     };
     Ok([measured(Grouping::PagesTogether)?, measured(Grouping::Whole)?])
@@ -152,10 +156,7 @@ impl HeldOutRow {
         let [low, high] = self.published;
         [
             self.machine.to_owned(),
-            match low < high {
-                true => format!("{low} to {high}"),
-                false => low.to_string(),
-            },
+            if low < high { format!("{low} to {high}") } else { low.to_string() },
             format!("{:.2}", self.computed),
             format!("{:+.1}", self.error_pct),
             format!("{:+.1}", self.trivial_pct),

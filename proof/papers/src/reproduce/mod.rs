@@ -20,7 +20,8 @@ pub use flush_queue_text::flush_queue_text;
 pub use held_out::{HeldOut, HeldOutRow, held_out, held_out_text};
 pub use iopf::{IopfReproduction, IopfRow, WindowRow, iopf, iopf_text};
 pub use rows::{
-    Check, FittedPrice, FlushQueue, Implied, Ranged, Receivers, Reproduction, Row, Throughput,
+    Check, FittedPrice, FlushQueue, Implied, LatencyRow, Ranged, Receivers, Reproduction,
+    Throughput,
 };
 pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 pub use text::{COLUMNS_IN_WORDS, text};

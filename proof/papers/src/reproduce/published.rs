@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use anyhow::{Result, bail};
 
-use crate::csv::{Row, rows_of};
+use crate::csv::{CsvRow, rows_of};
 use crate::measure::MapOrUnmap;
 
 /// `data/published/qcom-smmu-walk-flush.csv`.
@@ -22,7 +22,7 @@ pub const SWIOTLB: &str = include_str!("../../../../data/published/swiotlb-fio.c
 /// `data/published/vfio-iopf.csv`.
 pub const IOPF: &str = include_str!("../../../../data/published/vfio-iopf.csv");
 
-/// One size of the walk-flush table; microseconds.
+/// A size of the walk-flush table; microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WalkFlushRow {
     /// Bytes mapped and unmapped.
@@ -33,7 +33,7 @@ pub struct WalkFlushRow {
     pub unmap: [f64; 2],
 }
 
-/// One sample of the range-flush table; microseconds.
+/// A sample of the range-flush table; microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RangeFlushSample {
     /// Map or unmap.
@@ -42,7 +42,7 @@ pub struct RangeFlushSample {
     pub size: String,
     /// Flush after each page.
     pub before: f64,
-    /// One flush at the end.
+    /// Microseconds with one flush at the end.
     pub after: f64,
 }
 
@@ -65,7 +65,7 @@ impl IopfKind {
     }
 }
 
-/// One row of the table of I/O page faults; KB/s.
+/// A row of the table of I/O page faults; KB/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IopfPublished {
     /// Owner of the address space.
@@ -82,7 +82,7 @@ pub struct IopfPublished {
     pub with_kb_s: f64,
     /// Their number.
     pub faults: f64,
-    /// Of each hundred parts of the speed without faults, those that they leave.
+    /// Percentage of the speed without faults that remains.
     pub kept_pct: f64,
 }
 
@@ -91,7 +91,7 @@ pub struct IopfPublished {
 /// # Errors
 /// A row that is malformed.
 pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
-    let row = |row: Row<'_>| {
+    let row = |row: CsvRow<'_>| {
         Ok(IopfPublished {
             kind: row.one_of(0, [IopfKind::Vfio, IopfKind::Sva], IopfKind::name)?,
             msg_len_bytes: row.count(1)?,
@@ -114,7 +114,7 @@ pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
 /// # Errors
 /// A row that is not five positive numbers.
 pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
-    let row = |row: Row<'_>| {
+    let row = |row: CsvRow<'_>| {
         Ok(WalkFlushRow {
             size_bytes: row.count(0)?,
             map: [row.number(1)?, row.number(3)?],
@@ -129,7 +129,7 @@ pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
 /// # Errors
 /// A row that is not an operation, a size and two positive numbers.
 pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
-    let row = |row: Row<'_>| {
+    let row = |row: CsvRow<'_>| {
         Ok(RangeFlushSample {
             direction: row.one_of(0, [MapOrUnmap::Map, MapOrUnmap::Unmap], MapOrUnmap::name)?,
             size: row.text(1).to_owned(),
@@ -162,9 +162,9 @@ pub fn flush_queue(text: &str) -> Result<[f64; 2]> {
 /// Direction in which fio moves its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction4K {
-    /// From the disk.
+    /// Reads from the disk.
     Read,
-    /// To the disk.
+    /// Writes to the disk.
     Write,
 }
 
@@ -184,7 +184,7 @@ impl Direction4K {
 /// Kernel whose pool it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// One lock.
+    /// The kernel with one lock.
     Vanilla,
     /// A lock for each area, a bitmap, the slots that were freed last first.
     Optimized,
@@ -203,7 +203,7 @@ impl Kernel {
     }
 }
 
-/// One row of the bounce-pool table.
+/// A row of the bounce-pool table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwiotlbRow {
     /// Jobs.
@@ -227,7 +227,7 @@ pub struct SwiotlbRow {
 /// # Errors
 /// A row that is not a number of jobs, a kernel, a direction and four positive numbers.
 pub fn swiotlb(text: &str) -> Result<Vec<SwiotlbRow>> {
-    let row = |row: Row<'_>| {
+    let row = |row: CsvRow<'_>| {
         let jobs = row.count(0)?;
         if jobs > 4096 {
             bail!("line {}: {jobs} jobs are too many", row.line);

@@ -24,8 +24,8 @@ use portolan_sim::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::published::{self, RangeFlushSample};
-use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
-use crate::measure::{Events, Grouping, MapOrUnmap, Variant, Way};
+use super::rows::{FittedPrice, LatencyRow, Ranged, Reproduction, error_pct, judge};
+use crate::measure::{CallPattern, Events, Grouping, MapOrUnmap, Variant};
 use halves::Halves;
 use portolan_tune::least_squares::non_negative;
 use portolan_tune::machines::own_quirks;
@@ -94,12 +94,12 @@ struct Run {
 /// If the published table is malformed, a run fails or the profile lacks a price.
 pub fn reproduce(
     profile: &Profile,
-    measure: &mut dyn FnMut(MapOrUnmap, u64, Way) -> Result<Events>,
-    tear_down: &dyn Fn(u64, Way) -> Result<Events>,
+    measure: &mut dyn FnMut(MapOrUnmap, u64, CallPattern) -> Result<Events>,
+    tear_down: &dyn Fn(u64, CallPattern) -> Result<Events>,
 ) -> Result<Reproduction> {
     let table = published::range_flush(published::RANGE_FLUSH)?;
     let own = own_quirks(profile)?;
-    let in_one_piece = Way { grouping: Grouping::OnePiece, quirks: own };
+    let in_one_piece = CallPattern { grouping: Grouping::OnePiece, quirks: own };
     let mut rows = Vec::new();
     let (mut prices, mut halves) = (Vec::new(), Vec::new());
     for direction in [MapOrUnmap::Map, MapOrUnmap::Unmap] {
@@ -129,7 +129,7 @@ pub fn reproduce(
         }
         if direction == MapOrUnmap::Unmap {
             for (size, bytes, _) in [SIZES[1], SIZES[2]] {
-                let events = tear_down(bytes, Way::whole(own))?;
+                let events = tear_down(bytes, CallPattern::whole(own))?;
                 rows.push(torn_down(size, bytes, &events, &us, profile)?);
             }
         }
@@ -172,11 +172,11 @@ fn sections(
     events: Events,
     us: &[f64],
     profile: &Profile,
-) -> Result<Row> {
+) -> Result<LatencyRow> {
     let run = Run { size, bytes, usage, variant: Variant::Portolan, samples: Vec::new(), events };
     let row = row(direction, &run, us, profile)?;
     let variant = "sections";
-    Ok(Row { variant, ..row })
+    Ok(LatencyRow { variant, ..row })
 }
 
 /// The row of an address space given up with `bytes` bytes in it; `us` are the prices of unmaps.
@@ -186,10 +186,10 @@ fn torn_down(
     events: &Events,
     us: &[f64],
     profile: &Profile,
-) -> Result<Row> {
+) -> Result<LatencyRow> {
     let flushes = fitted_us(events, &[0.0, 0.0, us[2]]);
     let tables = events.tables as f64;
-    Ok(Row {
+    Ok(LatencyRow {
         case: "tear-down",
         variant: Variant::Portolan.name(),
         size_bytes: bytes,
@@ -213,11 +213,11 @@ fn torn_down(
 }
 
 /// Samples that lie further beyond the largest computed time of their size than the bound allows.
-fn beyond(table: &[RangeFlushSample], rows: &[Row]) -> Vec<String> {
+fn beyond(table: &[RangeFlushSample], rows: &[LatencyRow]) -> Vec<String> {
     let mut notes = Vec::new();
     for direction in [MapOrUnmap::Map, MapOrUnmap::Unmap] {
         for variant in [Variant::Before, Variant::After] {
-            let of = |row: &&Row| {
+            let of = |row: &&LatencyRow| {
                 let same = (row.case, row.variant) == (direction.name(), variant.name());
                 same && row.size.as_deref() == Some(SIZES[3].0)
             };
@@ -245,7 +245,7 @@ fn beyond(table: &[RangeFlushSample], rows: &[Row]) -> Vec<String> {
     notes
 }
 
-fn row(direction: MapOrUnmap, run: &Run, us: &[f64], profile: &Profile) -> Result<Row> {
+fn row(direction: MapOrUnmap, run: &Run, us: &[f64], profile: &Profile) -> Result<LatencyRow> {
     let mut computed = fitted_us(&run.events, us);
     let mut computed_range = None;
     if run.variant == Variant::Portolan {
@@ -265,7 +265,7 @@ fn row(direction: MapOrUnmap, run: &Run, us: &[f64], profile: &Profile) -> Resul
     }
     let published = median(&run.samples);
     let spread = run.samples.first().zip(run.samples.last());
-    Ok(Row {
+    Ok(LatencyRow {
         case: direction.name(),
         variant: run.variant.name(),
         size_bytes: run.bytes,
@@ -296,7 +296,7 @@ fn missed_pct([first, last]: [f64; 2], [low, high]: [f64; 2]) -> f64 {
     below.max(above).max(0.0)
 }
 
-fn bounds(rows: &[Row]) -> Result<Vec<Bound>> {
+fn bounds(rows: &[LatencyRow]) -> Result<Vec<Bound>> {
     let mut bounds = Vec::new();
     for case in [MapOrUnmap::Map, MapOrUnmap::Unmap].map(MapOrUnmap::name) {
         for (variant, without, mechanism) in [
@@ -304,7 +304,7 @@ fn bounds(rows: &[Row]) -> Result<Vec<Bound>> {
             (Variant::After, Variant::Before, "one flush an operation"),
         ] {
             let (variant, without) = (variant.name(), without.name());
-            let of = |variant| move |row: &&Row| row.case == case && row.variant == variant;
+            let of = |variant| move |row: &&LatencyRow| row.case == case && row.variant == variant;
             let left = |variant| rows.iter().filter(of(variant)).filter(|row| !row.fitted);
             let samples = left(variant).find_map(|row| row.published_range);
             let lacks = || anyhow!("no sample of 18M is published for {case}, {variant}");

@@ -4,8 +4,10 @@ use anyhow::{Context, Result};
 use portolan::addr::PhysAddr;
 use portolan_sim::profile::Profile;
 
-use super::rows::Row;
-use crate::measure::{Events, Grouping, MapOrUnmap, Space as _, Way, map, measure_in, range};
+use super::rows::LatencyRow;
+use crate::measure::{
+    CallPattern, Events, Grouping, MapOrUnmap, MeasuredSpace as _, map, measure_in, range,
+};
 use crate::tegra_board::{Board, TABLE};
 use portolan_cli::display;
 use portolan_tune::counts::RegisterWrites;
@@ -18,7 +20,7 @@ pub(super) fn measure(
     machine: &Profile,
     direction: MapOrUnmap,
     bytes: u64,
-    way: Way,
+    way: CallPattern,
 ) -> Result<Events> {
     let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
     let board = Board::new(machine, tables)?;
@@ -33,7 +35,7 @@ pub(super) fn measure(
 ///
 /// # Errors
 /// If the driver or the model refuses, which is a defect.
-pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Events> {
+pub(super) fn tear_down(machine: &Profile, bytes: u64, way: CallPattern) -> Result<Events> {
     let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
     let board = Board::new(machine, tables)?;
     let space = board.camera(way)?;
@@ -42,7 +44,7 @@ pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Event
 }
 
 /// Writes by register, for rows that have them; nothing if none does.
-pub(super) fn text(rows: &[Row], columns: usize) -> String {
+pub(super) fn text(rows: &[LatencyRow], columns: usize) -> String {
     let lines: Vec<_> = rows
         .iter()
         .filter_map(|row| Some((row, row.registers?)))

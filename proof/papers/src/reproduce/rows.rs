@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::bounds::{Bound, Evidence};
-use portolan_tune::counts::{Counts, RegisterWrites};
-use portolan_tune::explain::Row as Decision;
+use portolan_tune::counts::{CommandCounts, RegisterWrites};
+use portolan_tune::explain::PolicyRow;
 
 /// A reproduction of one published table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -14,12 +14,12 @@ pub struct Reproduction {
     /// Name of the machine profile.
     pub machine: String,
     /// Published and computed, row by row.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LatencyRow>,
     /// The prices that the fit found, each with the rows that it was fitted on.
     pub prices: Vec<FittedPrice>,
     /// The bounds on figures that were not fitted, and the worth of each without its mechanism.
     pub bounds: Vec<Bound>,
-    /// Checks beside them.
+    /// Further checks.
     pub checks: Vec<Check>,
     /// Conclusions from the rows, and points that they do not explain, a sentence each.
     pub notes: Vec<String>,
@@ -33,9 +33,9 @@ impl Reproduction {
     }
 }
 
-/// One latency.
+/// A latency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct LatencyRow {
     /// `map`, `unmap`, or `tear-down`: an address space given up with all that it maps.
     pub case: &'static str,
     /// `before`, `after` or `portolan`; `tlb-batched` and `lines-batched`: `before` with one half of the change to
@@ -65,7 +65,7 @@ pub struct Row {
     /// Evidence for `computed`.
     pub evidence: Evidence,
     /// Commands that the library planned and the model carried out.
-    pub counts: Counts,
+    pub counts: CommandCounts,
     /// Cache lines of tables that were written back.
     pub lines: u64,
     /// Registers that a driver wrote for them, as the model counted.
@@ -85,7 +85,11 @@ pub struct Ranged {
 }
 
 /// Sets the evidence of each row; `what` names the bound on a row that nothing was fitted on.
-pub(super) fn judge(rows: &mut [Row], what: impl Fn(&Row) -> String, bounds: &[Bound]) {
+pub(super) fn judge(
+    rows: &mut [LatencyRow],
+    what: impl Fn(&LatencyRow) -> String,
+    bounds: &[Bound],
+) {
     for row in rows {
         let bound = || bounds.iter().find(|bound| bound.what == what(row));
         row.evidence = match (row.published, row.fitted) {
@@ -96,7 +100,7 @@ pub(super) fn judge(rows: &mut [Row], what: impl Fn(&Row) -> String, bounds: &[B
     }
 }
 
-/// One price that a fit found.
+/// A price that a fit found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FittedPrice {
     /// Map or unmap.
@@ -121,7 +125,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// All of `checks` as text, a line each.
+    /// Text of `checks`, one line each.
     pub(super) fn lines(checks: &[Self]) -> String {
         let line = |check: &Self| {
             let verdict = if check.holds { "holds" } else { "FAILS" };
@@ -163,7 +167,7 @@ pub struct FlushQueue {
     /// The bounds on figures that were not fitted: none, since nothing else was published.
     pub bounds: Vec<Bound>,
     /// The rule.
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<PolicyRow>,
     /// Checks.
     pub checks: Vec<Check>,
 }
@@ -175,7 +179,7 @@ impl FlushQueue {
     }
 }
 
-/// One combination.
+/// A combination of settings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Throughput {
     /// `receive`.
@@ -203,7 +207,7 @@ pub struct Throughput {
     /// Evidence for `computed`.
     pub evidence: Evidence,
     /// Commands of a GiB received.
-    pub counts: Counts,
+    pub counts: CommandCounts,
     /// Exits of a GiB received: one for each submission, and each write to a table that is protected.
     pub exits: u64,
 }

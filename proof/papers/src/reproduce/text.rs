@@ -2,11 +2,11 @@
 
 use super::bounds::{Bound, EVIDENCE_IN_WORDS};
 use super::registers;
-use super::rows::{Check, FittedPrice, Reproduction, Row, verdict};
+use super::rows::{Check, FittedPrice, LatencyRow, Reproduction, verdict};
 use portolan_cli::display;
 
 /// The cells of one row.
-fn cells(row: &Row) -> Vec<String> {
+fn cells(row: &LatencyRow) -> Vec<String> {
     let size = display::bytes(row.size_bytes);
     let published = match row.published_range {
         Some([low, high]) => format!("{low:.0} to {high:.0}"),

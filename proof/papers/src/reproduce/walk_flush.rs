@@ -13,8 +13,8 @@ use portolan_sim::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::published::{self, WalkFlushRow};
-use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
-use crate::measure::{Events, MapOrUnmap, Variant, Way};
+use super::rows::{FittedPrice, LatencyRow, Ranged, Reproduction, error_pct, judge};
+use crate::measure::{CallPattern, Events, MapOrUnmap, Variant};
 use portolan_tune::least_squares::non_negative;
 use portolan_tune::machines::own_quirks;
 
@@ -22,7 +22,7 @@ use portolan_tune::machines::own_quirks;
 pub const MACHINE: &str = "sm8150";
 /// Rows up to this size are fitted, the others are not.
 pub const FITTED_UP_TO: u64 = 12 << 20;
-/// No row that was not fitted may be further off, in per cent.
+/// Largest error of a row that was not fitted, in per cent.
 pub const BOUND_PCT: f64 = 5.0;
 /// Commands that the published change counts for 32 MiB: TLBIVA before, TLBIASID after.
 const COUNTED: (u64, [u64; 2]) = (32 << 20, [8192, 16]);
@@ -90,21 +90,15 @@ fn own_range(
     let price = |event| profile.price(event).map(|ns| ns / 1000.0);
     let computed = ours(direction, events, us, profile)?;
     let whole_tables = direction == MapOrUnmap::Unmap && events.tables > 0;
-    let (known, most) = match whole_tables {
-        true => {
-            let syncs = events.counts.sync as f64;
-            (syncs * price(Event::Sync)?, syncs * us[0])
-        }
-        false => {
-            let pages = events.run_pages as f64;
-            (pages * price(Event::PteWrite)?, pages * us[1])
-        }
+    let (known, most) = if whole_tables {
+        let syncs = events.counts.sync as f64;
+        (syncs * price(Event::Sync)?, syncs * us[0])
+    } else {
+        let pages = events.run_pages as f64;
+        (pages * price(Event::PteWrite)?, pages * us[1])
     };
     Ok(Ranged {
-        low: match whole_tables {
-            true => computed - known,
-            false => computed,
-        },
+        low: if whole_tables { computed - known } else { computed },
         high: computed - known + most,
         over: "a wait is from nothing to a whole small unmap, an entry from what it takes an i7-12700 in a run to \
                what this CPU takes for a page alone",
@@ -145,7 +139,7 @@ fn runs(
 pub fn reproduce(
     profile: &Profile,
     table_span: u64,
-    measure: &mut dyn FnMut(MapOrUnmap, u64, Way) -> Result<Events>,
+    measure: &mut dyn FnMut(MapOrUnmap, u64, CallPattern) -> Result<Events>,
 ) -> Result<Reproduction> {
     let table = published::walk_flush(published::WALK_FLUSH)?;
     let own = own_quirks(profile)?;
@@ -181,7 +175,7 @@ pub fn reproduce(
                 Variant::Portolan => Some(own_range(direction, &events, &us, profile)?),
                 _ => None,
             };
-            rows.push(Row {
+            rows.push(LatencyRow {
                 case: direction.name(),
                 variant: variant.name(),
                 size_bytes,
@@ -237,7 +231,7 @@ fn times_of(case: &str, variant: &str) -> String {
 }
 
 /// A bound on the times of each case and variant, and one on the commands.
-fn bounds(rows: &[Row], table_span: u64) -> Vec<Bound> {
+fn bounds(rows: &[LatencyRow], table_span: u64) -> Vec<Bound> {
     let mut bounds = Vec::new();
     for (case, variant, mechanism, without) in [
         ("map", "before", "mapping page by page", "portolan"),
@@ -245,7 +239,7 @@ fn bounds(rows: &[Row], table_span: u64) -> Vec<Bound> {
         ("unmap", "before", "a command for each page", "after"),
         ("unmap", "after", "walk flush by context", "before"),
     ] {
-        let of = |variant| move |row: &&Row| row.case == case && row.variant == variant;
+        let of = |variant| move |row: &&LatencyRow| row.case == case && row.variant == variant;
         let here = || rows.iter().filter(of(variant)).filter(|row| row.published.is_some());
         // Smaller unmaps take no tables, and are on another line.
         let at_least = if case == "unmap" { table_span } else { 0 };
@@ -254,7 +248,7 @@ fn bounds(rows: &[Row], table_span: u64) -> Vec<Bound> {
             fitted.filter_map(|row| Some((row.size_bytes as f64, row.published?))).collect();
         let left = || here().filter(|row| !row.fitted);
         let off = left().filter_map(|row| {
-            let same = |other: &&Row| other.size_bytes == row.size_bytes;
+            let same = |other: &&LatencyRow| other.size_bytes == row.size_bytes;
             let other = rows.iter().filter(of(without)).find(same)?;
             Some(error_pct(other.computed, row.published?))
         });
@@ -277,11 +271,12 @@ fn bounds(rows: &[Row], table_span: u64) -> Vec<Bound> {
 }
 
 /// The commands of the largest unmap, as the published change counts them.
-fn counted(rows: &[Row]) -> Bound {
+fn counted(rows: &[LatencyRow]) -> Bound {
     let (bytes, published) = COUNTED;
     let seen = |variant: &str| {
-        let same =
-            |row: &&Row| (row.case, row.variant, row.size_bytes) == ("unmap", variant, bytes);
+        let same = |row: &&LatencyRow| {
+            (row.case, row.variant, row.size_bytes) == ("unmap", variant, bytes)
+        };
         let row = rows.iter().find(same);
         row.map_or(0, |row| row.counts.page + row.counts.context) as f64
     };

@@ -5,11 +5,11 @@
 //! by least squares. The candidate with the smallest error wins; it is found by golden-section
 //! search on the logarithm of the work.
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::point::{Load, Way, simulate};
-use super::published::Published;
+use super::point::{OperationLoad, RowSettings, simulate};
+use super::published::MachineFigures;
 use super::{Options, ScalePolicy};
 use portolan_sim::profile::Profile;
 
@@ -20,7 +20,7 @@ const STEPS: usize = 15;
 
 /// Fitted values, and their error.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Fit {
+pub struct FittedOperation {
     /// Nanoseconds that a CPU computes for one operation.
     pub work_ns: f64,
     /// Bytes of one operation.
@@ -31,12 +31,12 @@ pub struct Fit {
     pub error: f64,
 }
 
-impl Fit {
+impl FittedOperation {
     /// Fits on the rows that `published` marks.
     pub(super) fn compute(
         profile: &Profile,
-        load: &Load,
-        published: &Published,
+        load: &OperationLoad,
+        published: &MachineFigures,
         options: &Options,
     ) -> Result<Self> {
         let golden = (5f64.sqrt() - 1.0) / 2.0;
@@ -55,24 +55,21 @@ impl Fit {
                 right = at(low + golden * (high - low))?;
             }
         }
-        Ok(match left.error <= right.error {
-            true => left,
-            false => right,
-        })
+        Ok(if left.error <= right.error { left } else { right })
     }
 
     fn with_work(
         profile: &Profile,
-        load: &Load,
-        published: &Published,
+        load: &OperationLoad,
+        published: &MachineFigures,
         options: &Options,
         work_ns: f64,
     ) -> Result<Self> {
-        let load = Load { work_ns, ..*load };
+        let load = OperationLoad { work_ns, ..*load };
         let mut cores = Vec::new();
         let mut ratios = Vec::new();
         for figure in published.fitted() {
-            let way = Way::of(ScalePolicy::Strict, figure.cpus, options);
+            let way = RowSettings::of(ScalePolicy::Strict, figure.cpus, options);
             let outcome = simulate(profile, &load, &way)?;
             cores.push(figure.cpus);
             ratios.push(outcome.operations_per_s * 8.0 / 1e9 / figure.value);
@@ -80,7 +77,9 @@ impl Fit {
         let sum: f64 = ratios.iter().sum();
         let squares: f64 = ratios.iter().map(|ratio| ratio * ratio).sum();
         let bytes = sum / squares;
-        (bytes.is_finite()).then_some(()).context("nothing was computed")?;
+        if !bytes.is_finite() {
+            bail!("nothing was computed");
+        }
         let errors = ratios.iter().map(|ratio| (ratio * bytes - 1.0).powi(2));
         let error = (errors.sum::<f64>() / ratios.len() as f64).sqrt();
         Ok(Self { work_ns, bytes, cores, error })

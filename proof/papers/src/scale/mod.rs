@@ -10,8 +10,8 @@ mod published;
 mod text;
 mod walks;
 
-pub use fit::Fit;
-pub use point::{Load, Outcome, Way};
+pub use fit::FittedOperation;
+pub use point::{OperationLoad, PointResult, RowSettings};
 pub use text::{COLUMNS_IN_WORDS, text};
 
 use anyhow::{Context, Result};
@@ -25,7 +25,7 @@ use portolan_tune::parallel::in_parallel;
 
 /// The machine that is used where none is named.
 pub const DEFAULT_MACHINE: &str = "vtd-nested";
-/// Numbers of CPUs that are computed where none is named, as far as the machine has them.
+/// Numbers of CPUs that are computed by default, as far as the machine has that many.
 const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 144];
 
 /// Time at which unmapped memory is invalidated, and the CPU that does it.
@@ -36,7 +36,7 @@ pub enum ScalePolicy {
     Identity,
     /// Each unmap submits its own invalidation and waits, in the way that Linux has on the machine.
     Strict,
-    /// The same, but CPUs that unmap at the same time submit together.
+    /// Like strict, but CPUs that unmap at the same time submit together.
     Combined,
     /// Buffers are deferred and reclaimed in batches, which CPUs submit together.
     Deferred,
@@ -63,9 +63,9 @@ impl Serialize for ScalePolicy {
     }
 }
 
-/// One policy on one number of CPUs.
+/// A policy on a number of CPUs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ScaleRow {
     /// The policy.
     pub policy: ScalePolicy,
     /// Difference from the profile, if there is one.
@@ -74,11 +74,11 @@ pub struct Row {
     pub cpus: usize,
     /// Operations a second, computed.
     pub operations_per_s: f64,
-    /// The bytes of those, in Gbit/s.
+    /// Throughput in Gbit/s.
     pub gbit_s: f64,
     /// Measured figure that was published for this row, in its own unit.
     pub published: Option<f64>,
-    /// That unit.
+    /// Unit of the published figure.
     pub published_unit: Option<&'static str>,
     /// Prices were fitted on it.
     pub fitted: bool,
@@ -92,7 +92,7 @@ pub struct Row {
 
 /// A machine's rows.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct ScaleReport {
     /// The machine.
     pub machine: String,
     /// The operation, in words.
@@ -100,9 +100,9 @@ pub struct Report {
     /// Seed of all that is random.
     pub seed: u64,
     /// Fitted values, if prices were fitted.
-    pub fit: Option<Fit>,
+    pub fit: Option<FittedOperation>,
     /// Rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScaleRow>,
     /// The machine's default policies, as `explain` and `replay` say them.
     pub defaults: Advice,
 }
@@ -121,7 +121,7 @@ pub struct Options {
 }
 
 /// A row to be computed.
-struct Task {
+struct RowRun {
     policy: ScalePolicy,
     cpus: usize,
     exit_ns: Option<f64>,
@@ -131,15 +131,16 @@ struct Task {
 ///
 /// # Errors
 /// If the profile lacks something, or a run fails, which is a defect.
-pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
+pub fn run(profile: &Profile, options: &Options) -> Result<ScaleReport> {
     let workload = profile
         .workload()
         .with_context(|| format!("`{}` has no workload to scale", profile.name()))?;
     let published = published::of(profile.name())?;
-    let mut load = Load::of(workload);
-    let fit = match published.is_by_cores() {
-        true => Some(Fit::compute(profile, &load, &published, options)?),
-        false => None,
+    let mut load = OperationLoad::of(workload);
+    let fit = if published.is_by_cores() {
+        Some(FittedOperation::compute(profile, &load, &published, options)?)
+    } else {
+        None
     };
     if let Some(fit) = &fit {
         load.work_ns = fit.work_ns;
@@ -147,14 +148,14 @@ pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
     }
     let tasks = tasks(profile, options, &published);
     let progress = Progress::new(tasks.len() as u64);
-    let compute = |task: &Task| {
-        let mut way = Way::of(task.policy, task.cpus, options);
+    let compute = |task: &RowRun| {
+        let mut way = RowSettings::of(task.policy, task.cpus, options);
         way.exit_ns = task.exit_ns;
         let outcome = point::simulate(profile, &load, &way)?;
         progress.add(1);
         Ok(row(task, &outcome, &load, &published))
     };
-    Ok(Report {
+    Ok(ScaleReport {
         machine: profile.name().to_owned(),
         operation: format!("{}: {} bytes", workload.what, load.bytes.round()),
         seed: options.seed,
@@ -164,7 +165,11 @@ pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
     })
 }
 
-fn tasks(profile: &Profile, options: &Options, published: &published::Published) -> Vec<Task> {
+fn tasks(
+    profile: &Profile,
+    options: &Options,
+    published: &published::MachineFigures,
+) -> Vec<RowRun> {
     let policies = match options.policies.as_slice() {
         [] => ScalePolicy::value_variants(),
         some => some,
@@ -182,7 +187,7 @@ fn tasks(profile: &Profile, options: &Options, published: &published::Published)
             counts.sort_unstable();
             counts.dedup();
         }
-        let task = |cpus, exit_ns| Task { policy, cpus, exit_ns };
+        let task = |cpus, exit_ns| RowRun { policy, cpus, exit_ns };
         tasks.extend(counts.iter().map(|&cpus| task(cpus, None)));
         if policy == ScalePolicy::Strict {
             let slow = published.slow_submissions(profile);
@@ -192,9 +197,14 @@ fn tasks(profile: &Profile, options: &Options, published: &published::Published)
     tasks
 }
 
-fn row(task: &Task, outcome: &Outcome, load: &Load, published: &published::Published) -> Row {
+fn row(
+    task: &RowRun,
+    outcome: &PointResult,
+    load: &OperationLoad,
+    published: &published::MachineFigures,
+) -> ScaleRow {
     let found = published.find(task.policy, task.cpus);
-    Row {
+    ScaleRow {
         policy: task.policy,
         with: task.exit_ns.map(|ns| format!("an exit of {:.1} us", ns / 1000.0)),
         cpus: task.cpus,

@@ -30,12 +30,12 @@ const STREAM: StreamId = StreamId::new(1);
 const BATCH: usize = 32;
 /// CPUs that submit together.
 const GROUP: usize = 16;
-/// Those of them that submit by themselves meanwhile.
+/// CPUs of a group that submit on their own meanwhile.
 const BESIDE: usize = 1;
 
 /// An operation, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
+pub struct OperationLoad {
     /// Bytes mapped and moved.
     pub bytes: f64,
     /// Nanoseconds that a CPU computes, on average.
@@ -44,8 +44,8 @@ pub struct Load {
     pub device_ns: Option<f64>,
 }
 
-impl Load {
-    /// As a profile says.
+impl OperationLoad {
+    /// Load of a profile.
     pub fn of(workload: &Workload) -> Self {
         Self {
             bytes: workload.bytes as f64,
@@ -57,7 +57,7 @@ impl Load {
 
 /// Settings of one row.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct RowSettings {
     /// The policy.
     pub policy: ScalePolicy,
     /// CPUs.
@@ -70,7 +70,7 @@ pub struct Way {
     pub horizon_ns: f64,
 }
 
-impl Way {
+impl RowSettings {
     /// `policy` on `cpus` CPUs.
     pub fn of(policy: ScalePolicy, cpus: usize, options: &Options) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Way {
 
 /// Result of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct PointResult {
     /// Operations a second.
     pub operations_per_s: f64,
     /// Syncs by operation.
@@ -100,7 +100,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// If the profile lacks a price, or the library refuses an operation, which is a defect.
-pub fn simulate(profile: &Profile, load: &Load, way: &Way) -> Result<Outcome> {
+pub fn simulate(profile: &Profile, load: &OperationLoad, way: &RowSettings) -> Result<PointResult> {
     // Of machines whose costs of sharing are known.
     match MachineFormat::of(profile.format())? {
         MachineFormat::Armv8Stage1(format) => Bench::new(profile, load, way, format)?.run(),
@@ -113,8 +113,8 @@ type Server = CommandServer<Walks>;
 
 /// Everything that the CPUs of one row share.
 struct Bench<'b> {
-    way: &'b Way,
-    load: &'b Load,
+    way: &'b RowSettings,
+    load: &'b OperationLoad,
     cpus: VirtualCpus,
     server: Arc<Server>,
     /// Exits by doorbell.
@@ -143,7 +143,12 @@ fn combining(today: Submission) -> CombineOptions {
 }
 
 impl<'b> Bench<'b> {
-    fn new<F: Format>(profile: &Profile, load: &'b Load, way: &'b Way, format: F) -> Result<Self> {
+    fn new<F: Format>(
+        profile: &Profile,
+        load: &'b OperationLoad,
+        way: &'b RowSettings,
+        format: F,
+    ) -> Result<Self> {
         let lacks = || format!("`{}` does not say what sharing costs", profile.name());
         let sharing = profile.sharing().with_context(lacks)?.prices();
         let submission = profile.submission().with_context(lacks)?.prices();
@@ -203,7 +208,7 @@ impl<'b> Bench<'b> {
         })
     }
 
-    fn run(self) -> Result<Outcome> {
+    fn run(self) -> Result<PointResult> {
         let schedule = Schedule::of_seed(self.way.seed);
         self.cpus.run(&schedule, |cpu| {
             if let Err(error) = self.operate(cpu.get().into()) {
@@ -220,7 +225,7 @@ impl<'b> Bench<'b> {
         let kinds = taken.invalidations;
         let commands = kinds.page + kinds.range + kinds.context + kinds.global;
         let span_ns = self.way.horizon_ns * 0.75;
-        Ok(Outcome {
+        Ok(PointResult {
             operations_per_s: self.counted.into_inner() as f64 / (span_ns / 1e9),
             syncs_per_operation: taken.syncs as f64 / all,
             exits_per_operation: f64::from(self.exits) * taken.doorbells as f64 / all,
@@ -228,7 +233,7 @@ impl<'b> Bench<'b> {
         })
     }
 
-    /// One CPU's operations, until time is up.
+    /// Runs one CPU's operations until the time is over.
     fn operate(&self, cpu: u64) -> Result<()> {
         let mut rng = Rng::with_seed(self.way.seed ^ (cpu + 1) << 32);
         let bytes = self.load.bytes.round() as u64;
@@ -253,7 +258,7 @@ impl<'b> Bench<'b> {
         reclaim(&mut deferred)
     }
 
-    /// One operation.
+    /// Runs an operation.
     fn once(&self, memory: PhysRange, deferred: &mut Vec<Kept>) -> Result<()> {
         if self.way.policy == ScalePolicy::Identity {
             self.transfer(None);
@@ -274,10 +279,7 @@ impl<'b> Bench<'b> {
                 bail!("a mapping was not deferred");
             };
             deferred.push(one);
-            return match deferred.len() < BATCH {
-                true => Ok(()),
-                false => reclaim(deferred),
-            };
+            return if deferred.len() < BATCH { Ok(()) } else { reclaim(deferred) };
         }
         match mapping.unmap() {
             Ok(_) => Ok(()),

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use portolan_sim::profile::{Event, Profile};
 
 use super::ScalePolicy;
-use crate::csv::{self, Row};
+use crate::csv::{self, CsvRow};
 
 const GRACE: &str = include_str!("../../../../data/published/grace-iops.csv");
 const NESTED: &str = include_str!("../../../../data/published/nested-cores.csv");
@@ -13,7 +13,7 @@ const NESTED: &str = include_str!("../../../../data/published/nested-cores.csv")
 /// Cores up to which the nested guest is fitted.
 const FITTED_CORES: usize = 8;
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figure {
     pub policy: ScalePolicy,
@@ -28,20 +28,20 @@ pub(super) struct Figure {
 
 /// The figures of one machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Published {
+pub(super) struct MachineFigures {
     figures: Vec<Figure>,
 }
 
 /// The figures of the machine called `machine`; none if nothing was published.
-pub(super) fn of(machine: &str) -> Result<Published> {
+pub(super) fn of(machine: &str) -> Result<MachineFigures> {
     match machine {
         "grace" => grace(GRACE),
         "vtd-nested" => nested(NESTED),
-        _ => Ok(Published::default()),
+        _ => Ok(MachineFigures::default()),
     }
 }
 
-impl Published {
+impl MachineFigures {
     /// Tells if it is one policy by number of cores.
     pub(super) fn is_by_cores(&self) -> bool {
         self.fitted().count() > 1
@@ -81,8 +81,8 @@ impl Published {
     }
 }
 
-fn grace(text: &str) -> Result<Published> {
-    let figure = |row: Row<'_>| {
+fn grace(text: &str) -> Result<MachineFigures> {
+    let figure = |row: CsvRow<'_>| {
         let Ok(policy) = ScalePolicy::from_str(row.text(0), false) else {
             bail!("line {}: `{}` is not a policy", row.line, row.text(0));
         };
@@ -97,11 +97,11 @@ fn grace(text: &str) -> Result<Published> {
         })
     };
     let figures = csv::rows(text)?.into_iter().map(figure).collect::<Result<_>>()?;
-    Ok(Published { figures })
+    Ok(MachineFigures { figures })
 }
 
-fn nested(text: &str) -> Result<Published> {
-    let figure = |row: Row<'_>| {
+fn nested(text: &str) -> Result<MachineFigures> {
+    let figure = |row: CsvRow<'_>| {
         let cpus = row.number(0)? as usize;
         let known = !row.text(2).is_empty();
         Ok(Figure {
@@ -114,7 +114,7 @@ fn nested(text: &str) -> Result<Published> {
         })
     };
     let figures = csv::rows(text)?.into_iter().map(figure).collect::<Result<_>>()?;
-    Ok(Published { figures })
+    Ok(MachineFigures { figures })
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
         let grace = of("grace").unwrap();
         assert_eq!(grace.find(ScalePolicy::Strict, 144).unwrap().value, 2.8e6);
         assert!(!grace.is_by_cores());
-        assert_eq!(of("sm8150").unwrap(), Published::default());
+        assert_eq!(of("sm8150").unwrap(), MachineFigures::default());
     }
 
     #[test]

@@ -8,8 +8,8 @@ fn options(policies: &[ScalePolicy], cpus: &[usize], horizon_ms: u64) -> Options
     Options { policies: policies.to_vec(), cpus: cpus.to_vec(), seed: 1, horizon_ms }
 }
 
-fn rates(report: &Report, policy: ScalePolicy) -> Vec<f64> {
-    let of_policy = |row: &&Row| row.policy == policy && row.with.is_none();
+fn rates(report: &ScaleReport, policy: ScalePolicy) -> Vec<f64> {
+    let of_policy = |row: &&ScaleRow| row.policy == policy && row.with.is_none();
     let rows = report.rows.iter().filter(of_policy);
     rows.map(|row| row.operations_per_s).collect()
 }

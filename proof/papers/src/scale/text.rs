@@ -1,6 +1,6 @@
 //! The rows for people.
 
-use super::{Report, Row, ScalePolicy};
+use super::{ScalePolicy, ScaleReport, ScaleRow};
 use portolan_cli::display::{grouped, table, wrapped};
 
 /// Meaning of the columns, for `--help`.
@@ -26,7 +26,7 @@ prints all):
 no device reach memory that is in use again.";
 
 /// The report as text, in lines of `columns`: its answer, the table, and the fit.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &ScaleReport, columns: usize) -> String {
     let mut out = format!(
         "How many I/O operations a second the CPUs of machine {} do, when each of them maps a buffer and unmaps \
          it again. One operation: {}. Seed {}.\n\n",
@@ -67,24 +67,23 @@ pub fn text(report: &Report, columns: usize) -> String {
 }
 
 /// Tells if no device reaches memory that was unmapped and is in use again.
-fn is_closed(row: &Row) -> bool {
+fn is_closed(row: &ScaleRow) -> bool {
     matches!(row.policy, ScalePolicy::Strict | ScalePolicy::Combined | ScalePolicy::Deferred)
         && row.with.is_none()
 }
 
 /// Tells if `row` does most of the closed ones on as many CPUs, if there are others.
-fn is_best(row: &Row, rows: &[Row]) -> bool {
+fn is_best(row: &ScaleRow, rows: &[ScaleRow]) -> bool {
     let beside = || rows.iter().filter(|other| is_closed(other) && other.cpus == row.cpus);
     let most = beside().max_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s));
     is_closed(row) && beside().count() > 1 && most.is_some_and(|most| most.policy == row.policy)
 }
 
 /// Throughput of the policies on the most CPUs, strict first, in sentences.
-fn answer(report: &Report) -> String {
+fn answer(report: &ScaleReport) -> String {
     let most = report.rows.iter().map(|row| row.cpus).max().unwrap_or(0);
-    let of = report.rows.iter();
-    let of = of.filter(|row| row.cpus == most && row.with.is_none());
-    let (strict, others): (Vec<&Row>, Vec<&Row>) =
+    let of = report.rows.iter().filter(|row| row.cpus == most && row.with.is_none());
+    let (strict, others): (Vec<&ScaleRow>, Vec<&ScaleRow>) =
         of.partition(|row| row.policy == ScalePolicy::Strict);
     let base = strict.first().map(|row| row.operations_per_s);
     let base = base.filter(|base| *base > 0.0);
@@ -109,7 +108,7 @@ fn answer(report: &Report) -> String {
     format!("With {cpus}, operations a second: {}.\n", each.join("; "))
 }
 
-fn line(row: &Row, rows: &[Row]) -> Vec<String> {
+fn line(row: &ScaleRow, rows: &[ScaleRow]) -> Vec<String> {
     let policy = match &row.with {
         Some(with) => format!("{}, with {with}", row.policy.name()),
         None if is_best(row, rows) => format!("{} *", row.policy.name()),

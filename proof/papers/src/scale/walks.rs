@@ -24,7 +24,7 @@ pub struct Walks {
 
 #[derive(Clone, Copy, Debug)]
 struct Dropped {
-    /// All addresses if absent.
+    /// Range; `None` for all addresses.
     range: Option<IovaRange>,
     depth: Depth,
 }

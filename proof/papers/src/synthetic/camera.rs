@@ -15,10 +15,12 @@ use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::waits::{Waits, waits};
-use crate::measure::{Events, Grouping, MapOrUnmap, Space, Variant, Way, map, unmap};
+use crate::measure::{
+    CallPattern, Events, Grouping, MapOrUnmap, MeasuredSpace, Variant, map, unmap,
+};
 use crate::smmu_v2_board::{SmmuV2Board, TABLE_SPAN};
 use crate::tegra_board::Board;
-use portolan_tune::counts::{Counts, RegisterWrites};
+use portolan_tune::counts::{CommandCounts, RegisterWrites};
 use portolan_tune::machines::own_quirks;
 
 /// The machine that it runs on if none is named.
@@ -41,7 +43,7 @@ const KEPT: (u64, u64, u64) = (64, 1 << 31, 0x7000_0000);
 
 /// Costs of a camera.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct CameraReport {
     /// The load.
     pub synthetic: &'static str,
     /// Name of the machine profile.
@@ -61,7 +63,7 @@ pub struct Report {
     pub waits: Option<Waits>,
 }
 
-/// One way of mapping and unmapping.
+/// A way of mapping and unmapping.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WayReport {
     /// `before` and `after` the published change, or `portolan`: the library's own. On Tegra's each page's
@@ -76,20 +78,20 @@ pub struct WayReport {
     pub unmap: Side,
     /// Accesses of the camera that were refused: a defect unless zero.
     pub faults: u64,
-    /// Its accesses that the translation buffer did not know.
+    /// Accesses that missed the translation buffer.
     pub tlb_misses: u64,
     /// Table memory read for it: entries, or lines of them on Tegra's.
     pub walk_reads: u64,
     /// Microseconds that it waited for those, by buffer.
     pub stall_us: f64,
-    /// Its accesses that went through while an invalidation was under way.
+    /// Accesses that succeeded during an invalidation.
     pub meanwhile: u64,
     /// Microseconds, by buffer, that a unit would keep it waiting which lets no access through while it
     /// invalidates.
     pub kept_out_us: f64,
 }
 
-/// One side of it.
+/// One side of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Side {
     /// Microseconds for a buffer, on average.
@@ -99,7 +101,7 @@ pub struct Side {
     /// Part of a frame into which a buffer falls, in per cent.
     pub worst_frame_pct: f64,
     /// Commands for all buffers.
-    pub commands: Counts,
+    pub commands: CommandCounts,
     /// Registers written for a buffer, on average rounded down, on Tegra's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<RegisterWrites>,
@@ -113,7 +115,7 @@ enum Unit {
 }
 
 /// Prices of the events of one side, in nanoseconds.
-struct Prices {
+struct CameraPrices {
     call: f64,
     page: f64,
     flush: f64,
@@ -124,7 +126,7 @@ struct Prices {
     table: f64,
 }
 
-impl Prices {
+impl CameraPrices {
     fn of(profile: &Profile, unit: Unit, direction: MapOrUnmap, safe_ns: u64) -> Result<Self> {
         let price = |event| profile.price(event).context("a price of the machine");
         let [call, page, flush] = match (direction, unit) {
@@ -158,7 +160,7 @@ impl Prices {
     }
 
     /// Nanoseconds in which the unit invalidates.
-    fn invalidating(&self, counts: Counts) -> f64 {
+    fn invalidating(&self, counts: CommandCounts) -> f64 {
         let flushes = counts.page + counts.range + counts.context;
         flushes as f64 * self.flush + counts.sync as f64 * self.sync
     }
@@ -179,16 +181,16 @@ impl Prices {
 
 /// Adds up one side.
 struct Sum {
-    prices: Prices,
+    prices: CameraPrices,
     us: f64,
     worst_us: f64,
-    commands: Counts,
+    commands: CommandCounts,
     registers: Option<RegisterWrites>,
 }
 
 impl Sum {
-    fn new(prices: Prices) -> Self {
-        Self { prices, us: 0.0, worst_us: 0.0, commands: Counts::default(), registers: None }
+    fn new(prices: CameraPrices) -> Self {
+        Self { prices, us: 0.0, worst_us: 0.0, commands: CommandCounts::default(), registers: None }
     }
 
     fn add(&mut self, events: &Events) {
@@ -218,7 +220,7 @@ impl Sum {
 ///
 /// # Errors
 /// If the machine has neither SMMU or lacks a price; if driver or model refuse, which is a defect.
-pub fn run(profile: &Profile) -> Result<Report> {
+pub fn run(profile: &Profile) -> Result<CameraReport> {
     let apart_us = BUFFER as f64 / BYTES_PER_S as f64 * 1e6;
     ensure!(apart_us > FRAME_US, "several buffers fall into one frame");
     let buffers = SECONDS * BYTES_PER_S / BUFFER + 1;
@@ -236,7 +238,7 @@ pub fn run(profile: &Profile) -> Result<Report> {
             ways.push(run_way(profile, unit, variant, safe_ns, buffers)?);
         }
     }
-    Ok(Report {
+    Ok(CameraReport {
         synthetic: "camera",
         machine: profile.name().to_owned(),
         buffer_bytes: BUFFER,
@@ -261,7 +263,7 @@ fn run_way(
         Unit::Tegra => variant.range_flush(own),
         Unit::Qualcomm => variant.walk_flush(direction, BUFFER, TABLE_SPAN.bytes(), own),
     });
-    let [maps, unmaps] = sides.map(|direction| Prices::of(profile, unit, direction, safe_ns));
+    let [maps, unmaps] = sides.map(|direction| CameraPrices::of(profile, unit, direction, safe_ns));
     let mut sums = [Sum::new(maps?), Sum::new(unmaps?)];
     let step_ns = profile.price(Event::IotlbMissStep)?;
     let mut report = match unit {
@@ -283,16 +285,16 @@ fn run_way(
 }
 
 /// Maps the pages that stay.
-fn keep(space: &dyn Space) -> Result<IovaRange> {
+fn keep(space: &dyn MeasuredSpace) -> Result<IovaRange> {
     let (pages, iova, memory) = KEPT;
-    let range = IovaRange::from_len(Iova::new(iova), pages * PAGE.bytes());
-    let range = range.context("pages that stay")?;
+    let range =
+        IovaRange::from_len(Iova::new(iova), pages * PAGE.bytes()).context("pages that stay")?;
     map(space, range, PhysAddr::new(memory), Grouping::Whole)?;
     Ok(range)
 }
 
 /// Lets the camera write once to each page of a buffer, and to one that stays after each.
-fn fill(space: &dyn Space, buffer: IovaRange) {
+fn fill(space: &dyn MeasuredSpace, buffer: IovaRange) {
     let (pages, kept, _) = KEPT;
     for page in 0..buffer.pages(PAGE) {
         space.touch(Iova::new(buffer.start().get() + page * PAGE.bytes()));
@@ -302,8 +304,8 @@ fn fill(space: &dyn Space, buffer: IovaRange) {
 
 /// Maps, fills and unmaps all buffers; returns everything of the report but its name.
 fn drive(
-    space: &dyn Space,
-    [mapping, unmapping]: [Way; 2],
+    space: &dyn MeasuredSpace,
+    [mapping, unmapping]: [CallPattern; 2],
     buffers: u64,
     [maps, unmaps]: &mut [Sum; 2],
     step_ns: f64,
@@ -405,8 +407,7 @@ mod tests {
 
     #[test]
     fn other_machines_are_refused() {
-        let error = run(&Profile::by_name("xeon-vtd").unwrap()).unwrap_err();
-        let error = error.to_string();
+        let error = run(&Profile::by_name("xeon-vtd").unwrap()).unwrap_err().to_string();
         assert!(error.contains("tegra210") && error.contains("sm8150"), "{error}");
     }
 }

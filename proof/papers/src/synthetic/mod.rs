@@ -14,12 +14,12 @@ use clap::ValueEnum;
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Load {
+pub enum SyntheticLoad {
     /// 100 MB/s of 4 MiB buffers, each mapped, filled and unmapped, on a Tegra or a SM8150.
     Camera,
 }
 
-impl Load {
+impl SyntheticLoad {
     /// The machine that it runs on if none is named.
     pub const fn machine(self) -> &'static str {
         match self {

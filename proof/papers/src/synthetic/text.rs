@@ -1,7 +1,7 @@
 //! A synthetic load as text.
 
 use super::Waits;
-use super::camera::{Report, WayReport};
+use super::camera::{CameraReport, WayReport};
 use portolan_cli::display::{bytes, grouped, micros, table, wrapped};
 use portolan_tune::counts::RegisterWrites;
 
@@ -24,7 +24,7 @@ Columns of the tables of --synthetic camera:
                  what a unit that lets none through would keep the camera out";
 
 /// The report for people, in lines of `columns`: its answer, then the tables.
-pub fn text(report: &Report, columns: usize) -> String {
+pub fn text(report: &CameraReport, columns: usize) -> String {
     let mut out = answer(report);
     out += "\nWhat a buffer costs. Before and after: page by page, without and with the published change; portolan: \
             the library's own way.\n\n";
@@ -38,7 +38,7 @@ pub fn text(report: &Report, columns: usize) -> String {
 }
 
 /// Costs of the camera, in sentences.
-pub(crate) fn answer(report: &Report) -> String {
+pub(crate) fn answer(report: &CameraReport) -> String {
     let mut out = format!(
         "A camera writes {} MB/s into buffers of {} on machine {}: {} buffers are mapped, filled and \
          unmapped, each in a frame of {:.0} ms.\n\n",
@@ -65,7 +65,7 @@ pub(crate) fn answer(report: &Report) -> String {
 }
 
 /// Part of a frame that each way and side takes.
-fn sides(report: &Report, columns: usize) -> String {
+fn sides(report: &CameraReport, columns: usize) -> String {
     let mut rows = Vec::new();
     for way in &report.ways {
         for (case, side) in [("map", &way.map), ("unmap", &way.unmap)] {
@@ -101,7 +101,7 @@ fn sides(report: &Report, columns: usize) -> String {
 }
 
 /// Registers that Tegra's driver wrote.
-fn registers(report: &Report, columns: usize) -> String {
+fn registers(report: &CameraReport, columns: usize) -> String {
     let ways = report.ways.iter();
     let sides = ways.flat_map(|way| [(way, "map", &way.map), (way, "unmap", &way.unmap)]);
     let rows = sides.filter_map(|(way, case, side)| {
@@ -116,7 +116,7 @@ fn registers(report: &Report, columns: usize) -> String {
 }
 
 /// Counts of the camera's accesses.
-fn met(report: &Report, columns: usize) -> String {
+fn met(report: &CameraReport, columns: usize) -> String {
     let rows = report.ways.iter().map(|way| {
         vec![
             way.variant.to_owned(),

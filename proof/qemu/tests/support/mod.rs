@@ -23,7 +23,7 @@ use portolan_qemu::pci::Pci;
 /// Bytes of a page of a [`Bench`]'s buffer.
 pub const PAGE: u64 = 4096;
 
-/// The machine; `None`, with a line that says so, where QEMU is missing.
+/// Starts the machine; `None`, with a line that says so, if QEMU is missing.
 pub fn start(builder: &Builder) -> Option<Machine> {
     match builder.start() {
         Ok(machine) => Some(machine),
@@ -115,7 +115,8 @@ impl<U> Ground<U> {
         assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
     }
 
-    /// The machine goes away: each call says so at once, and so does a driver that takes the unit over `again`.
+    /// Checks that after the machine goes away each call fails at once, also for a driver that takes the unit over
+    /// `again`.
     pub fn goes_away<D: Domain, E>(
         self,
         domain: Arc<D>,

@@ -29,8 +29,10 @@ pub fn fitting_table(
     let heads: Vec<_> = header.iter().map(|head| (head.header, head.spare)).collect();
     let numbers: Vec<usize> = (1..header.len()).collect();
     let table = fitted(&heads, &numbers, &rows, columns);
-    let left_out = header.iter().map(|head| head.header);
-    let left_out = left_out.filter(|head| table.left_out.iter().any(|out| out == head));
+    let left_out = header
+        .iter()
+        .map(|head| head.header)
+        .filter(|head| table.left_out.iter().any(|out| out == head));
     (table.text, left_out.collect())
 }
 
@@ -79,7 +81,7 @@ pub fn table(
     format!("{}\n{lacks}", table.text)
 }
 
-/// As [`table`], in parts.
+/// Parts of a table as [`table`] prints it.
 pub fn fitted(
     header: &[(&str, u8)],
     numbers: &[usize],
@@ -237,8 +239,7 @@ impl Source<'_> {
         }
         let height = columns.iter().map(Vec::len).max().unwrap_or(0).max(1);
         let line = |number: usize| {
-            let cells = columns.iter().zip(widths).zip(kept);
-            let cells = cells.map(|((lines, &columns), &column)| {
+            let cells = columns.iter().zip(widths).zip(kept).map(|((lines, &columns), &column)| {
                 let above = match stands {
                     Stands::AtTheTop => 0,
                     Stands::AtTheFoot => height - lines.len(),
@@ -246,10 +247,7 @@ impl Source<'_> {
                 let at = number.checked_sub(above);
                 let cell = at.and_then(|at| lines.get(at)).map_or("", String::as_str);
                 let space = " ".repeat(columns.saturating_sub(width(cell)));
-                match self.is_number(column) {
-                    true => space + cell,
-                    false => cell.to_owned() + &space,
-                }
+                if self.is_number(column) { space + cell } else { cell.to_owned() + &space }
             });
             let cells: Vec<String> = cells.collect();
             cells.join(" ").trim_end().to_owned()

@@ -48,8 +48,11 @@ impl Category {
             1 => String::new(),
             _ => bars.series[series].name.clone(),
         };
-        let parts = self.values.iter().filter(|(_, value)| *value != 0.0);
-        let parts = parts.map(|(series, value)| (name(*series), say(*value)));
+        let parts = self
+            .values
+            .iter()
+            .filter(|(_, value)| *value != 0.0)
+            .map(|(series, value)| (name(*series), say(*value)));
         if bars.series.len() == 1 {
             return title(&self.name, std::iter::once((String::new(), say(self.total()))));
         }
@@ -198,7 +201,7 @@ fn columns(bars: &Bars, categories: &[Category], page: PageWidth) -> Sketch {
     }
 }
 
-/// As many of the columns' names as stand side by side.
+/// Names of columns, thinned out until they fit side by side.
 fn thinned(names: &[String], page: PageWidth) -> Vec<Tick> {
     let widest = names.iter().map(|name| page.text(name)).max().unwrap_or(0) + 10;
     let room = (page.width() - 60) / names.len().max(1) as i32;

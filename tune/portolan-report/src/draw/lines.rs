@@ -23,11 +23,11 @@ struct Kept<'l> {
 }
 
 impl Kept<'_> {
-    /// Its least and its largest value from `from` on and before `next`.
+    /// Smallest and largest value for `from <= x < next`.
     fn between(&self, from: f64, next: Option<f64>) -> Option<(f64, f64)> {
         let begin = self.points.partition_point(|(x, _)| *x < from);
-        let inside = self.points[begin..].iter();
-        let inside = inside.take_while(|(x, _)| next.is_none_or(|next| *x < next));
+        let inside =
+            self.points[begin..].iter().take_while(|(x, _)| next.is_none_or(|next| *x < next));
         let ends = inside.fold(None, |ends: Option<(f64, f64)>, (_, y)| {
             Some(ends.map_or((*y, *y), |(low, high)| (low.min(*y), high.max(*y))))
         });
@@ -72,8 +72,7 @@ pub(super) fn draw(lines: &Lines) -> Result<Drawn, Undrawn> {
         Shape::Dots => Sample::Mark,
         Shape::Straight | Shape::Steps => Sample::Line,
     };
-    let series = kept.iter().map(|line| (line.name.to_owned(), sample(line)));
-    let series = series.collect();
+    let series = kept.iter().map(|line| (line.name.to_owned(), sample(line))).collect();
     let notes = not_finite(left_out).into_iter().collect();
     let key = Key { series, names };
     Ok(Drawn { svg, key, notes })
@@ -150,7 +149,7 @@ fn thinned(places: &[Place], page: PageWidth) -> Vec<Place> {
     kept
 }
 
-/// Of dots that cover each other, one.
+/// Places without dots that others cover.
 fn apart(places: &[Place], page: PageWidth, height: i32) -> Vec<Place> {
     const DOT: i32 = 7;
     let cell = |part: f64, pixels: i32| (part * f64::from(pixels / DOT)) as i32;
@@ -280,9 +279,10 @@ fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: PageWidth) -> Vec<Pie
     // Points that share a strip: neighbours in the same one of `most` parts of the axis.
     let part = |value: &f64| (x.at(*value) * most as f64) as usize;
     values.dedup();
-    let strips: Vec<&[f64]> = match values.len() > most {
-        true => values.chunk_by(|one, other| part(one) == part(other)).collect(),
-        false => values.chunks(1).collect(),
+    let strips: Vec<&[f64]> = if values.len() > most {
+        values.chunk_by(|one, other| part(one) == part(other)).collect()
+    } else {
+        values.chunks(1).collect()
     };
     let bounds = |strip: &[f64]| (strip[0], strip[strip.len() - 1]);
     let mut found = Vec::with_capacity(strips.len());
@@ -293,18 +293,14 @@ fn hits(kept: &[Kept<'_>], lines: &Lines, x: &Ruler, page: PageWidth) -> Vec<Pie
         };
         let left = beside(nth.checked_sub(1).map(|before| &strips[before]), from, 0.0, |b| b.1);
         let right = beside(strips.get(nth + 1), to, 1.0, |b| b.0);
-        let head = match from == to {
-            true => x.say(from),
-            false => format!("{} to {}", x.say(from), x.say(to)),
-        };
+        let head =
+            if from == to { x.say(from) } else { format!("{} to {}", x.say(from), x.say(to)) };
         let next = strips.get(nth + 1).map(|next| next[0]);
         let said = kept.iter().filter_map(|line| {
             let (low, high) = line.between(from, next)?;
             let say = |value| lines.y.unit.say(value);
-            let value = match low == high {
-                true => say(low),
-                false => format!("{} to {}", say(low), say(high)),
-            };
+            let value =
+                if low == high { say(low) } else { format!("{} to {}", say(low), say(high)) };
             let name = if kept.len() == 1 { "" } else { line.name };
             Some((name.to_owned(), value))
         });

@@ -70,8 +70,7 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: PageWidth) -> Sketch {
     });
     let places: Vec<(&MarkRow, i32, i32)> = places.collect();
     let at = |pixels: i32| 1.0 - f64::from(pixels) / f64::from(top);
-    let names = places.iter().filter(|_| page == PageWidth::Wide);
-    let names = names.map(|(row, begin, end)| Tick {
+    let names = places.iter().filter(|_| page == PageWidth::Wide).map(|(row, begin, end)| Tick {
         at: at((begin + end) / 2),
         text: page.in_two(&row.name, NAME),
     });
@@ -153,7 +152,7 @@ fn sides(rows: &[MarkRow], ruler: &Ruler, page: PageWidth, room: i32) -> (Vec<Si
 enum Side {
     Left,
     Right,
-    /// On neither is room.
+    /// Neither place has room.
     Neither,
 }
 

@@ -50,7 +50,7 @@ impl PageWidth {
         ticks.find(fits).unwrap_or_else(|| ruler.ticks(1))
     }
 
-    /// As much of `text` as two lines of `room` pixels hold.
+    /// Part of `text` that fits in two lines of `room` pixels.
     fn in_two(self, text: &str, room: i32) -> String {
         look::in_two(text, self.font(), room.max(0) as u32)
     }
@@ -83,7 +83,7 @@ impl PageWidth {
         look::width(text, self.font()) as i32
     }
 
-    /// As much of `text` as `room` pixels hold.
+    /// Part of `text` that fits in `room` pixels.
     fn fitted(self, text: &str, room: i32) -> String {
         look::fitted(text, self.font(), room.max(0) as u32)
     }
@@ -95,7 +95,7 @@ const NAME: i32 = 210;
 /// A plot as it stands on the page.
 #[derive(Debug)]
 pub(crate) struct Drawn {
-    /// It, for either page.
+    /// Drawing for either page.
     pub(crate) svg: Vec<Element>,
     /// Names of its series, and the sample of each.
     pub(crate) key: Key,
@@ -106,7 +106,7 @@ pub(crate) struct Drawn {
 /// The inside of an SVG element.
 #[derive(Debug)]
 pub(crate) struct Element {
-    /// For which page.
+    /// Page that this drawing is for.
     pub(crate) page: PageWidth,
     /// Width and height in pixels.
     pub(crate) size: (i32, i32),
@@ -126,11 +126,11 @@ pub(crate) struct Key {
 /// Sample of a series in the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sample {
-    /// By a filling.
+    /// A filled area.
     Filling,
-    /// By a line with marks.
+    /// A line with marks.
     Line,
-    /// By marks.
+    /// Marks.
     Mark,
 }
 
@@ -139,7 +139,7 @@ pub(crate) enum Sample {
 pub(crate) enum Names {
     /// Above the plot.
     Above,
-    /// At the ends of the lines where the page is wide, else above the plot.
+    /// At the ends of the lines on a wide page, otherwise above the plot.
     AtLines,
 }
 
@@ -183,7 +183,7 @@ fn nothing(left_out: usize) -> Undrawn {
     Undrawn::Nothing(why)
 }
 
-/// Text under the pointer: a first line, then a line for each of `values`, as far as they are not many.
+/// Text under the pointer: a first line, then a line for each of `values`, unless they are too many.
 fn title(head: &str, values: impl Iterator<Item = (String, String)>) -> String {
     const MOST: usize = 12;
     let mut said = head.to_owned();

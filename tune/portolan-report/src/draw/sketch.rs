@@ -42,13 +42,13 @@ pub(super) enum Anchor {
 /// Object that a line draws.
 #[derive(Clone, Copy)]
 pub(super) enum Stroke {
-    /// Of a series.
+    /// Colour of a series.
     Series(usize),
-    /// Of an error bar of a series.
+    /// Colour of an error bar of a series.
     Error(usize),
     /// A line between rows.
     Grid,
-    /// Of zero, where there is something below it.
+    /// Line at zero, drawn if values lie below it.
     Zero,
 }
 
@@ -117,9 +117,10 @@ impl Ranged for Ticked {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        match hint.weight().allow_light_points() {
-            true => Vec::new(),
-            false => self.0.iter().map(|tick| tick.at).collect(),
+        if hint.weight().allow_light_points() {
+            Vec::new()
+        } else {
+            self.0.iter().map(|tick| tick.at).collect()
         }
     }
 
@@ -138,9 +139,9 @@ impl ValueFormatter<f64> for Ticked {
 /// Ticks that are continued as lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grid {
-    /// Those of the axis below, upwards.
+    /// Texts of the axis below, written upwards.
     Upright,
-    /// Those of the axis on the left, across.
+    /// Texts of the axis on the left, written across.
     Across,
 }
 

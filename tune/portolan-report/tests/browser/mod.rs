@@ -107,8 +107,8 @@ impl Browser {
 
 impl Visit {
     fn take(&mut self, view: &str, complaints: &Value) {
-        let texts = complaints.as_array().expect("a list of complaints");
-        let texts = texts.iter().filter_map(Value::as_str);
+        let texts =
+            complaints.as_array().expect("a list of complaints").iter().filter_map(Value::as_str);
         self.complaints.extend(texts.map(|what| format!("{view}: {what}")));
     }
 }

@@ -18,7 +18,7 @@ pub struct Pipe {
     child: Child,
     to: ChildStdin,
     from: Receiver<Value>,
-    /// Events that it sent of its own accord.
+    /// Events that the browser sent without a request.
     events: VecDeque<Value>,
     calls: u64,
     session: Option<String>,

@@ -42,9 +42,9 @@ impl Key {
 /// Entries that an invalidation concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Those of a context that share an address with the range.
+    /// Entries of a context that share an address with the range.
     Range(InvalTag, IovaRange),
-    /// Those of a context.
+    /// Entries of a context.
     Context(InvalTag),
     /// Every entry.
     All,

@@ -9,7 +9,7 @@ pub(super) struct Sets<V> {
     ways: usize,
     sets: usize,
     slots: Vec<Option<Entry<V>>>,
-    /// One bit for each slot that is taken, so that dropping looks at no others.
+    /// One bit for each slot that is taken, so that dropping visits only these.
     taken: Vec<u64>,
 }
 
@@ -29,9 +29,10 @@ impl<V: Copy> Sets<V> {
     fn of(&self, key: Key) -> std::ops::Range<usize> {
         let context = u64::from(key.context.get()).wrapping_mul(0x9e37_79b9);
         let spread = key.page.wrapping_add(context);
-        let set = match self.sets.is_power_of_two() {
-            true => spread & (self.sets as u64 - 1),
-            false => spread % self.sets as u64,
+        let set = if self.sets.is_power_of_two() {
+            spread & (self.sets as u64 - 1)
+        } else {
+            spread % self.sets as u64
         };
         let first = set as usize * self.ways;
         first..first + self.ways

@@ -9,10 +9,10 @@ use crate::profile::{Price, ProfileError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LockKind {
-    /// In order, each on a line of its own.
+    /// A queue: CPUs get the lock in order, and each waits on a line of its own.
     #[default]
     Queued,
-    /// All on the lock's line; any of them gets it, and each that waits makes the hand-over longer.
+    /// One shared line: any waiting CPU gets the lock, and each of them makes the hand-over longer.
     TestAndSet,
 }
 
@@ -25,9 +25,9 @@ pub struct SharingPrices {
     pub transfer: f64,
     /// Time for which a line that several CPUs read is taken up by each reader it is brought to.
     pub share: f64,
-    /// From the release of a lock to its having been taken by one that waits.
+    /// Time from the release of a lock until a waiting CPU has taken it.
     pub handover: f64,
-    /// One turn of a loop that waits.
+    /// Time of one turn of a waiting loop.
     pub relax: f64,
     /// Way in which CPUs wait for a lock.
     pub lock: LockKind,
@@ -40,7 +40,7 @@ pub struct SubmissionPrices {
     pub descriptor: f64,
     /// Telling the hardware, which keeps the CPU: a register write, or an exit to a hypervisor.
     pub doorbell: f64,
-    /// From the completion of a sync to the CPU's having seen it.
+    /// Time from the completion of a sync until the CPU notices it.
     pub latency: f64,
     /// Linux' way of submission on this machine.
     pub today: Submission,

@@ -27,12 +27,12 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// At an even pace, for at most 100 virtual seconds.
+    /// Even pace, for at most 100 virtual seconds.
     pub fn of_seed(seed: u64) -> Self {
         Self { seed, pace: Pace::Even, limit_ns: 100_000_000_000 }
     }
 
-    /// The same with accesses that come late by up to `ns`, for tests of interleavings.
+    /// Adds random delays of up to `ns` to accesses, for tests of interleavings.
     #[must_use]
     pub fn ragged(self, ns: f64) -> Self {
         Self { pace: Pace::Ragged(ns), ..self }
@@ -42,7 +42,7 @@ impl Schedule {
 /// Results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunReport {
-    /// By CPU, when its body returned, in nanoseconds.
+    /// Time at which the body of each CPU returned, in nanoseconds.
     pub finished_ns: Vec<f64>,
     /// Counts of sharing.
     pub counters: SharingCounters,
@@ -66,7 +66,7 @@ pub enum RunError {
         /// The CPUs.
         waiting: Vec<usize>,
     },
-    /// It took more virtual time than it may.
+    /// The run took longer than its limit in virtual time.
     #[error("with seed {seed:#x} the run was not over after {limit_ns} ns of virtual time")]
     TooLong {
         /// The seed.
@@ -74,7 +74,7 @@ pub enum RunError {
         /// The limit.
         limit_ns: u64,
     },
-    /// This thread is in a run already.
+    /// The thread is already in a run.
     #[error("a run was started from within another one")]
     Nested,
 }
@@ -124,9 +124,10 @@ impl VirtualCpus {
         // Their destructors would run code in the middle of a body.
         std::mem::forget(stacks);
         let limit_ns = schedule.limit_ns;
-        Err(match core.is_overrun() {
-            true => RunError::TooLong { seed, limit_ns },
-            false => RunError::Deadlock { seed, waiting: core.blocked() },
+        Err(if core.is_overrun() {
+            RunError::TooLong { seed, limit_ns }
+        } else {
+            RunError::Deadlock { seed, waiting: core.blocked() }
         })
     }
 }

@@ -18,7 +18,7 @@ use super::{LockKind, SharingPrices};
 /// Pace of the CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Pace {
-    /// As the prices say.
+    /// Delays as in the prices.
     #[default]
     Even,
     /// Each access comes late by up to so many nanoseconds, by the seed: for tests that want many
@@ -73,9 +73,9 @@ pub(super) fn picoseconds(ns: f64) -> u64 {
 /// Position of a CPU in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CpuState {
-    /// In the heap, or running.
+    /// Queued in the heap, or running.
     Ready,
-    /// In the heap, and to be moved forward when a line is taken from it.
+    /// Queued in the heap; it moves forward when another CPU takes a line that it watches.
     Watching,
     /// Waits for a lock.
     Blocked,
@@ -129,7 +129,7 @@ enum Then {
     Switch,
 }
 
-/// With the run of this thread, if there is one.
+/// Calls `f` with the run of this thread, if there is one.
 pub(super) fn with<R>(f: impl FnOnce(&mut Core) -> R) -> Option<R> {
     RUN.with_borrow_mut(|run| run.as_mut().map(f))
 }
@@ -152,7 +152,7 @@ pub(super) fn point() -> CallPlace {
     })
 }
 
-/// As the current CPU is blocked, lets others run until one has unblocked it.
+/// Blocks the current CPU: lets others run until one of them unblocks it.
 pub(super) fn wait_blocked() {
     switch(|_| Then::Switch);
 }

@@ -82,7 +82,7 @@ pub struct Taken {
     pub invalidations: Invalidations,
     /// Syncs.
     pub syncs: u64,
-    /// As [`Counters::doorbells`](crate::counters::Counters::doorbells).
+    /// Doorbells, as in [`Counters::doorbells`](crate::counters::Counters::doorbells).
     pub doorbells: u64,
     /// Nanoseconds that it was not idle.
     pub busy_ns: f64,
@@ -268,10 +268,7 @@ impl<H: Hardware> InvalidationQueue for CommandServer<H> {
             }
         }
         // Commands without a sync are awaited all the same.
-        match commands.is_empty() {
-            true => Ok(()),
-            false => self.submit(&commands),
-        }
+        if commands.is_empty() { Ok(()) } else { self.submit(&commands) }
     }
 }
 

@@ -36,10 +36,11 @@ fn sorted(mut times: Vec<f64>) -> Vec<f64> {
 #[test]
 fn writers_queue_for_a_line_and_owners_have_it() {
     let word = VirtualWord::new(0);
-    let report = cpus(3).run(&Schedule::of_seed(1), |_| {
-        word.fetch_add(1, Relaxed);
-    });
-    let report = report.unwrap();
+    let report = cpus(3)
+        .run(&Schedule::of_seed(1), |_| {
+            word.fetch_add(1, Relaxed);
+        })
+        .unwrap();
     assert_eq!(sorted(report.finished_ns), [100.0, 200.0, 300.0]);
     assert_eq!(word.load(Relaxed), 3);
     let word = VirtualWord::new(0);
@@ -54,11 +55,12 @@ fn writers_queue_for_a_line_and_owners_have_it() {
 #[test]
 fn readers_of_a_shared_line_overlap() {
     let word = VirtualWord::new(7);
-    let report = cpus(4).run(&Schedule::of_seed(1), |_| {
-        assert_eq!(word.load(Relaxed), 7);
-        assert_eq!(word.load(Relaxed), 7);
-    });
-    let report = report.unwrap();
+    let report = cpus(4)
+        .run(&Schedule::of_seed(1), |_| {
+            assert_eq!(word.load(Relaxed), 7);
+            assert_eq!(word.load(Relaxed), 7);
+        })
+        .unwrap();
     assert_eq!(sorted(report.finished_ns), [101.0, 111.0, 121.0, 131.0]);
     assert_eq!((report.counters.hits, report.counters.transfers), (4, 4));
 }
@@ -67,14 +69,15 @@ fn readers_of_a_shared_line_overlap() {
 fn a_lock_is_handed_over_in_order() {
     let machine = cpus(4);
     let lock = VirtualLock::new(Vec::new());
-    let report = machine.run(&Schedule::of_seed(3), |cpu| {
-        machine.work(f64::from(cpu.get()));
-        lock.with(|order| {
-            machine.work(1000.0);
-            order.push(cpu.get());
-        });
-    });
-    let report = report.unwrap();
+    let report = machine
+        .run(&Schedule::of_seed(3), |cpu| {
+            machine.work(f64::from(cpu.get()));
+            lock.with(|order| {
+                machine.work(1000.0);
+                order.push(cpu.get());
+            });
+        })
+        .unwrap();
     assert_eq!(lock.into_inner(), [0, 1, 2, 3]);
     assert_eq!(report.counters.lock_waits, 3);
     // Each holds it for 1000 ns, and gives it up by a write to a line that another CPU asked for (the last one has

@@ -8,7 +8,7 @@ use portolan::platform::SharedWord;
 use super::line::Line;
 use super::scheduler;
 
-/// A word on a line of its own. Every access is a point where other CPUs may run.
+/// A word on a separate cache line. Other CPUs may run at every access.
 #[derive(Debug)]
 pub struct VirtualWord {
     value: AtomicU64,

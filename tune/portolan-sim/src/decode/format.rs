@@ -11,7 +11,7 @@ pub struct TableFormat {
     kind: EntryLayout,
     granule: PageSize,
     index_lg2: u8,
-    /// Bits of index that the root takes beside those of other tables.
+    /// Additional index bits of the root table.
     root_more_lg2: u8,
     input_lg2: u8,
     output_lg2: u8,
@@ -33,7 +33,7 @@ pub(crate) enum EntryLayout {
 /// Widths that a format does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FormatError {
-    /// No such granule.
+    /// The format does not have this granule.
     #[error("a granule of 2^{0} bytes does not exist in this format")]
     Granule(u32),
     /// Input addresses too narrow or too wide.
@@ -42,13 +42,13 @@ pub enum FormatError {
     /// Output addresses too narrow or too wide.
     #[error("output addresses of {0} bits do not exist in this format")]
     Output(u8),
-    /// No such number of levels.
+    /// The format does not have this number of levels.
     #[error("{0} levels do not exist in this format")]
     Levels(u8),
 }
 
 impl TableFormat {
-    /// Its layout.
+    /// Layout of its entries.
     pub(crate) fn kind(&self) -> EntryLayout {
         self.kind
     }
@@ -201,12 +201,9 @@ impl TableFormat {
         PageSize::of_lg2(self.granule.lg2() + u32::from(self.more_lg2(level)))
     }
 
-    /// Bits by which the index of a table of `level` is wider than that of others.
+    /// Additional index bits of a table at `level`, compared with other tables.
     fn more_lg2(&self, level: u8) -> u8 {
-        match level + 1 == self.levels() {
-            true => self.root_more_lg2,
-            false => 0,
-        }
+        if level + 1 == self.levels() { self.root_more_lg2 } else { 0 }
     }
 
     /// Width of input addresses.

@@ -30,7 +30,7 @@ pub struct Permissions {
 impl Permissions {
     /// Reads and writes.
     pub const ALL: Self = Self { read: true, write: true };
-    /// Neither.
+    /// No access.
     pub const NONE: Self = Self { read: false, write: false };
     /// Reads.
     pub const READ: Self = Self { read: true, write: false };
@@ -57,7 +57,7 @@ impl Permissions {
         Self { read: self.read || other.read, write: self.write || other.write }
     }
 
-    /// These if `condition` holds, or else none.
+    /// Returns `self` if `condition` holds, otherwise [`Self::NONE`].
     const fn given(self, condition: bool) -> Self {
         if condition { self } else { Self::NONE }
     }
@@ -75,7 +75,7 @@ pub enum AccessKind {
 /// A table: its address and its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableRoot {
-    /// Its top page.
+    /// Address of the root table.
     pub root: PhysAddr,
     /// Its format.
     pub format: TableFormat,
@@ -98,7 +98,7 @@ pub enum Decoded {
         /// Accesses that the entry lets through.
         permissions: Permissions,
     },
-    /// One of several leaves in a row that are one larger page.
+    /// A leaf that is one part of a larger page.
     Part {
         /// Address of that page.
         pa: PhysAddr,
@@ -107,7 +107,7 @@ pub enum Decoded {
         /// Accesses that the entry lets through.
         permissions: Permissions,
     },
-    /// Nothing.
+    /// No translation.
     Nothing,
     /// An encoding that the architecture reserves or forbids here.
     Bad,
@@ -140,7 +140,7 @@ pub enum WalkFault {
         /// Level of the entry.
         level: u8,
     },
-    /// The entry could not be read: no memory is there.
+    /// The entry is not in readable memory.
     Unreadable {
         /// Address of the entry.
         entry: PhysAddr,
@@ -181,9 +181,9 @@ impl Cursor {
 /// Result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
-    /// One level down.
+    /// The next table.
     Down(Cursor),
-    /// At the end.
+    /// A leaf.
     Found(Leaf),
 }
 

@@ -59,7 +59,7 @@ struct ModelState {
     /// The last table that memory named for a context, for telling collateral.
     tables: BTreeMap<InvalTag, TableRoot>,
     iotlb: Cache<IotlbEntry>,
-    /// By level of the table that an entry leads to.
+    /// Walk caches, by the level of the table that an entry points to.
     walk: [Cache<Cursor>; LEVELS],
     configuration: Cache<CachedConfig>,
     /// Invalidations that take effect at the next sync.
@@ -88,7 +88,7 @@ pub struct Translated {
 /// Number of entries in each cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Leaf translations, those of absence included.
+    /// Entries of the cache of leaf translations, which includes cached absence.
     pub iotlb: usize,
     /// Pointers at tables, of all levels.
     pub walk: usize,
@@ -110,7 +110,7 @@ impl<M: WalkMemory> Iommu<M> {
         &self.setup.capabilities
     }
 
-    /// Its clock, to which commands, syncs and cleaning are charged.
+    /// Clock that commands, syncs and cache cleaning are charged to.
     pub fn clock(&self) -> &Arc<VirtualClock> {
         &self.setup.clock
     }

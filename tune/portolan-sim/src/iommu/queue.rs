@@ -39,8 +39,7 @@ impl<M: WalkMemory> InvalidationQueue for MapSide<'_, M> {
 }
 
 impl<M: WalkMemory> Iommu<M> {
-    /// The queue for debts of maps alone: the same, but by-page invalidations have the price of
-    /// those that follow a map.
+    /// The queue for debts of maps alone. By-page invalidations cost as much as they do after a map.
     pub fn map_side(&self) -> MapSide<'_, M> {
         MapSide { iommu: self }
     }

@@ -14,10 +14,11 @@ use crate::profile::{CacheSizes, Event, MissingPrice, Profile, QueueLimits};
 /// Behaviour of caches where the architecture leaves it open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Temper {
-    /// As badly as allowed: nothing is forgotten until told, cached entries are always used, and an invalidation
-    /// takes effect only at the sync that awaits it, with others in the order that does most harm.
+    /// The worst behaviour that the specification allows. Caches forget nothing until told and are always used. An
+    /// invalidation takes effect only at the sync that awaits it, in the most harmful order.
     Adversarial,
-    /// As hardware does: of given sizes, least recently used out first, invalidations at once.
+    /// Behaviour of hardware: caches have a size and replace the least recently used entry; invalidations take effect
+    /// at once.
     Realistic(CacheSizes),
 }
 
@@ -35,7 +36,7 @@ pub enum Names {
 /// Configuration of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamConfig {
-    /// No access goes through.
+    /// All accesses are blocked.
     Blocked,
     /// Device addresses are memory addresses.
     Bypass,
@@ -91,7 +92,7 @@ pub struct CommandPrices {
 }
 
 impl CommandPrices {
-    /// The prices of `profile`; those of commands that it does not have are zero.
+    /// Prices of `profile`; 0 for commands that it does not have.
     ///
     /// # Errors
     /// [`MissingPrice`] if one of the others is not there.
@@ -129,7 +130,7 @@ impl CommandPrices {
     }
 }
 
-/// All that an IOMMU is made from.
+/// Settings of an IOMMU.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Capabilities of the hardware; commands beyond them are refused.
@@ -225,6 +226,6 @@ pub enum QueueError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CachedConfig {
     pub(super) stream: StreamId,
-    /// Nothing only where the hardware caches absence too.
+    /// Configuration of the stream. `None` is cached only by hardware that caches absence.
     pub(super) config: Option<StreamConfig>,
 }

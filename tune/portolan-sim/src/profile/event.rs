@@ -79,10 +79,10 @@ impl fmt::Display for Event {
 pub struct Price {
     /// Nanoseconds.
     pub ns: f64,
-    /// At least so many, where the evidence leaves a range.
+    /// Lower limit, if the evidence leaves a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_ns: Option<f64>,
-    /// At most so many.
+    /// Upper limit, if the evidence leaves a range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high_ns: Option<f64>,
     /// A published row, a paper, "fitted: ..." with the rows, or "assumed: ..." with the reason.
@@ -133,7 +133,7 @@ impl Prices {
         self.0.get(&event)
     }
 
-    /// All of them, in the order of [`Event::ALL`].
+    /// Iterates over all prices, in the order of [`Event::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Event, &Price)> {
         self.0.iter().map(|(event, price)| (*event, price))
     }

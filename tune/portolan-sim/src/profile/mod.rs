@@ -35,7 +35,7 @@ const BUILTIN: [(&str, &str); 9] = machines!(
     "sm8150" "tegra210" "xeon-vtd" "epyc-amdvi" "grace" "vtd-nested" "spr-vm" "fio-vm" "kunpeng920"
 );
 
-/// One machine.
+/// A machine: prices of events, and its hardware.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     name: String,
@@ -58,7 +58,7 @@ pub struct Profile {
 /// A profile that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProfileError {
-    /// Not TOML, an unknown key, a key missing or of the wrong type.
+    /// Invalid TOML, an unknown or missing key, or a value of the wrong type.
     #[error("the machine profile cannot be read: {0}")]
     Toml(String),
     /// A value that makes no sense.
@@ -150,7 +150,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The same machine with so many CPUs, one at least.
+    /// Changes the number of CPUs; at least 1.
     #[must_use]
     pub fn with_cpus(mut self, cpus: u32) -> Self {
         self.cpus = cpus.max(1);
@@ -238,12 +238,12 @@ impl Profile {
         self.surroundings
     }
 
-    /// Its command queue.
+    /// Limits of its command queue.
     pub fn queue(&self) -> QueueLimits {
         self.queue
     }
 
-    /// Its caches, for the realistic temper.
+    /// Sizes of its caches, for the realistic temper.
     pub fn caches(&self) -> CacheSizes {
         self.caches.clone()
     }
@@ -293,7 +293,7 @@ impl Profile {
 /// Reason for which a profile was not found by name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LookupError {
-    /// There is none.
+    /// The profile does not exist.
     #[error(transparent)]
     Unknown(#[from] UnknownMachine),
     /// There is one, but it is wrong.

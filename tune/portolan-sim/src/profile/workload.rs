@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Price, ProfileError};
 
-/// One operation: a mapping made, used and taken away again, and the work around it.
+/// An operation: a mapping is made, used and taken away, with the work around it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {

@@ -21,14 +21,14 @@ const fn ones(count: u32) -> u64 {
 pub(super) enum Order {
     /// After the last run that was taken.
     Next,
-    /// At the run that was freed last.
+    /// Begins at the run that was freed last.
     Recent,
 }
 
 /// Slots that a run cannot extend beyond a multiple of, in the list.
 const SEGMENT: u32 = 128;
 
-/// One number a slot: that of free slots from there to the end of the segment, or of the area.
+/// A number for each slot: how many free slots follow up to the end of the segment or area.
 pub(super) struct List {
     free_from: Vec<u8>,
     next: u32,
@@ -118,7 +118,7 @@ impl List {
     }
 }
 
-/// One bit a slot, set while it is free.
+/// A bit for each slot, set while the slot is free.
 pub(super) struct Bits {
     words: Vec<u64>,
     order: Order,

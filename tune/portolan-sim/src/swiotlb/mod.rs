@@ -15,20 +15,20 @@ use locked::{Bits, List, Order, WORD};
 /// Strategies of the search for free slots, each step with an improvement on the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// One lock and one area; each slot has the number of free slots from there on; next fit.
+    /// One lock and one area. Each slot has the number of free slots from there on. Next fit.
     OneLock,
-    /// The same with a lock for each area.
+    /// The same, with a lock for each area.
     AreaLocks,
     /// A lock and a bitmap for each area; next fit.
     AreaBitmaps,
-    /// The same, the run that was freed last first.
+    /// The same; the search begins at the run that was freed last.
     RecentFirst,
     /// The library's own: bitmaps without locks, the word that was freed last first.
     LockFree,
 }
 
 impl Strategy {
-    /// All, in the order of the steps.
+    /// All strategies, in the order of the steps.
     pub const ALL: [Self; 5] =
         [Self::OneLock, Self::AreaLocks, Self::AreaBitmaps, Self::RecentFirst, Self::LockFree];
 

@@ -10,12 +10,12 @@
 use super::function::{Family, Inside, known};
 use super::leaves::Pages;
 use super::line::{LONGEST_NAME, TOO_LONG};
-use super::samples::{Hooks, Kind, Resolution, Sample, Samples};
+use super::samples::{CallSample, CommandScope, Hooks, Resolution, Samples};
 use crate::trace::decimal;
 
 /// Calls that stand for all of a histogram: only the shares of its buckets count.
 const MOST_OF_A_HISTOGRAM: f64 = 16_384.0;
-/// Histograms that have so many; more would take long to read, so that of further ones fewer calls stand for all.
+/// Limit of histograms that are read whole. In later ones fewer calls stand for all, because all would take too long.
 const WHOLE_HISTOGRAMS: usize = 64;
 /// Buckets of the longest histogram: bpftrace's linear ones have up to 1,000.
 const MOST_BUCKETS: usize = 1024;
@@ -43,7 +43,7 @@ impl Key {
 
 /// A line, parsed.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Row {
+pub(super) enum FlatLine {
     /// A call.
     Call { key: Key, ns: u64 },
     /// A histogram begins, its times in so many nanoseconds.
@@ -54,14 +54,14 @@ pub(super) enum Row {
     Buckets { scale: u64 },
     /// Calls of the histogram, in its unit.
     Bucket { low: u64, high: u64, count: u64 },
-    /// Another map, a header: nothing to read.
+    /// A header or another map, without a latency.
     Nothing,
 }
 
 /// Functions of bcc's histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Traced {
-    /// It was not said.
+    /// The trace does not say.
     #[default]
     Unsaid,
     One(String),
@@ -69,25 +69,28 @@ pub(super) enum Traced {
     Several,
 }
 
-/// Parses a line; nothing if it is none of these.
-pub(super) fn parse(line: &[u8]) -> Option<Result<Row, &'static str>> {
+/// Parses a line; `None` if it is of no known form.
+pub(super) fn parse(line: &[u8]) -> Option<Result<FlatLine, &'static str>> {
     let text = std::str::from_utf8(line).ok()?.trim();
     match text.as_bytes().first()? {
         b'@' => Some(histogram(text)),
         b'[' | b'(' => bucket(text),
         b'0'..=b'9' if text.contains(" -> ") => bcc_bucket(text),
-        _ if text.starts_with("Attach") || text.starts_with("function,") => Some(Ok(Row::Nothing)),
+        _ if text.starts_with("Attach") || text.starts_with("function,") => {
+            Some(Ok(FlatLine::Nothing))
+        }
         _ => bcc(text).or_else(|| call(text)),
     }
 }
 
 /// Parses the lines of `funclatency` beside its buckets.
-fn bcc(text: &str) -> Option<Result<Row, &'static str>> {
+fn bcc(text: &str) -> Option<Result<FlatLine, &'static str>> {
     let name = |text: &str| {
         let plain = text.trim().trim_start_matches("b'").trim_matches(['\'', '"']);
-        match plain.is_empty() || plain.len() > LONGEST_NAME {
-            true => Err(TOO_LONG),
-            false => Ok(Row::Function(Traced::One(plain.to_owned()))),
+        if plain.is_empty() || plain.len() > LONGEST_NAME {
+            Err(TOO_LONG)
+        } else {
+            Ok(FlatLine::Function(Traced::One(plain.to_owned())))
         }
     };
     if let Some(function) = text.strip_prefix("Function = ") {
@@ -98,7 +101,7 @@ fn bcc(text: &str) -> Option<Result<Row, &'static str>> {
         let (traced, _) = traced.split_once("...")?;
         return Some(match traced.split_once(" functions for ") {
             Some(("1", function)) => name(function),
-            Some(_) => Ok(Row::Function(Traced::Several)),
+            Some(_) => Ok(FlatLine::Function(Traced::Several)),
             None => name(traced),
         });
     }
@@ -111,21 +114,21 @@ fn bcc(text: &str) -> Option<Result<Row, &'static str>> {
             "msecs" => 1_000_000,
             _ => return Some(Err("a histogram of something else than times")),
         };
-        return Some(Ok(Row::Buckets { scale }));
+        return Some(Ok(FlatLine::Buckets { scale }));
     }
     let rest = text == "^C" || text.starts_with("avg = ") || text.starts_with("Detaching");
-    rest.then_some(Ok(Row::Nothing))
+    rest.then_some(Ok(FlatLine::Nothing))
 }
 
 /// `4096 -> 8191 : 12 |@@ |`: both ends are in it.
-fn bcc_bucket(text: &str) -> Option<Result<Row, &'static str>> {
+fn bcc_bucket(text: &str) -> Option<Result<FlatLine, &'static str>> {
     let (range, rest) = text.split_once(':')?;
     let (low, high) = range.split_once("->")?;
     let (count, _) = rest.split_once('|')?;
     let number = |text: &str| decimal(text.trim().as_bytes());
     let row = match (number(low), number(high), number(count)) {
         (Some(low), Some(high), Some(count)) if high < u64::MAX => {
-            Ok(Row::Bucket { low, high: high + 1, count })
+            Ok(FlatLine::Bucket { low, high: high + 1, count })
         }
         _ => Err("a bucket without bounds or calls"),
     };
@@ -133,9 +136,9 @@ fn bcc_bucket(text: &str) -> Option<Result<Row, &'static str>> {
 }
 
 /// `@us[kprobe:iommu_map, 4096]:`.
-fn histogram(text: &str) -> Result<Row, &'static str> {
+fn histogram(text: &str) -> Result<FlatLine, &'static str> {
     let Some(head) = text.strip_suffix(':') else {
-        return Ok(Row::Nothing);
+        return Ok(FlatLine::Nothing);
     };
     let (name, key) = match head.split_once('[') {
         Some((name, key)) => (name, key.strip_suffix(']').ok_or("a key that is cut")?),
@@ -148,19 +151,20 @@ fn histogram(text: &str) -> Result<Row, &'static str> {
         _ => return Err("a map that says no unit: call it @ns, @us or @ms"),
     };
     let mut parts = key.split(',').map(str::trim);
-    let function = parts.next().and_then(|name| name.rsplit(':').next());
-    let function = function.filter(|name| !name.is_empty());
-    let function = function.ok_or("a map without functions: use @us[func] or @us[func, bytes]")?;
+    let function = parts
+        .next()
+        .and_then(|name| name.rsplit(':').next())
+        .filter(|name| !name.is_empty())
+        .ok_or("a map without functions: use @us[func] or @us[func, bytes]")?;
     let key = Key::of(function, parts.next().unwrap_or(""))?;
-    Ok(Row::Histogram { key, scale })
+    Ok(FlatLine::Histogram { key, scale })
 }
 
 /// `[4K, 8K)   12 |@@@ |`, `[1]  3 |@ |`.
-fn bucket(text: &str) -> Option<Result<Row, &'static str>> {
+fn bucket(text: &str) -> Option<Result<FlatLine, &'static str>> {
     let (range, rest) = text.split_once([')', ']'])?;
     let (count, _) = rest.trim().split_once('|')?;
-    let count = decimal(count.trim().as_bytes());
-    let count = count.ok_or("a number of calls that is none");
+    let count = decimal(count.trim().as_bytes()).ok_or("a number of calls that is none");
     let (low, high) = match range.split_once(',') {
         None => (range, range),
         Some((low, high)) => (low, high),
@@ -173,7 +177,7 @@ fn bucket(text: &str) -> Option<Result<Row, &'static str>> {
     };
     Some(count.and_then(|count| {
         let (low, high) = bounds?;
-        Ok(Row::Bucket { low, high, count })
+        Ok(FlatLine::Bucket { low, high, count })
     }))
 }
 
@@ -191,7 +195,7 @@ fn number(text: &str) -> Option<u64> {
 }
 
 /// `iommu_map,4096,1830`.
-fn call(text: &str) -> Option<Result<Row, &'static str>> {
+fn call(text: &str) -> Option<Result<FlatLine, &'static str>> {
     let mut fields = text.split(',').map(str::trim);
     let (function, units, ns) = (fields.next()?, fields.next()?, fields.next()?);
     let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'.';
@@ -200,7 +204,7 @@ fn call(text: &str) -> Option<Result<Row, &'static str>> {
     }
     let ns = decimal(ns.as_bytes()).ok_or("nanoseconds that are no number");
     let key = Key::of(function, units);
-    Some(key.and_then(|key| Ok(Row::Call { key, ns: ns? })))
+    Some(key.and_then(|key| Ok(FlatLine::Call { key, ns: ns? })))
 }
 
 /// Puts rows in their places.
@@ -229,10 +233,13 @@ impl Rows {
     }
 
     /// Takes a row.
-    pub(super) fn feed(&mut self, row: Row, samples: &mut Samples) -> Result<(), &'static str> {
-        if let Row::Bucket { low, high, count } = row {
-            let histogram = self.histogram.as_mut();
-            let histogram = histogram.ok_or("a bucket without its map")?;
+    pub(super) fn feed(
+        &mut self,
+        row: FlatLine,
+        samples: &mut Samples,
+    ) -> Result<(), &'static str> {
+        if let FlatLine::Bucket { low, high, count } = row {
+            let histogram = self.histogram.as_mut().ok_or("a bucket without its map")?;
             if histogram.buckets.len() >= MOST_BUCKETS {
                 return Err("a histogram of too many buckets");
             }
@@ -245,13 +252,13 @@ impl Rows {
         }
         self.finish(samples);
         match row {
-            Row::Call { key, ns } => self.add(&key, ns as f64, Resolution::Exact, samples),
-            Row::Histogram { key, scale } => {
+            FlatLine::Call { key, ns } => self.add(&key, ns as f64, Resolution::Exact, samples),
+            FlatLine::Histogram { key, scale } => {
                 let buckets = Vec::new();
                 self.histogram = Some(Histogram { key, scale, buckets });
             }
-            Row::Function(traced) => self.traced = traced,
-            Row::Buckets { scale } => {
+            FlatLine::Function(traced) => self.traced = traced,
+            FlatLine::Buckets { scale } => {
                 let function = match &self.traced {
                     Traced::One(function) => function,
                     Traced::Several => {
@@ -262,7 +269,7 @@ impl Rows {
                 self.histogram =
                     Some(Histogram { key: Key::of(function, "")?, scale, buckets: Vec::new() });
             }
-            Row::Bucket { .. } | Row::Nothing => {}
+            FlatLine::Bucket { .. } | FlatLine::Nothing => {}
         }
         Ok(())
     }
@@ -302,13 +309,13 @@ impl Rows {
         } else if told.is_some() && units.is_none() {
             samples.left_out.other += 1;
         } else {
-            let sample = Sample {
+            let sample = CallSample {
                 ns,
                 hooks: Hooks::OWN,
                 units: units.map(|units| units as f64),
                 resolution,
             };
-            samples.add((known.family, Kind::Pages), sample);
+            samples.add((known.family, CommandScope::Pages), sample);
         }
     }
 }

@@ -83,7 +83,7 @@ impl Family {
 /// Calls of other families in a call, which only nesting can take out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
-    /// None.
+    /// No nested calls.
     Alone,
     /// Some.
     Others,
@@ -91,7 +91,7 @@ pub(super) enum Inside {
 
 /// A function that has a price.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct PricedFunction {
     pub(super) family: Family,
     pub(super) inside: Inside,
     /// The argument that counts units, as Linux calls it.
@@ -99,7 +99,7 @@ pub(super) struct Known {
 }
 
 /// The function called `name`, if it has a price.
-pub(super) fn known(name: &[u8]) -> Option<Known> {
+pub(super) fn known(name: &[u8]) -> Option<PricedFunction> {
     use Family::{
         Copy, Flush, Give, GiveAddresses, Map, Queue, Submit, Take, TakeAddresses, Unmap,
     };
@@ -129,7 +129,7 @@ pub(super) fn known(name: &[u8]) -> Option<Known> {
         "swiotlb_bounce" => (Copy, Alone, "size"),
         _ => return None,
     };
-    Some(Known { family, inside, argument })
+    Some(PricedFunction { family, inside, argument })
 }
 
 #[cfg(test)]

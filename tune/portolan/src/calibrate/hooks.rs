@@ -11,7 +11,7 @@
 
 use serde::Serialize;
 
-use super::FunctionReport;
+use super::TracedFunctionReport;
 use super::robust::{FEWEST, median, rounded};
 use super::samples::{Care, Overhead, Part, Probe, Samples};
 
@@ -22,7 +22,7 @@ const WRAPPERS: [&str; 6] =
 /// Time of tracing, for each call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tracing {
-    /// The function that says so.
+    /// Function that the price comes from.
     pub function: String,
     /// Nanoseconds of its median call.
     pub ns: f64,
@@ -34,8 +34,8 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// By the cheapest of `functions`; none where that may do something.
-    pub(super) fn of(functions: &[FunctionReport], samples: &Samples) -> Option<Self> {
+    /// Finds the price from the cheapest of `functions`; `None` if even that one may do work.
+    pub(super) fn of(functions: &[TracedFunctionReport], samples: &Samples) -> Option<Self> {
         let priced = functions.iter().filter(|one| one.priced_as.is_some());
         let shortest = priced.map(|one| one.median_ns).min_by(f64::total_cmp)?;
         let empty = functions.iter().filter(|one| {
@@ -66,7 +66,7 @@ impl Tracing {
 }
 
 impl Probe {
-    /// Time of a traced call in its caller, where it takes `inside_ns` of its own time.
+    /// Time that a traced call takes in its caller beside `inside_ns`, the time in the call itself.
     fn around_ns(&self, inside_ns: f64) -> Option<f64> {
         let calls = [&self.alone, &self.with_one];
         if calls.iter().any(|calls| calls.kept().len() < FEWEST) {

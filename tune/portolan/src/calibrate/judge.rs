@@ -5,8 +5,8 @@ use portolan_sim::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::function::Family;
-use super::robust::{Line, Slope, median, own_ns, rounded};
-use super::samples::{Care, Kind, Overhead, Sample, Store};
+use super::robust::{FittedLine, Slope, median, own_ns, rounded};
+use super::samples::{CallSample, Care, CommandScope, Overhead, Store};
 use super::sizes::{Size, sizes};
 
 /// The calls of one family and kind, fitted.
@@ -19,12 +19,12 @@ pub struct Judged {
     /// Calls of that kind, whole and of a time.
     pub seen: u64,
     /// The fitted line, if there were enough calls.
-    pub line: Option<Line>,
+    pub line: Option<FittedLine>,
     /// Calls that were held out.
     pub held_out: u64,
     /// Median distance of the held-out calls from the fit, in percent.
     pub predicted_off_pct: Option<f64>,
-    /// The same for the prices from before.
+    /// Error of the prices before calibration.
     pub before_off_pct: Option<f64>,
     /// Times of the calls, by size.
     pub sizes: Vec<Size>,
@@ -33,18 +33,18 @@ pub struct Judged {
 impl Judged {
     /// Fits the line to the calls that are not held out, and predicts those that are.
     pub(super) fn of(
-        (family, kind): (Family, Kind),
+        (family, kind): (Family, CommandScope),
         store: &Store,
         overhead: Overhead,
         (care, seed): (Care, u64),
         base: &Profile,
     ) -> Self {
-        let line = Line::fit(store.fitted.kept(), overhead, care, seed);
+        let line = FittedLine::fit(store.fitted.kept(), overhead, care, seed);
         let off = |says: &dyn Fn(f64) -> f64| {
             let held_out = store.held_out.kept();
             let mut off: Vec<f64> = held_out
                 .iter()
-                .map(|sample: &Sample| {
+                .map(|sample: &CallSample| {
                     let own = own_ns(sample, overhead).max(1.0);
                     100.0 * (says(sample.units.unwrap_or(1.0)) - own).abs() / own
                 })
@@ -54,9 +54,9 @@ impl Judged {
         let predicted = line.as_ref().map(|line| off(&|units| line.predicts(units)));
         let before = prices_before(family, kind, base);
         let what = match kind {
-            Kind::Context => format!("{}, whole contexts", family.name()),
-            Kind::Global => format!("{}, everything", family.name()),
-            Kind::Pages | Kind::Other => family.name().to_owned(),
+            CommandScope::Context => format!("{}, whole contexts", family.name()),
+            CommandScope::Global => format!("{}, everything", family.name()),
+            CommandScope::Pages | CommandScope::Other => family.name().to_owned(),
         };
         Self {
             sizes: sizes(store, overhead, line.as_ref(), before),
@@ -74,7 +74,7 @@ impl Judged {
     }
 
     /// Range of units that calls have, for people: `pages: 1 to 16`.
-    pub(crate) fn range(&self, line: &Line) -> String {
+    pub(crate) fn range(&self, line: &FittedLine) -> String {
         let [least, most] = line.range;
         match (line.each, least == most) {
             (Slope::Unsaid, _) => format!("{} not told", self.units),
@@ -108,12 +108,12 @@ impl Judged {
 }
 
 /// A call and a unit, by the prices from before.
-fn prices_before(family: Family, kind: Kind, base: &Profile) -> Option<(f64, f64)> {
+fn prices_before(family: Family, kind: CommandScope, base: &Profile) -> Option<(f64, f64)> {
     let ns = |event| base.price(event).ok();
     match (family, kind) {
         (Family::Map, _) => ns(Event::MapCall).zip(ns(Event::PteWrite)),
         (Family::Unmap, _) => ns(Event::UnmapCall).zip(ns(Event::UnmapPage)),
-        (Family::Flush | Family::Submit, Kind::Pages) => {
+        (Family::Flush | Family::Submit, CommandScope::Pages) => {
             let wait = ns(Event::Sync)? + ns(Event::Exit).unwrap_or(0.0);
             Some((wait, ns(Event::CmdRange).or_else(|| ns(Event::CmdPage))?))
         }

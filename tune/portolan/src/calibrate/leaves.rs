@@ -38,7 +38,7 @@ impl WithFormat for SizesOf {
 }
 
 impl Pages {
-    /// Those of tables of a format.
+    /// Leaves of tables of a format.
     ///
     /// # Errors
     /// If no machine has such tables.
@@ -95,7 +95,7 @@ fn within(start: u64, bytes: u64, size: u64) -> u64 {
 struct Run {
     end: u64,
     pa: u64,
-    /// Nothing where another was mapped at its address.
+    /// Number of leaves; `None` if something else was mapped at its address.
     leaves: Option<u64>,
 }
 
@@ -155,11 +155,9 @@ impl Mapped {
 
     /// Takes out the mappings in a range, the last first.
     fn take(&mut self, start: u64, end: u64) -> Vec<(u64, Run)> {
-        let runs = self.runs.range(..end).rev();
-        let runs = runs.take_while(|(_, run)| run.end > start);
+        let runs = self.runs.range(..end).rev().take_while(|(_, run)| run.end > start);
         let starts: Vec<u64> = runs.map(|(start, _)| *start).collect();
-        let taken = starts.into_iter();
-        let taken = taken.filter_map(|start| Some((start, self.runs.remove(&start)?)));
+        let taken = starts.into_iter().filter_map(|start| Some((start, self.runs.remove(&start)?)));
         taken.collect()
     }
 }

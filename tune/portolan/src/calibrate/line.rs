@@ -5,16 +5,16 @@
 //! `latency-format`; and that of `trace-cmd report` (`funcgraph_entry:`, `funcgraph_exit:`). CPU and duration have
 //! to be there: `nofuncgraph-cpu` and `nofuncgraph-duration` leave nothing to read.
 
-use crate::trace::{Line as Stamped, decimal, fixed, parse_line};
+use crate::trace::{TraceLine, decimal, fixed, parse_line};
 
 /// Event of a line on its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'l> {
     /// A function begins; so many columns in.
     Enter { depth: usize, call: Call<'l> },
-    /// One begins and ends.
+    /// A function begins and ends.
     Leaf { depth: usize, ns: u64, call: Call<'l> },
-    /// One ends.
+    /// A function ends.
     Exit { depth: usize, ns: u64 },
     /// An event within.
     Event { name: &'l [u8], fields: &'l [u8] },
@@ -24,7 +24,7 @@ pub(super) enum Token<'l> {
     Switch,
     /// Lines are missing here.
     Lost(u64),
-    /// Nothing: a header, a rule.
+    /// A header or a rule.
     Nothing,
 }
 
@@ -55,17 +55,17 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
         return parsed;
     }
     match parse_line(line) {
-        Stamped::Event(stamped) => {
+        TraceLine::Event(stamped) => {
             let token = match stamped.name {
                 b"funcgraph_entry" | b"funcgraph_exit" => columns(stamped.fields)?,
                 name => Token::Event { name, fields: stamped.fields },
             };
             Ok((Some(stamped.cpu), token))
         }
-        Stamped::Lost(lost) => Ok((cpu_of_lost(trimmed), Token::Lost(lost.unwrap_or(1)))),
-        Stamped::Blank | Stamped::Comment { .. } => Ok((None, Token::Nothing)),
-        Stamped::Bad(_) if is_without_cpu(trimmed) => Err(NO_CPU),
-        Stamped::Bad(why) => Err(why),
+        TraceLine::Lost(lost) => Ok((cpu_of_lost(trimmed), Token::Lost(lost.unwrap_or(1)))),
+        TraceLine::Blank | TraceLine::Comment { .. } => Ok((None, Token::Nothing)),
+        TraceLine::Bad(_) if is_without_cpu(trimmed) => Err(NO_CPU),
+        TraceLine::Bad(why) => Err(why),
     }
 }
 
@@ -131,7 +131,7 @@ fn columns(text: &[u8]) -> Result<Token<'_>, &'static str> {
     Err("no duration")
 }
 
-/// `+ 75.913 us`, in nanoseconds; nothing if it is none.
+/// Parses a duration such as `+ 75.913 us` into nanoseconds; `None` if it is not a duration.
 fn duration(cell: &[u8]) -> Option<Result<u64, &'static str>> {
     let cell = cell.trim_ascii();
     let cell = match cell {
@@ -190,11 +190,14 @@ impl<'l> Call<'l> {
     /// An argument by its name: `size=0x1000`, `n=2`.
     pub(super) fn argument(self, name: &str) -> Option<u64> {
         let mut all = self.arguments.split(|b| *b == b',');
-        let value = all.find_map(|one| {
-            let equals = memchr::memchr(b'=', one)?;
-            (one[..equals].trim_ascii() == name.as_bytes()).then(|| one[equals + 1..].trim_ascii())
-        })?;
-        let value = value.split(|b| *b == b' ').next()?;
+        let value = all
+            .find_map(|one| {
+                let equals = memchr::memchr(b'=', one)?;
+                (one[..equals].trim_ascii() == name.as_bytes())
+                    .then(|| one[equals + 1..].trim_ascii())
+            })?
+            .split(|b| *b == b' ')
+            .next()?;
         match value.strip_prefix(b"0x") {
             Some(digits) => crate::trace::hexadecimal(digits),
             None => decimal(value),

@@ -31,7 +31,7 @@ use serde::Serialize;
 
 use crate::facts::{Facts, HEAD, LATENCY};
 use crate::trace::{Lines, OpenError, open_file};
-use flat::{Row, Rows};
+use flat::{FlatLine, Rows};
 use function::Family;
 pub use hooks::Tracing;
 pub use judge::Judged;
@@ -40,7 +40,7 @@ use line::Token;
 use prices::Told;
 pub use prices::{NewPrice, Untold};
 use robust::median;
-pub use robust::{Estimate, Line, Slope};
+pub use robust::{Estimate, FittedLine, Slope};
 pub use samples::LeftOut;
 use samples::{Care, Part, Samples};
 pub use sizes::Size;
@@ -49,19 +49,19 @@ pub use text::text;
 pub(crate) use text::{answer, sources};
 
 const HOW_TO: &str = "docs/calibrate.md says how to record one";
-/// Of the random numbers where nothing names another.
+/// Seed of the random numbers unless another is named.
 pub(crate) const SEED: u64 = 1;
 /// Bad lines that are kept.
 const KEPT: usize = 5;
 
 /// A trace that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Source {
+pub struct CalibrationTrace {
     /// Its file.
     pub name: String,
     /// Lines.
     pub lines: u64,
-    /// Of these, with the latency of a call.
+    /// Lines with the latency of a call.
     pub latencies: u64,
     /// Lines that the kernel says are missing.
     pub lost: u64,
@@ -76,7 +76,7 @@ pub struct Source {
 
 /// A function of the traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FunctionReport {
+pub struct TracedFunctionReport {
     /// Its name.
     pub name: String,
     /// Calls.
@@ -97,13 +97,13 @@ pub struct Calibration {
     /// The profile that it began as.
     pub from: String,
     /// Traces that were read.
-    pub sources: Vec<Source>,
-    /// Of the random numbers: calls held out, resamples.
+    pub sources: Vec<CalibrationTrace>,
+    /// Seed of the random numbers, which choose the calls held out and the resamples.
     pub seed: u64,
     /// Time of tracing in each call, where that is known.
     pub tracing: Option<Tracing>,
     /// Functions, those that take most first.
-    pub functions: Vec<FunctionReport>,
+    pub functions: Vec<TracedFunctionReport>,
     /// Calls that were not fitted on, and why.
     pub left_out: LeftOut,
     /// Fits.
@@ -121,19 +121,19 @@ pub struct Calibration {
     pub profile: String,
 }
 
-/// All traces of a machine, read.
+/// Latencies read from all traces of a machine.
 #[derive(Debug)]
-pub struct Gathered {
+pub struct MachineTraces {
     samples: Samples,
     seed: u64,
     pages: Pages,
     care: Care,
-    sources: Vec<Source>,
+    sources: Vec<CalibrationTrace>,
     facts: Option<Facts>,
 }
 
-impl Gathered {
-    /// Nothing yet; pages are those of tables of `format`, and calls are held out by `seed`.
+impl MachineTraces {
+    /// Makes an empty collection for page tables of `format`; `seed` chooses the calls that are held out.
     ///
     /// # Errors
     /// If no machine has such tables.
@@ -153,9 +153,10 @@ impl Gathered {
     /// # Errors
     /// If it cannot be read, or has neither latencies nor a machine's facts.
     pub fn read_file(&mut self, path: &Path) -> Result<()> {
-        let name = match path == Path::new("-") {
-            true => "standard input".to_owned(),
-            false => path.display().to_string(),
+        let name = if path == Path::new("-") {
+            "standard input".to_owned()
+        } else {
+            path.display().to_string()
         };
         let (input, _) = open_file(path).with_context(|| format!("trace {name}"))?;
         self.read(&name, input)
@@ -211,8 +212,8 @@ impl Gathered {
         Ok(())
     }
 
-    fn gather(&mut self, name: &str, lines: &mut Lines, kept: Kept) -> Source {
-        let mut source = Source { name: name.to_owned(), ..Source::default() };
+    fn gather(&mut self, name: &str, lines: &mut Lines, kept: Kept) -> CalibrationTrace {
+        let mut source = CalibrationTrace { name: name.to_owned(), ..CalibrationTrace::default() };
         let (mut stacks, mut rows) = (Stacks::new(self.pages, self.care), Rows::new(self.pages));
         while let Some(line) = lines.next_line() {
             let marked = line.bytes.strip_prefix(LATENCY.as_bytes());
@@ -220,9 +221,10 @@ impl Gathered {
                 continue;
             };
             source.lines += 1;
-            let found = match line.too_long {
-                true => Err("longer than 1 MiB"),
-                false => take(bytes, &mut stacks, &mut rows, &mut self.samples, &mut source),
+            let found = if line.too_long {
+                Err("longer than 1 MiB")
+            } else {
+                take(bytes, &mut stacks, &mut rows, &mut self.samples, &mut source)
             };
             if let Err(why) = found {
                 source.bad += 1;
@@ -245,8 +247,8 @@ impl Gathered {
         self.facts.as_ref()
     }
 
-    /// Fits the calls that were read: the prices of `base`, of which `text` is the profile, become those of the
-    /// machine `name`.
+    /// Fits prices to the calls that were read. The result is the profile `text` of `base` with these prices, under
+    /// the name `name`.
     ///
     /// # Errors
     /// If nothing that was read has a price, or if the result is no valid profile.
@@ -261,14 +263,14 @@ impl Gathered {
         let care = self.care;
         let functions = functions(&self.samples);
         let tracing = Tracing::of(&functions, &self.samples).filter(|_| care.takes(Part::Tracing));
-        let overhead = tracing.as_ref().map(|tracing| tracing.overhead(care));
-        let overhead = overhead.unwrap_or_default();
+        let overhead = tracing.as_ref().map(|tracing| tracing.overhead(care)).unwrap_or_default();
         let stores = self.samples.stores.iter();
-        let fits = stores.map(|(key, store)| {
-            let judged = Judged::of(*key, store, overhead, (care, self.seed), base);
-            (*key, judged)
-        });
-        let fits = fits.collect();
+        let fits = stores
+            .map(|(key, store)| {
+                let judged = Judged::of(*key, store, overhead, (care, self.seed), base);
+                (*key, judged)
+            })
+            .collect();
         let told = Told::of(base, &fits);
         let mut report = Calibration {
             machine: name.to_owned(),
@@ -324,29 +326,29 @@ pub(crate) fn wanted_functions() -> impl Iterator<Item = &'static str> {
 /// Lines of a trace that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
-    /// All.
+    /// All latencies.
     All,
-    /// Those that the recorder marked as latencies; the others are events.
+    /// Latencies that the recorder marked; other lines are events.
     Marked,
 }
 
 /// Profile that `base` becomes by `lines` of `function_graph`, which is called `name`; and the calibration behind it.
 ///
 /// # Errors
-/// As [`Gathered::calibrate`], or if `base` did not come with the program.
+/// As [`MachineTraces::calibrate`], or if `base` did not come with the program.
 pub(crate) fn measured(base: &Profile, lines: &[u8], name: &str) -> Result<(Profile, Calibration)> {
-    let text = Profile::text_of(base.name());
-    let text = text.with_context(|| format!("{} is no profile of the program's", base.name()))?;
-    let mut gathered = Gathered::new(base.format(), SEED)?;
+    let text = Profile::text_of(base.name())
+        .with_context(|| format!("{} is no profile of the program's", base.name()))?;
+    let mut gathered = MachineTraces::new(base.format(), SEED)?;
     gathered.read("the recording", Box::new(Cursor::new(lines.to_vec())))?;
     let report = gathered.calibrate(base, text, name)?;
     let profile = Profile::from_toml(&report.profile)?;
     Ok((profile, report))
 }
 
-/// A line, parsed: a latency of its own, or a step of a CPU.
+/// A parsed line: a latency, or a step of a CPU.
 enum Said<'l> {
-    Row(Row),
+    Row(FlatLine),
     Token(Option<u16>, Token<'l>),
 }
 
@@ -362,11 +364,11 @@ fn take(
     stacks: &mut Stacks,
     rows: &mut Rows,
     samples: &mut Samples,
-    source: &mut Source,
+    source: &mut CalibrationTrace,
 ) -> Result<(), &'static str> {
     match parse(line)? {
         Said::Row(row) => {
-            let is_latency = matches!(row, Row::Call { .. } | Row::Bucket { .. });
+            let is_latency = matches!(row, FlatLine::Call { .. } | FlatLine::Bucket { .. });
             rows.feed(row, samples)?;
             source.latencies += u64::from(is_latency);
         }
@@ -382,10 +384,10 @@ fn take(
     Ok(())
 }
 
-fn functions(samples: &Samples) -> Vec<FunctionReport> {
+fn functions(samples: &Samples) -> Vec<TracedFunctionReport> {
     let all = samples.functions.iter().map(|(name, function)| {
         let ns = function.ns.kept().iter().map(|ns| *ns as f64);
-        FunctionReport {
+        TracedFunctionReport {
             name: name.clone(),
             calls: function.ns.seen(),
             median_ns: median(&mut ns.collect::<Vec<_>>()),

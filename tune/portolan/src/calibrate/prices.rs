@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::function::Family;
 use super::judge::Judged;
-use super::robust::{Estimate, Line, Slope, rounded};
-use super::samples::Kind;
+use super::robust::{Estimate, FittedLine, Slope, rounded};
+use super::samples::CommandScope;
 
 /// Prices that follow another: a profile that has both took the first over, or has to keep them in order.
 const FOLLOWERS: [(Event, Event); 8] = [
@@ -61,16 +61,16 @@ pub(super) struct Told<'b> {
 
 impl<'b> Told<'b> {
     /// The prices of `base` that `fits` tell.
-    pub(super) fn of(base: &'b Profile, fits: &BTreeMap<(Family, Kind), Judged>) -> Self {
+    pub(super) fn of(base: &'b Profile, fits: &BTreeMap<(Family, CommandScope), Judged>) -> Self {
         let mut told = Self { base, prices: Vec::new(), untold: BTreeMap::new() };
         let fit = |family, kind| fits.get(&(family, kind));
-        told.table(fit(Family::Map, Kind::Pages), Family::Map);
-        told.table(fit(Family::Unmap, Kind::Pages), Family::Unmap);
-        told.linux(fit(Family::Map, Kind::Pages), Family::Map, Event::LinuxMap);
-        told.linux(fit(Family::Unmap, Kind::Pages), Family::Unmap, Event::LinuxUnmap);
+        told.table(fit(Family::Map, CommandScope::Pages), Family::Map);
+        told.table(fit(Family::Unmap, CommandScope::Pages), Family::Unmap);
+        told.linux(fit(Family::Map, CommandScope::Pages), Family::Map, Event::LinuxMap);
+        told.linux(fit(Family::Unmap, CommandScope::Pages), Family::Unmap, Event::LinuxUnmap);
         // An unmap that gave its addresses back at once is told from one that queued by the call that does so.
-        if with_line(fit(Family::GiveAddresses, Kind::Pages)).is_some() {
-            let queued = fit(Family::Queue, Kind::Pages);
+        if with_line(fit(Family::GiveAddresses, CommandScope::Pages)).is_some() {
+            let queued = fit(Family::Queue, CommandScope::Pages);
             told.linux(queued, Family::Queue, Event::FlushQueueEntry);
         }
         told.leave(
@@ -78,15 +78,13 @@ impl<'b> Told<'b> {
             "no unmap in the trace is known to have joined a flush queue",
         );
         let addresses = [Family::TakeAddresses, Family::GiveAddresses];
-        let addresses = addresses.map(|family| (fit(family, Kind::Pages), family));
+        let addresses = addresses.map(|family| (fit(family, CommandScope::Pages), family));
         told.sum(Event::IovaCached, addresses, &[]);
-        let kinds = [Kind::Pages, Kind::Context, Kind::Global];
+        let kinds = [CommandScope::Pages, CommandScope::Context, CommandScope::Global];
         // With the driver's work around it, where that is told.
         let has_line = |family| kinds.map(|kind| with_line(fit(family, kind)).is_some());
-        let family = match has_line(Family::Flush).contains(&true) {
-            true => Family::Flush,
-            false => Family::Submit,
-        };
+        let family =
+            if has_line(Family::Flush).contains(&true) { Family::Flush } else { Family::Submit };
         let [pages, context, global] = kinds.map(|kind| fit(family, kind));
         told.submissions(&[
             (&BY_ADDRESS, pages),
@@ -94,7 +92,7 @@ impl<'b> Told<'b> {
             (&[Event::CmdGlobal], global),
         ]);
         let bounce = [Family::Take, Family::Give, Family::Copy];
-        told.bounce(bounce.map(|family| fit(family, Kind::Pages)));
+        told.bounce(bounce.map(|family| fit(family, CommandScope::Pages)));
         for (follower, of) in FOLLOWERS {
             told.follow(follower, of);
         }
@@ -152,11 +150,14 @@ impl<'b> Told<'b> {
         let taken: f64 = parts.sum();
         let from = self.base.name();
         if sum.ns > taken {
-            let names = known.iter().map(|(event, count)| match *count {
-                1.0 => event.to_string(),
-                count => format!("{} times {event}", rounded(count)),
-            });
-            let names = names.collect::<Vec<_>>().join(" and ");
+            let names = known
+                .iter()
+                .map(|(event, count)| match *count {
+                    1.0 => event.to_string(),
+                    count => format!("{} times {event}", rounded(count)),
+                })
+                .collect::<Vec<_>>()
+                .join(" and ");
             let source = format!("{}, less {names} as in {from}", judged.source());
             return self.set(rest, sum.map(|ns| (ns - taken).max(0.0)), source);
         }
@@ -206,8 +207,8 @@ impl<'b> Told<'b> {
         }
     }
 
-    /// Commands of each width. Waiting for them is told by the first width of which there are calls, and taken off
-    /// those of the others.
+    /// Sets prices of commands of each width. The first width with calls tells the time of waiting, which is
+    /// subtracted from the others.
     fn submissions(&mut self, widths: &[(&[Event], Option<&Judged>)]) {
         let mut wait_is_told = false;
         for (forms, judged) in widths {
@@ -238,7 +239,7 @@ impl<'b> Told<'b> {
     }
 
     /// Commands, and waiting for them.
-    fn submission(&mut self, judged: &Judged, line: &Line, forms: &[Event]) {
+    fn submission(&mut self, judged: &Judged, line: &FittedLine, forms: &[Event]) {
         let wait = match self.before(Event::Exit) {
             Some(_) => Event::Exit,
             None => Event::Sync,
@@ -275,8 +276,8 @@ impl<'b> Told<'b> {
         }
     }
 
-    /// Sets the price of commands whose wait is that of the others.
-    fn wide(&mut self, event: Event, judged: &Judged, line: &Line) {
+    /// Sets the price of commands that are waited for like the others.
+    fn wide(&mut self, event: Event, judged: &Judged, line: &FittedLine) {
         let waits = self.now(Event::Sync) + self.now(Event::Exit);
         let whole = line.predicts(line.units);
         if whole <= waits {
@@ -354,13 +355,13 @@ impl<'b> Told<'b> {
     }
 }
 
-fn with_line(judged: Option<&Judged>) -> Option<(&Judged, &Line)> {
+fn with_line(judged: Option<&Judged>) -> Option<(&Judged, &FittedLine)> {
     let judged = judged?;
     Some((judged, judged.line.as_ref()?))
 }
 
 /// Time of a call of mean size, with all of its units.
-fn whole(line: &Line) -> Estimate {
+fn whole(line: &FittedLine) -> Estimate {
     let more = match line.each {
         Slope::Told(each) => each.ns * line.units,
         _ => 0.0,
@@ -381,7 +382,7 @@ fn absent(judged: Option<&Judged>, family: Family) -> String {
 }
 
 /// Reason why a unit's price is not told from a call's.
-fn inseparable(line: &Line, family: Family) -> String {
+fn inseparable(line: &FittedLine, family: Family) -> String {
     let units = family.units();
     let [least, most] = line.range;
     match line.each {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use portolan_sim::profile::Price;
 use serde::Serialize;
 
-use super::samples::{Care, Overhead, Part, Resolution, Sample};
+use super::samples::{CallSample, Care, Overhead, Part, Resolution};
 use crate::least_squares::weighted;
 
 /// Calls that a price needs.
@@ -37,9 +37,9 @@ const TAIL: usize = 5;
 pub struct Estimate {
     /// Nanoseconds.
     pub ns: f64,
-    /// At least.
+    /// Lower limit.
     pub low_ns: f64,
-    /// At most.
+    /// Upper limit.
     pub high_ns: f64,
 }
 
@@ -49,7 +49,7 @@ impl Estimate {
         Self { ns: price.ns, low_ns: price.low(), high_ns: price.high() }
     }
 
-    /// The same change of all three.
+    /// Applies `change` to all three numbers.
     pub(super) fn map(self, change: impl Fn(f64) -> f64) -> Self {
         Self { ns: change(self.ns), low_ns: change(self.low_ns), high_ns: change(self.high_ns) }
     }
@@ -59,11 +59,11 @@ impl Estimate {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Slope {
-    /// It could.
+    /// The slope was measured.
     Told(Estimate),
     /// The calls' units are in no trace.
     Unsaid,
-    /// All calls are about as large.
+    /// All calls have about the same size.
     OneSize,
     /// Calls of more units do not take longer by more than they vary.
     Noise,
@@ -73,8 +73,8 @@ pub enum Slope {
 
 /// A fitted line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
-    /// Time of a call beside its units; all of it where those are not told apart.
+pub struct FittedLine {
+    /// Time of a call without its units; the whole time if the two cannot be separated.
     pub call: Estimate,
     /// Time of a unit.
     pub each: Slope,
@@ -98,21 +98,19 @@ type Points = [(f64, f64)];
 /// Calls of equal size: that size, their number and mean or median time.
 type Groups = Vec<(f64, f64, f64)>;
 
-impl Line {
+impl FittedLine {
     /// The line through `samples`, of which each loses the `overhead` of tracing. `None` where
     /// there are too few.
     pub(super) fn fit(
-        samples: &[Sample],
+        samples: &[CallSample],
         overhead: Overhead,
         care: Care,
         seed: u64,
     ) -> Option<Self> {
         // A call whose units are not told says nothing beside enough of which they are.
-        let told = samples.iter().filter(|sample| sample.units.is_some());
-        let told = told.count();
+        let told = samples.iter().filter(|sample| sample.units.is_some()).count();
         let is_told = told >= FEWEST || told * 2 > samples.len();
-        let points = samples.iter();
-        let points = points.filter(|sample| !is_told || sample.units.is_some());
+        let points = samples.iter().filter(|sample| !is_told || sample.units.is_some());
         let points: Vec<_> =
             points.map(|sample| (sample.units.unwrap_or(1.0), own_ns(sample, overhead))).collect();
         if points.len() < FEWEST {
@@ -174,10 +172,7 @@ impl Line {
             calls: near.len() as u64,
             outliers: 0,
             residual_ns: rounded(median(&mut distances)),
-            r_squared: match all > 0.0 {
-                true => rounded((1.0 - left / all).clamp(0.0, 1.0)),
-                false => 0.0,
-            },
+            r_squared: if all > 0.0 { rounded((1.0 - left / all).clamp(0.0, 1.0)) } else { 0.0 },
         }
     }
 
@@ -190,8 +185,8 @@ impl Line {
     }
 }
 
-/// Time of a call without that of tracing, in nanoseconds; 0 where tracing takes more.
-pub(super) fn own_ns(sample: &Sample, overhead: Overhead) -> f64 {
+/// Time of a call without the time of tracing, in nanoseconds; 0 if tracing takes more.
+pub(super) fn own_ns(sample: &CallSample, overhead: Overhead) -> f64 {
     (sample.ns - overhead.of(sample.hooks)).max(0.0)
 }
 
@@ -207,10 +202,7 @@ fn can_be_told(points: &Points) -> Apart {
     let enough = groups.filter(|group| group.1 >= FEWEST_OF_A_SIZE as f64);
     let (least, most) = enough
         .fold((f64::MAX, 0.0f64), |(least, most), (size, ..)| (least.min(size), most.max(size)));
-    match most >= 2.0 * least {
-        true => Apart::Yes,
-        false => Apart::No,
-    }
+    if most >= 2.0 * least { Apart::Yes } else { Apart::No }
 }
 
 fn groups(points: &Points, middle: fn(&mut [f64]) -> f64) -> Groups {
@@ -218,13 +210,13 @@ fn groups(points: &Points, middle: fn(&mut [f64]) -> f64) -> Groups {
     for (size, ns) in points {
         sizes.entry(*size as u64).or_default().push(*ns);
     }
-    let groups = sizes.into_iter();
-    let groups = groups.map(|(size, mut ns)| (size as f64, ns.len() as f64, middle(&mut ns)));
+    let groups =
+        sizes.into_iter().map(|(size, mut ns)| (size as f64, ns.len() as f64, middle(&mut ns)));
     groups.collect()
 }
 
-/// Call and unit by weighted least squares over groups; the error that counts is the relative one. Where sizes
-/// cannot be told apart, the mean of all calls.
+/// Fits call and unit by weighted least squares over groups; relative errors count. If sizes are too similar, the
+/// result is the mean of all calls.
 fn through(groups: &Groups, apart: Apart) -> (f64, f64) {
     if apart == Apart::No {
         let calls: f64 = groups.iter().map(|group| group.1).sum();
@@ -282,7 +274,7 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// To the thousandth.
+/// Rounds to three decimals.
 pub(super) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

@@ -9,11 +9,11 @@ use super::function::Family;
 
 /// Calls of a kind that are kept.
 const MOST: usize = 1 << 15;
-/// Of so many calls one is held out.
+/// One call of this many is held out.
 const HELD_OUT: u64 = 5;
 /// Nanoseconds beyond which a call is no latency but a stopped machine: a second.
 const LONGEST_NS: u64 = 1_000_000_000;
-/// Pages, commands or bytes beyond which a call is none.
+/// Largest plausible number of pages, commands or bytes of a call.
 const MOST_UNITS: f64 = 4_294_967_296.0;
 /// Functions of which calls are kept; calls of further names are not listed.
 const MOST_NAMES: usize = 256;
@@ -47,7 +47,7 @@ impl Care {
 
 /// Scope of a submission's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum CommandScope {
     /// Pages; also calls that are no submission.
     Pages,
     /// A context, or its configuration.
@@ -61,9 +61,9 @@ pub(super) enum Kind {
 /// Resolution of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
-    /// To the nanosecond.
+    /// Exact to the nanosecond.
     Exact,
-    /// To a power of two.
+    /// Exact to a power of two.
     Bucket,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Hooks {
 }
 
 impl Hooks {
-    /// Of a traced call without others in it.
+    /// Time of a traced call without nested calls.
     pub(super) const OWN: Self = Self { inside: 1, around: 0 };
 
     /// Adds the parts of a call within, whose own time stays in this one's.
@@ -100,7 +100,7 @@ impl Overhead {
 
 /// A call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
+pub(super) struct CallSample {
     /// Nanoseconds, without the calls in it that are other prices'.
     pub(super) ns: f64,
     /// Parts of tracing in that time.
@@ -145,8 +145,8 @@ impl<T> Reservoir<T> {
 /// Calls of one family and kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Store {
-    pub(super) fitted: Reservoir<Sample>,
-    pub(super) held_out: Reservoir<Sample>,
+    pub(super) fitted: Reservoir<CallSample>,
+    pub(super) held_out: Reservoir<CallSample>,
 }
 
 /// Samples of one function.
@@ -161,9 +161,9 @@ pub(super) struct Function {
 /// Nanoseconds of a system call that the recorder makes to measure tracing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
-    /// Without a traced call in it.
+    /// Calls without a nested traced call.
     pub(super) alone: Reservoir<u64>,
-    /// With one.
+    /// Calls with one nested traced call.
     pub(super) with_one: Reservoir<u64>,
 }
 
@@ -174,21 +174,21 @@ pub struct LeftOut {
     pub interrupted: u64,
     /// Lines of them are missing.
     pub incomplete: u64,
-    /// They took no time, or more than a second, or are for more than any call is.
+    /// Calls of no time, of more than a second, or of more units than any call has.
     pub absurd: u64,
-    /// They map or unmap lists of several pieces.
+    /// Calls that map or unmap lists of several pieces.
     pub lists: u64,
-    /// They unmap whole tables, take or give back addresses that no cache has, or submit something else than
+    /// Calls that unmap whole tables, allocate or free addresses without a cache, or submit other commands than
     /// invalidations of one kind.
     pub other: u64,
-    /// They contain calls that cannot be taken out without nesting.
+    /// Calls that contain others, whose time is unknown without nesting.
     pub mixed: u64,
 }
 
-/// All that was read.
+/// Calls that were read, by function and scope.
 #[derive(Debug)]
 pub(super) struct Samples {
-    pub(super) stores: BTreeMap<(Family, Kind), Store>,
+    pub(super) stores: BTreeMap<(Family, CommandScope), Store>,
     pub(super) functions: BTreeMap<String, Function>,
     pub(super) probe: Probe,
     pub(super) left_out: LeftOut,
@@ -226,8 +226,8 @@ impl Samples {
         function.total_ns = function.total_ns.saturating_add(ns);
     }
 
-    /// A call to fit on, or to judge a fit by, if its time and its size are those of one.
-    pub(super) fn add(&mut self, key: (Family, Kind), sample: Sample) {
+    /// Adds a call if its time and size are plausible. It is used for the fit, or held out to judge the fit.
+    pub(super) fn add(&mut self, key: (Family, CommandScope), sample: CallSample) {
         let is_time = sample.ns > 0.0 && sample.ns <= LONGEST_NS as f64;
         if !is_time || sample.units.is_some_and(|units| units > MOST_UNITS) {
             self.left_out.absurd += 1;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::robust::{Line, Slope, own_ns, rounded};
-use super::samples::{Overhead, Sample, Store};
+use super::robust::{FittedLine, Slope, own_ns, rounded};
+use super::samples::{CallSample, Overhead, Store};
 
 /// Sizes that are told one by one; of more, those up to twice the least are one.
 const MOST: usize = 12;
@@ -22,9 +22,9 @@ pub struct Size {
     /// Nanoseconds that one call in ten does not reach, without tracing and without the calls in it that have prices of
     /// their own.
     pub p10_ns: f64,
-    /// The same of the median call.
+    /// Time of the median call.
     pub median_ns: f64,
-    /// The same that nine calls in ten do not go beyond.
+    /// Time that nine calls in ten do not exceed.
     pub p90_ns: f64,
     /// Time that the fit predicts for a call of the mean size, in nanoseconds.
     pub fitted_ns: Option<f64>,
@@ -37,27 +37,26 @@ pub struct Size {
 pub(super) fn sizes(
     store: &Store,
     overhead: Overhead,
-    line: Option<&Line>,
+    line: Option<&FittedLine>,
     before: Option<(f64, f64)>,
 ) -> Vec<Size> {
     let samples = || store.fitted.kept().iter().chain(store.held_out.kept());
-    let whole = |sample: &Sample| sample.units.map(|units| units as u64);
-    let power = |sample: &Sample| whole(sample).map(u64::checked_ilog2);
-    let mut groups: BTreeMap<_, Vec<&Sample>> = BTreeMap::new();
+    let whole = |sample: &CallSample| sample.units.map(|units| units as u64);
+    let power = |sample: &CallSample| whole(sample).map(u64::checked_ilog2);
+    let mut groups: BTreeMap<_, Vec<&CallSample>> = BTreeMap::new();
     for sample in samples() {
         groups.entry(whole(sample)).or_default().push(sample);
     }
-    let groups: Vec<Vec<&Sample>> = match groups.len() > MOST {
-        false => groups.into_values().collect(),
-        true => {
-            let mut wide: BTreeMap<_, Vec<&Sample>> = BTreeMap::new();
-            for sample in samples() {
-                wide.entry(power(sample)).or_default().push(sample);
-            }
-            wide.into_values().collect()
+    let groups: Vec<Vec<&CallSample>> = if groups.len() > MOST {
+        let mut wide: BTreeMap<_, Vec<&CallSample>> = BTreeMap::new();
+        for sample in samples() {
+            wide.entry(power(sample)).or_default().push(sample);
         }
+        wide.into_values().collect()
+    } else {
+        groups.into_values().collect()
     };
-    let size = |group: &Vec<&Sample>| {
+    let size = |group: &Vec<&CallSample>| {
         let mut ns: Vec<f64> = group.iter().map(|sample| own_ns(sample, overhead)).collect();
         ns.sort_by(f64::total_cmp);
         let tenths = |tenths: usize| {

@@ -6,14 +6,14 @@
 
 use std::collections::HashMap;
 
-use super::function::{Family, Known, known};
+use super::function::{Family, PricedFunction, known};
 use super::leaves::{Mapped, Pages};
 use super::line::{Call, Token};
-use super::samples::{Care, Hooks, Kind, Part, Resolution, Sample, Samples};
+use super::samples::{CallSample, Care, CommandScope, Hooks, Part, Resolution, Samples};
 use crate::linux::MOST_CACHED_PAGES;
 use crate::trace::{Event, parse_event};
 
-/// Functions within each other beyond which a trace is none.
+/// Deepest nesting of functions that is plausible.
 const DEEPEST: usize = 256;
 
 /// Reason that keeps a call from being fitted on.
@@ -28,10 +28,10 @@ enum Spoiled {
 
 /// A function that has begun.
 #[derive(Debug)]
-struct Frame {
+struct CallFrame {
     depth: usize,
     name: Vec<u8>,
-    known: Option<Known>,
+    known: Option<PricedFunction>,
     /// Nanoseconds of other families' calls.
     others_ns: u64,
     /// Parts of tracing in the time that is left.
@@ -39,7 +39,7 @@ struct Frame {
     /// Traced calls in it.
     calls: u64,
     spoiled: Spoiled,
-    kind: Option<Kind>,
+    kind: Option<CommandScope>,
     /// Range that it unmaps by its arguments: address and bytes.
     range: Option<(u64, u64)>,
     by_events: Option<u64>,
@@ -48,8 +48,8 @@ struct Frame {
 }
 
 #[derive(Debug, Default)]
-struct Cpu {
-    frames: Vec<Frame>,
+struct CallStack {
+    frames: Vec<CallFrame>,
     /// Bytes of the last mapping that the kernel said it bounces.
     bounced: Option<u64>,
 }
@@ -57,7 +57,7 @@ struct Cpu {
 /// The stacks of all CPUs.
 #[derive(Debug)]
 pub(super) struct Stacks {
-    cpus: HashMap<u16, Cpu>,
+    cpus: HashMap<u16, CallStack>,
     mapped: Mapped,
     care: Care,
 }
@@ -112,7 +112,7 @@ impl Stacks {
     }
 }
 
-impl Cpu {
+impl CallStack {
     fn drop_all(&mut self, samples: &mut Samples) {
         samples.left_out.incomplete += self.frames.len() as u64;
         self.frames.clear();
@@ -172,7 +172,7 @@ impl Cpu {
         if let Some(frame) = self.frames.last_mut() {
             frame.calls += 1;
         }
-        self.frames.push(Frame {
+        self.frames.push(CallFrame {
             depth,
             name: call.name.to_owned(),
             known,
@@ -189,7 +189,7 @@ impl Cpu {
     }
 
     /// The innermost frame of a family.
-    fn within(&mut self, family: Family) -> Option<&mut Frame> {
+    fn within(&mut self, family: Family) -> Option<&mut CallFrame> {
         let mut frames = self.frames.iter_mut().rev();
         frames.find(|frame| frame.family() == Some(family))
     }
@@ -203,7 +203,7 @@ impl Cpu {
                 }
             }
             Ok(Event::TableUnmap { iova, bytes }) => {
-                let same = |frame: &&Frame| frame.range == Some((iova, bytes));
+                let same = |frame: &&CallFrame| frame.range == Some((iova, bytes));
                 let leaves = match self.frames.iter().find(same) {
                     Some(frame) => frame.by_argument,
                     None => mapped.unmap(iova, bytes),
@@ -216,7 +216,7 @@ impl Cpu {
                 let kind = kind_of(first);
                 if let Some(frame) = self.within(Family::Submit) {
                     let same = frame.kind.is_none_or(|before| before == kind);
-                    frame.kind = Some(if same { kind } else { Kind::Other });
+                    frame.kind = Some(if same { kind } else { CommandScope::Other });
                     frame.tell(Some(1));
                 }
             }
@@ -233,7 +233,7 @@ impl Cpu {
         samples.note(&frame.name, ns, frame.calls);
         let mut outer = self.frames.iter_mut().rev();
         let outer = outer.find(|outer| outer.known.is_some());
-        let within = outer.as_deref().and_then(Frame::family);
+        let within = outer.as_deref().and_then(CallFrame::family);
         if frame.family() == Some(Family::Copy) && frame.by_argument.is_none() {
             let bounced = self.bounced.take();
             frame.by_argument = bounced.filter(|_| within == Some(Family::Take));
@@ -258,13 +258,12 @@ impl Cpu {
     }
 }
 
-impl Frame {
+impl CallFrame {
     fn family(&self) -> Option<Family> {
         self.known.map(|known| known.family)
     }
 
-    /// Tells if units that are told a second time are another piece of a list: each is a call and an event of its
-    /// own.
+    /// Tells if a second report of units means another piece of a list, which is a call and an event of its own.
     fn is_one_piece(&self) -> bool {
         !matches!(self.family(), Some(Family::Flush | Family::Submit))
     }
@@ -298,7 +297,7 @@ impl Frame {
             self.by_inner = Some(self.by_inner.unwrap_or(0).saturating_add(units));
         }
         self.kind = match (self.kind, inner.kind) {
-            (Some(one), Some(other)) if one != other => Some(Kind::Other),
+            (Some(one), Some(other)) if one != other => Some(CommandScope::Other),
             (one, other) => one.or(other),
         };
     }
@@ -306,8 +305,8 @@ impl Frame {
     fn sample(&self, family: Family, ns: u64, samples: &mut Samples) {
         let left_out = &mut samples.left_out;
         let by_name = match self.name.as_slice() {
-            b"intel_flush_iotlb_all" => Kind::Context,
-            _ => Kind::Pages,
+            b"intel_flush_iotlb_all" => CommandScope::Context,
+            _ => CommandScope::Pages,
         };
         let kind = self.kind.unwrap_or(by_name);
         match self.spoiled {
@@ -315,12 +314,12 @@ impl Frame {
             Spoiled::Incomplete => left_out.incomplete += 1,
             Spoiled::List => left_out.lists += 1,
             Spoiled::Other => left_out.other += 1,
-            Spoiled::No if kind == Kind::Other => left_out.other += 1,
+            Spoiled::No if kind == CommandScope::Other => left_out.other += 1,
             // Addresses that were given back at once, or a queue that was full.
             Spoiled::No if family == Family::Queue && self.calls > 0 => {}
             Spoiled::No => {
                 let units = self.by_events.or(self.by_argument).or(self.by_inner);
-                let sample = Sample {
+                let sample = CallSample {
                     ns: ns.saturating_sub(self.others_ns) as f64,
                     hooks: self.hooks,
                     units: units.filter(|units| *units > 0).map(|units| units as f64),
@@ -333,12 +332,12 @@ impl Frame {
 }
 
 /// Scope of a descriptor of VT-d, by its type and granularity (VT-d, 6.5.2: descriptors of invalidation).
-fn kind_of(first: u64) -> Kind {
+fn kind_of(first: u64) -> CommandScope {
     match (first & 0xf, first >> 4 & 3) {
         // IOTLB; by PASID.
-        (2, 3) | (6, 3) => Kind::Pages,
-        (2, 2) | (6, 2) | (1, 1..=3) => Kind::Context,
-        (2, 1) => Kind::Global,
-        _ => Kind::Other,
+        (2, 3) | (6, 3) => CommandScope::Pages,
+        (2, 2) | (6, 2) | (1, 1..=3) => CommandScope::Context,
+        (2, 1) => CommandScope::Global,
+        _ => CommandScope::Other,
     }
 }

@@ -7,7 +7,7 @@ use portolan_sim::profile::{Event, Profile};
 
 use super::leaves::{Mapped, Pages};
 use super::samples::{Care, Part};
-use super::{Calibration, Gathered};
+use super::{Calibration, MachineTraces};
 use made::{Form, Made};
 
 const SEED: u64 = 0x5eed_0019;
@@ -30,7 +30,7 @@ fn attempt_from(
     pages: Pages,
 ) -> Result<Calibration> {
     let base = Profile::from_toml(profile)?;
-    let mut gathered = Gathered::new(base.format(), SEED)?;
+    let mut gathered = MachineTraces::new(base.format(), SEED)?;
     let own = std::mem::replace(&mut gathered.pages, pages);
     gathered.care = Care { without };
     gathered.read("made", Box::new(std::io::Cursor::new(text.to_vec())))?;

@@ -2,7 +2,7 @@
 
 use portolan_cli::display::{grouped, table, wrapped};
 
-use super::robust::{Line, Slope, rounded};
+use super::robust::{FittedLine, Slope, rounded};
 use super::samples::LeftOut;
 use super::{Calibration, Judged};
 
@@ -119,7 +119,7 @@ fn prices(report: &Calibration, columns: usize) -> String {
 
 fn fits(report: &Calibration, columns: usize) -> String {
     let off = |pct: Option<f64>| pct.map_or("-".to_owned(), |pct| format!("{pct:.1} %"));
-    let row = |judged: &Judged, line: &Line| {
+    let row = |judged: &Judged, line: &FittedLine| {
         let each = match line.each {
             Slope::Told(each) => format!("{} + {} a unit", line.call.ns, each.ns),
             _ => line.call.ns.to_string(),

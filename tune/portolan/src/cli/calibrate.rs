@@ -12,7 +12,7 @@ use portolan_sim::profile::Profile;
 
 use super::machine::{self, file_of};
 use super::report::{ReportArgs, fact, of_profile, origin};
-use crate::calibrate::{self, Gathered};
+use crate::calibrate::{self, MachineTraces};
 use crate::{replay, report};
 
 #[derive(Debug, Args)]
@@ -44,12 +44,12 @@ pub(super) struct CalibrateArgs {
 
 /// The profile whose prices are the first ones: `named`, unless `from` names none and the traces have a machine's
 /// facts.
-fn base(named: Profile, from: Option<&str>, gathered: &Gathered) -> Result<(Profile, String)> {
+fn base(named: Profile, from: Option<&str>, gathered: &MachineTraces) -> Result<(Profile, String)> {
     let profile = match (from, gathered.facts()) {
         (None, Some(facts)) => {
             let (profile, choice) = replay::fit(facts)?;
-            let sentences = replay::sentences(&choice, profile.name());
-            let sentences = sentences.replace("--machine names", "--from names");
+            let sentences = replay::sentences(&choice, profile.name())
+                .replace("--machine names", "--from names");
             eprint!("{}", wrapped(&sentences, width_of_output()));
             profile
         }
@@ -73,7 +73,7 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
     let others: Vec<_> = others.collect();
     let destination = args.report.destination(&others)?;
     let named = machine::profile(from.unwrap_or(replay::DEFAULT_MACHINE))?;
-    let mut gathered = Gathered::new(named.format(), args.seed)?;
+    let mut gathered = MachineTraces::new(named.format(), args.seed)?;
     for trace in &args.traces {
         gathered.read_file(trace)?;
     }
@@ -107,8 +107,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let file = File::create(&partial);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    let written = written.and_then(|()| fs::rename(&partial, path));
+    let written = file
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
         let _ = fs::remove_file(&partial);
     }

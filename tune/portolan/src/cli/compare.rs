@@ -77,15 +77,15 @@ fn half(half: &Half<'_>, policies: &[Policy]) -> Result<(ReplayReport, Vec<Strin
         }
     };
     let profile = own.as_ref().or(half.machine).context("no machine profile")?;
-    let report = Replay::new(profile, policies).run(&mut reader);
-    let report = report.with_context(|| format!("trace {input}"))?;
+    let report = Replay::new(profile, policies)
+        .run(&mut reader)
+        .with_context(|| format!("trace {input}"))?;
     let warnings = warning.into_iter().chain(report.warnings.clone()).collect();
     Ok((ReplayReport { chosen, ..report }, warnings))
 }
 
 pub(super) fn run(args: &CompareArgs) -> Result<Outcome> {
-    let machines = args.machines.iter().map(|name| profile(name));
-    let machines = machines.collect::<Result<Vec<_>>>()?;
+    let machines = args.machines.iter().map(|name| profile(name)).collect::<Result<Vec<_>>>()?;
     let halves = halves(args, &machines)?;
     let traces = args.traces.iter().map(PathBuf::as_path);
     let machines = args.machines.iter().filter_map(|name| file_of(name));

@@ -38,8 +38,7 @@ pub(super) struct ExplainArgs {
 
 fn explain_firmware(args: &ExplainArgs) -> Result<Outcome> {
     let tables = firmware::read(&args.firmware)?;
-    let config = args.pci.as_deref().map(firmware::Config::read);
-    let config = config.transpose()?.unwrap_or_default();
+    let config = args.pci.as_deref().map(firmware::Config::read).transpose()?.unwrap_or_default();
     let report = firmware::Report::new(&tables, &config, &args.external)?;
     args.output.show(&report, firmware::text)?;
     Ok(Outcome::of(report.holds()))

@@ -43,15 +43,15 @@ enum Command {
     /// List the machine profiles; with a NAME its prices and their sources.
     Machines(MachinesArgs),
     #[command(hide = true, disable_help_flag = true)]
-    Check(Rest),
+    Check(ProgramArguments),
     #[command(hide = true, disable_help_flag = true)]
-    Torture(Rest),
+    Torture(ProgramArguments),
     #[command(hide = true, disable_help_flag = true)]
-    Bench(Rest),
+    Bench(ProgramArguments),
     #[command(hide = true, disable_help_flag = true)]
-    Reproduce(Rest),
+    Reproduce(ProgramArguments),
     #[command(hide = true, disable_help_flag = true)]
-    Scale(Rest),
+    Scale(ProgramArguments),
 }
 
 /// Commands that are programs of their own, so that this one builds without them.
@@ -67,9 +67,9 @@ Elsewhere:
   cargo run --release -p portolan-papers -- scale      throughput by number of CPUs, in virtual time
   cargo run --release -p portolan-papers -- synthetic  a load that is made up, not recorded";
 
-/// Arguments of a command that is a program of its own.
+/// Arguments of a command that a separate program implements.
 #[derive(Debug, Args)]
-struct Rest {
+struct ProgramArguments {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -108,7 +108,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Says where a command is.
-fn elsewhere(command: &str, program: &str, rest: &Rest) -> Result<Outcome> {
+fn elsewhere(command: &str, program: &str, rest: &ProgramArguments) -> Result<Outcome> {
     let arguments: String = rest.arguments.iter().map(|one| format!(" {one}")).collect();
     bail!(
         "`{command}` is a program of its own, so that this one builds without it: \

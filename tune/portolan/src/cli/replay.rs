@@ -12,7 +12,7 @@ use portolan_sim::profile::Profile;
 
 use super::machine::{file_of, profile};
 use super::report::{ReportArgs, fact, of_profile, origin};
-use super::{Rest, elsewhere};
+use super::{ProgramArguments, elsewhere};
 use crate::fleet;
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy, Replay, Swiotlb, TraceInput};
@@ -127,7 +127,7 @@ fn replay_one(args: &ReplayArgs, path: Option<&Path>) -> Result<Outcome> {
 pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
     if let Some(load) = &args.synthetic {
         let machine = args.machine.iter().flat_map(|name| ["--machine", name]);
-        let rest = Rest {
+        let rest = ProgramArguments {
             arguments: [load]
                 .into_iter()
                 .map(String::from)

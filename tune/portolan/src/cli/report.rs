@@ -23,10 +23,10 @@ pub struct ReportArgs {
 
 /// Place of a report.
 #[derive(Debug)]
-pub struct Destination {
-    /// As it was asked for.
+pub struct ReportFile {
+    /// Path as given by the user.
     path: PathBuf,
-    /// The file that is to be there: links followed.
+    /// File at the end of all links.
     target: PathBuf,
 }
 
@@ -35,7 +35,7 @@ impl ReportArgs {
     ///
     /// # Errors
     /// If no file can be written there.
-    pub fn destination(&self, others: &[&Path]) -> Result<Option<Destination>> {
+    pub fn destination(&self, others: &[&Path]) -> Result<Option<ReportFile>> {
         let Some(path) = &self.report else {
             return Ok(None);
         };
@@ -56,7 +56,7 @@ impl ReportArgs {
         if own.is_some() && others.iter().any(|other| place(other) == own) {
             bail!("`{name}` is another file of this command; the report needs one of its own");
         }
-        let to = Destination { path: path.clone(), target };
+        let to = ReportFile { path: path.clone(), target };
         let partial = to.partial();
         File::create_new(&partial).with_context(|| to.cannot())?;
         fs::remove_file(&partial)?;
@@ -76,8 +76,8 @@ fn place(path: &Path) -> Option<PathBuf> {
     Some(fs::canonicalize(folder).ok()?.join(path.file_name()?))
 }
 
-impl Destination {
-    /// File that the report is written to first. The process' number keeps those of two commands apart.
+impl ReportFile {
+    /// Temporary file that the report is written to first. The process number in its name keeps two commands apart.
     fn partial(&self) -> PathBuf {
         let mut name = self.target.as_os_str().to_owned();
         name.push(format!(".{}.partial", std::process::id()));
@@ -135,9 +135,10 @@ pub fn origin(facts: Vec<(String, String)>) -> Origin {
 /// `word` as a shell takes it for one word.
 fn quoted(word: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => Cow::Borrowed(word),
-        false => Cow::Owned(format!("'{}'", word.replace('\'', r"'\''"))),
+    if !word.is_empty() && word.chars().all(plain) {
+        Cow::Borrowed(word)
+    } else {
+        Cow::Owned(format!("'{}'", word.replace('\'', r"'\''")))
     }
 }
 

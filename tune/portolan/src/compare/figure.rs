@@ -10,7 +10,7 @@ const MIB: f64 = 1_048_576.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
-    /// All of it.
+    /// The whole cost.
     Total,
     /// A map or unmap.
     Operation,
@@ -19,7 +19,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// All of them.
+    /// All measures.
     pub const ALL: [Self; 3] = [Self::Total, Self::Operation, Self::Mib];
 
     /// Number of such units that the costs of `policy` are for, if any.
@@ -59,7 +59,7 @@ pub(crate) const fn unit_of(measure: Measure) -> &'static str {
     }
 }
 
-/// One of the two.
+/// A side of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -93,7 +93,7 @@ pub struct Difference {
 pub(super) enum Less {
     /// Better.
     Better,
-    /// Neither better nor worse.
+    /// Neither is better.
     Neither,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn difference(
 
 /// Unit in which a figure is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum FigureUnit {
     Count,
     Micros,
     Millis,
@@ -137,14 +137,14 @@ pub(super) enum Unit {
 }
 
 /// A figure of a policy that is compared.
-pub(super) struct Kind {
+pub(super) struct FigureKind {
     /// Its name, as `replay --json` has it.
     pub(super) name: &'static str,
-    /// The same above a column.
+    /// Name above its column.
     pub(super) head: &'static str,
     /// Order in which its column is left out: 0 never, then the highest first.
     pub(super) spare: u8,
-    pub(super) unit: Unit,
+    pub(super) unit: FigureUnit,
     /// The figure grows with the work; peaks do not.
     pub(super) is_summed: bool,
     pub(super) less_is: Less,
@@ -155,26 +155,26 @@ const fn summed(
     name: &'static str,
     head: &'static str,
     spare: u8,
-    unit: Unit,
+    unit: FigureUnit,
     of: fn(&PolicyReport) -> f64,
-) -> Kind {
-    Kind { name, head, spare, unit, is_summed: true, less_is: Less::Better, of }
+) -> FigureKind {
+    FigureKind { name, head, spare, unit, is_summed: true, less_is: Less::Better, of }
 }
 
 const fn peak(
     name: &'static str,
     head: &'static str,
     spare: u8,
-    unit: Unit,
+    unit: FigureUnit,
     of: fn(&PolicyReport) -> f64,
-) -> Kind {
-    Kind { is_summed: false, ..summed(name, head, spare, unit, of) }
+) -> FigureKind {
+    FigureKind { is_summed: false, ..summed(name, head, spare, unit, of) }
 }
 
-use Unit::{Bytes, Count, Micros};
+use FigureUnit::{Bytes, Count, Micros};
 
-/// Figures that are compared, in the order of the columns, which are those of a replay.
-pub(super) const KINDS: [Kind; 16] = [
+/// Compared figures, in the order of a replay's columns.
+pub(super) const KINDS: [FigureKind; 16] = [
     summed(TOTAL, "CPU time", 0, Micros, |p| p.time_us.cpu),
     summed("invalidations", "commands", 1, Count, |p| p.invalidations.total() as f64),
     summed("syncs", "syncs", 1, Count, |p| p.syncs as f64),
@@ -189,7 +189,7 @@ pub(super) const KINDS: [Kind; 16] = [
     summed("time_us.invalidation", "invalidate", 6, Micros, |p| p.time_us.invalidation),
     summed("time_us.map", "map", 7, Micros, |p| p.time_us.map),
     summed("time_us.unmap", "unmap", 7, Micros, |p| p.time_us.unmap),
-    Kind {
+    FigureKind {
         less_is: Less::Neither,
         ..summed("operations", "operations", 12, Count, |p| p.operations as f64)
     },

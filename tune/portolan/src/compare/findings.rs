@@ -64,8 +64,7 @@ fn comparable(two: &Comparison) -> String {
             format!("{each}: what a map or unmap costs is compared.")
         }
         Some(Measure::Mib) => {
-            let loads = two.sides();
-            let loads = loads.map(|(side, of)| format!("{}: {}", name(side), load(of)));
+            let loads = two.sides().map(|(side, of)| format!("{}: {}", name(side), load(of)));
             format!(
                 "{each}. Their operations are of different kinds ({}), so what a MiB costs is compared.",
                 loads.join("; ")
@@ -110,12 +109,13 @@ fn strict(two: &Comparison, measure: Measure) -> Option<String> {
     let costs =
         |report, policy: &PolicyReport| Some(policy.time_us.cpu / measure.part(report, policy)?);
     let (a, b) = (costs(&two.a, in_a)?, costs(&two.b, in_b)?);
-    let under = match in_a.policy == in_b.policy {
-        true => format!("Under {}, the strict policy that costs least in both,", in_a.policy),
-        false => format!(
+    let under = if in_a.policy == in_b.policy {
+        format!("Under {}, the strict policy that costs least in both,", in_a.policy)
+    } else {
+        format!(
             "Each under the strict policy that costs least there (A {}, B {}),",
             in_a.policy, in_b.policy
-        ),
+        )
     };
     let of = of_what(measure);
     if a != b && (a / b - 1.0).abs() < 0.01 {
@@ -176,9 +176,10 @@ fn range(two: &Comparison, measure: Measure) -> Option<String> {
     };
     let (a, b) = (ends(&two.a, in_a)?, ends(&two.b, in_b)?);
     // A price of one machine is at the same end of its range in both.
-    let open = match two.a.machine == two.b.machine {
-        true => (a[0] < b[0]) != (a[1] < b[1]),
-        false => a[0] <= b[1] && b[0] <= a[1],
+    let open = if two.a.machine == two.b.machine {
+        (a[0] < b[0]) != (a[1] < b[1])
+    } else {
+        a[0] <= b[1] && b[0] <= a[1]
     };
     in_a.total_range_us.or(in_b.total_range_us)?;
     open.then(|| {

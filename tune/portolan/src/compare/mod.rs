@@ -16,7 +16,7 @@ pub(crate) use findings::least;
 pub use prediction::Prediction;
 pub use text::text;
 
-use crate::fleet::Load;
+use crate::fleet::LoadKind;
 use crate::replay::{PolicyReport, ReplayReport};
 use figure::{KINDS, difference};
 
@@ -33,9 +33,9 @@ pub struct Comparison {
     pub policies: Vec<PolicyPair>,
     /// Predictions of each recording for the other, where they are of one load under different policies.
     pub predictions: Vec<Prediction>,
-    /// One replay.
+    /// First replay.
     pub a: ReplayReport,
-    /// The other.
+    /// Second replay.
     pub b: ReplayReport,
 }
 
@@ -44,7 +44,7 @@ pub struct Comparison {
 pub struct PolicyPair {
     /// Its name.
     pub policy: String,
-    /// Its costs, by each measure.
+    /// Its costs by each measure.
     pub figures: Vec<Difference>,
 }
 
@@ -74,7 +74,7 @@ impl Comparison {
     }
 
     fn pair(&self, a: &PolicyReport, b: &PolicyReport) -> PolicyPair {
-        let of = |kind: &figure::Kind, by: Measure| {
+        let of = |kind: &figure::FigureKind, by: Measure| {
             let (of_a, of_b) = (by.part(&self.a, a), by.part(&self.b, b));
             let value = |of: Option<f64>, policy| of.map(|part| (kind.of)(policy) / part);
             difference(kind.name, by, value(of_a, a), value(of_b, b), kind.less_is)
@@ -97,9 +97,9 @@ impl PolicyPair {
 }
 
 /// The kind of load of a replay.
-fn load(report: &ReplayReport) -> Load {
+fn load(report: &ReplayReport) -> LoadKind {
     let ways = &report.shape.directions;
-    Load::of(
+    LoadKind::of(
         report.trace.maps,
         report.trace.bytes_mapped,
         ways.to_device.bytes,
@@ -114,7 +114,7 @@ fn measure(a: &ReplayReport, b: &ReplayReport) -> Option<Measure> {
         (trace.maps, trace.unmaps, trace.bytes_mapped, coherent)
     };
     let both = [a, b];
-    if both.iter().any(|of| load(of) == Load::Nothing) {
+    if both.iter().any(|of| load(of) == LoadKind::Nothing) {
         return None;
     }
     if amount(a) == amount(b) {

@@ -19,7 +19,7 @@ pub struct Prediction {
     pub policy: Now,
     /// Invalidations that the other recording predicts for it.
     pub predicted: u64,
-    /// Those that the recorded kernel sent.
+    /// Invalidations that the recorded kernel sent.
     pub counted: u64,
     /// `counted` as a multiple of `predicted`; nothing where none was predicted.
     pub ratio: Option<f64>,
@@ -73,7 +73,7 @@ fn known_unmaps(of: &ReplayReport) -> u64 {
     of.trace.unmaps.saturating_add(of.trace.coherent_frees)
 }
 
-/// All unmaps, each of which a strict kernel invalidates.
+/// All unmaps: a strict kernel invalidates for each of them.
 fn all_unmaps(of: &ReplayReport) -> u64 {
     known_unmaps(of).saturating_add(of.trace.orphan_unmaps)
 }
@@ -116,7 +116,7 @@ pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
     )
 }
 
-/// Part of a lazy kernel's flushes that goes with time, and the time of each recording.
+/// Explains how many flushes of a lazy kernel depend on time, and how long each recording is.
 fn because_of_time(by: (&ReplayReport, &str), of: (&ReplayReport, &str)) -> String {
     let rules = by.0.predicted.clone().unwrap_or_default();
     let busy = |report: &ReplayReport| {

@@ -5,7 +5,7 @@ use portolan_cli::display::{
     Column, bytes, duration, fitting_table, grouped, micros, table, wrapped,
 };
 
-use super::figure::{Difference, KINDS, Kind, Measure, Side, TOTAL, Unit};
+use super::figure::{Difference, FigureKind, FigureUnit, KINDS, Measure, Side, TOTAL};
 use super::{Comparison, PolicyPair};
 
 /// Meaning of the rows of the tables.
@@ -61,12 +61,12 @@ fn work(two: &Comparison, columns: usize) -> String {
     let header = [("the trace", 0), ("A", 0), ("B", 0), ("B - A", 2), ("B / A", 1)];
     let rows = two.work.iter().map(|one| {
         let (name, unit) = match one.figure {
-            "bytes_mapped" => ("bytes mapped", Unit::Bytes),
-            "bytes_a_map" => ("bytes a map", Unit::Bytes),
-            "span_ms" => ("time", Unit::Millis),
-            "coherent_allocs" => ("coherent allocations", Unit::Count),
-            "mapped_peak" => ("mapped at once", Unit::Count),
-            other => (other, Unit::Count),
+            "bytes_mapped" => ("bytes mapped", FigureUnit::Bytes),
+            "bytes_a_map" => ("bytes a map", FigureUnit::Bytes),
+            "span_ms" => ("time", FigureUnit::Millis),
+            "coherent_allocs" => ("coherent allocations", FigureUnit::Count),
+            "mapped_peak" => ("mapped at once", FigureUnit::Count),
+            other => (other, FigureUnit::Count),
         };
         let cells = cells(one, unit, Measure::Total);
         let name = std::iter::once(name.to_owned());
@@ -78,11 +78,11 @@ fn work(two: &Comparison, columns: usize) -> String {
 /// The table of a replay, with four rows a policy; and the columns that have no room.
 fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<&'static str>) {
     // Columns in which all figures are 0 say nothing.
-    let has_any = |kind: &&Kind| {
+    let has_any = |kind: &&FigureKind| {
         let mut figures = two.policies.iter().filter_map(|pair| pair.of(kind, measure));
         figures.any(|one| [one.a, one.b].iter().flatten().any(|value| *value != 0.0))
     };
-    let kinds: Vec<&Kind> = KINDS.iter().filter(has_any).collect();
+    let kinds: Vec<&FigureKind> = KINDS.iter().filter(has_any).collect();
     let header = kinds.iter().map(|kind| (kind.head, kind.spare));
     let header = std::iter::once(("policy", 0)).chain(header);
     let header: Vec<_> = header.map(|(header, spare)| Column { header, spare }).collect();
@@ -90,10 +90,7 @@ fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<
     for pair in &two.policies {
         let of_total = pair.figure(TOTAL, measure);
         let better = of_total.and_then(Difference::clearly_better);
-        let mark = |side| match better == Some(side) {
-            true => " *",
-            false => "",
-        };
+        let mark = |side| if better == Some(side) { " *" } else { "" };
         let names = [
             format!("{} A{}", pair.policy, mark(Side::A)),
             format!("{} B{}", pair.policy, mark(Side::B)),
@@ -114,31 +111,25 @@ fn policies(two: &Comparison, measure: Measure, columns: usize) -> (String, Vec<
 }
 
 impl PolicyPair {
-    fn of(&self, kind: &Kind, measure: Measure) -> Option<&Difference> {
-        let by = match kind.is_summed {
-            true => measure,
-            false => Measure::Total,
-        };
+    fn of(&self, kind: &FigureKind, measure: Measure) -> Option<&Difference> {
+        let by = if kind.is_summed { measure } else { Measure::Total };
         self.figure(kind.name, by)
     }
 }
 
-fn cells_of(one: &Difference, kind: &Kind, measure: Measure) -> [String; 4] {
-    let by = match kind.is_summed {
-        true => measure,
-        false => Measure::Total,
-    };
+fn cells_of(one: &Difference, kind: &FigureKind, measure: Measure) -> [String; 4] {
+    let by = if kind.is_summed { measure } else { Measure::Total };
     cells(one, kind.unit, by)
 }
 
 /// The first's, the second's, their difference and their ratio.
-fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
+fn cells(one: &Difference, unit: FigureUnit, by: Measure) -> [String; 4] {
     let show = |value: f64| match (unit, by) {
-        (Unit::Bytes, _) => bytes(value.round() as u64),
-        (Unit::Count, Measure::Total) => grouped(value.round() as u64),
-        (Unit::Micros, _) => duration(value),
-        (Unit::Millis, _) => duration(value * 1e3),
-        (Unit::Count, _) => micros(value),
+        (FigureUnit::Bytes, _) => bytes(value.round() as u64),
+        (FigureUnit::Count, Measure::Total) => grouped(value.round() as u64),
+        (FigureUnit::Micros, _) => duration(value),
+        (FigureUnit::Millis, _) => duration(value * 1e3),
+        (FigureUnit::Count, _) => micros(value),
     };
     let none = || "-".to_owned();
     let signed = |value: f64| match value.partial_cmp(&0.0) {
@@ -155,9 +146,8 @@ fn cells(one: &Difference, unit: Unit, by: Measure) -> [String; 4] {
             Some((a, b)) if show(a) == show(b) => "0".to_owned(),
             _ => one.difference.map_or_else(none, signed),
         },
-        one.ratio.map_or_else(none, |ratio| match ratio < 1000.0 {
-            true => format!("{ratio:.2}"),
-            false => grouped(ratio.round() as u64),
+        one.ratio.map_or_else(none, |ratio| {
+            if ratio < 1000.0 { format!("{ratio:.2}") } else { grouped(ratio.round() as u64) }
         }),
     ]
 }

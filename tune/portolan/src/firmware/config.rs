@@ -13,19 +13,20 @@ use super::files;
 /// Bytes of configuration space without its extension.
 const SHORT: usize = 256;
 
-/// Configuration spaces, as far as they are known.
+/// Configuration spaces that were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config(BTreeMap<PciFunction, Vec<u8>>);
 
 impl Config {
-    /// From a file, or from a folder of folders that are named by functions.
+    /// Reads a file, or a folder with a folder for each function.
     ///
     /// # Errors
     /// If it cannot be read, or has no configuration space.
     pub fn read(path: &Path) -> Result<Self> {
-        let found = match path.is_dir() {
-            true => Self::folder(path)?,
-            false => Self::dump(&String::from_utf8_lossy(&files::bytes(path)?)),
+        let found = if path.is_dir() {
+            Self::folder(path)?
+        } else {
+            Self::dump(&String::from_utf8_lossy(&files::bytes(path)?))
         };
         if found.0.is_empty() {
             bail!(

@@ -129,8 +129,12 @@ pub(super) fn row(line: &str) -> Option<(usize, Vec<u8>)> {
     }
     let offset = usize::from_str_radix(offset, 16).ok()?;
     // Behind two spaces are the same bytes as characters.
-    let bytes = rest.trim_start().split("  ").next()?;
-    let bytes = bytes.split(' ').take_while(|byte| byte.len() == 2 && hexadecimal(byte));
+    let bytes = rest
+        .trim_start()
+        .split("  ")
+        .next()?
+        .split(' ')
+        .take_while(|byte| byte.len() == 2 && hexadecimal(byte));
     let bytes: Vec<u8> =
         bytes.take(16).filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     (!bytes.is_empty()).then_some((offset, bytes))

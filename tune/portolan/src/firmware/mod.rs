@@ -29,7 +29,7 @@ pub struct Report {
     /// The units, in the order of the table.
     pub units: Vec<UnitReport>,
     /// The functions, if they are known; virtual ones behind the others.
-    pub functions: Vec<FunctionReport>,
+    pub functions: Vec<PciFunctionReport>,
     /// Firmware asks for protection from devices that are plugged in.
     pub wants_dma_protection: bool,
     /// Ports that lead out of the machine: functions below them are not trusted.
@@ -45,9 +45,9 @@ pub struct Report {
 pub struct TableReport {
     /// Its signature, or `device tree`.
     pub signature: String,
-    /// Its length.
+    /// Length of the table.
     pub bytes: usize,
-    /// Its maker: OEM identifier and OEM table identifier; of a device tree the board.
+    /// Maker: OEM identifier and OEM table identifier, or the board in a device tree.
     pub maker: String,
     /// The file.
     pub source: String,
@@ -60,7 +60,7 @@ pub struct UnitReport {
     pub unit: usize,
     /// Its register interface.
     pub kind: &'static str,
-    /// Its place.
+    /// Its position.
     pub place: String,
     /// Devices that it serves, by the table.
     pub serves: Vec<String>,
@@ -89,7 +89,7 @@ pub struct ReservedReport {
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FunctionReport {
+pub struct PciFunctionReport {
     /// Its place.
     pub function: String,
     /// Vendor and device.
@@ -164,7 +164,7 @@ impl Report {
     /// Tells if no remark is of a fault, and nothing is refused. That no unit serves a bridge, or a unit's own
     /// function, is as it should be.
     pub fn holds(&self) -> bool {
-        let served = |one: &FunctionReport| one.refused.is_none() || is_of_the_board(one);
+        let served = |one: &PciFunctionReport| one.refused.is_none() || is_of_the_board(one);
         self.remarks.iter().all(|remark| !remark.wrong)
             && self.units.iter().all(|unit| unit.refused.is_none())
             && self.functions.iter().all(served)
@@ -206,8 +206,11 @@ impl TableReport {
     fn of(table: &Table) -> Result<Self> {
         if let Some(tree) = table.tree() {
             let root = tree.walk().next().map(|(_, root)| root);
-            let model = root.and_then(|root| root.property("compatible"));
-            let model = model.unwrap_or_default().split(|byte| *byte == 0).next();
+            let model = root
+                .and_then(|root| root.property("compatible"))
+                .unwrap_or_default()
+                .split(|byte| *byte == 0)
+                .next();
             return Ok(Self {
                 signature: "device tree".to_owned(),
                 bytes: table.bytes.len(),
@@ -232,7 +235,7 @@ impl TableReport {
 }
 
 /// Tells if a function without a unit is a bridge, or an IOMMU itself.
-fn is_of_the_board(function: &FunctionReport) -> bool {
+fn is_of_the_board(function: &PciFunctionReport) -> bool {
     let class = &function.class;
     function.unit.is_none() && (class.starts_with("06") || class == "0806")
 }
@@ -259,7 +262,7 @@ fn unit(survey: &Survey, (number, unit): (usize, &SurveyedUnit)) -> UnitReport {
     }
 }
 
-fn functions(topology: &Topology, survey: &Survey) -> Vec<FunctionReport> {
+fn functions(topology: &Topology, survey: &Survey) -> Vec<PciFunctionReport> {
     let report = |node: &PciNode| {
         let served = survey.served().iter().find(|one| one.function == node.at);
         let nobody = || Served { function: node.at, unit: None, streams: Vec::new() };
@@ -277,10 +280,10 @@ fn function(
     device: u16,
     kind: String,
     served: &Served,
-) -> FunctionReport {
+) -> PciFunctionReport {
     let group = survey.groups().first(survey.tree(), served.function);
     let addresses = topology.addresses(survey, served);
-    FunctionReport {
+    PciFunctionReport {
         function: served.function.to_string(),
         id: format!("{:04x}:{device:04x}", node.id.vendor),
         class: format!("{:04x}", node.class),
@@ -300,7 +303,7 @@ fn virtual_functions(
     survey: &Survey,
     config: &Config,
     remarks: &mut Vec<RemarkReport>,
-) -> Vec<FunctionReport> {
+) -> Vec<PciFunctionReport> {
     let read = |of, at| config.word(of, at);
     let mut all = survey.virtual_functions(topology, &read);
     let mut found = Vec::new();
@@ -329,13 +332,13 @@ fn virtual_functions(
 }
 
 /// Groups of several of `functions`.
-fn groups(survey: &Survey, functions: &[FunctionReport]) -> Vec<GroupReport> {
+fn groups(survey: &Survey, functions: &[PciFunctionReport]) -> Vec<GroupReport> {
     let (tree, groups) = (survey.tree(), survey.groups());
     let nodes = tree.nodes().iter();
     let firsts = nodes.map(|node| node.at).filter(|at| groups.first(tree, *at) == *at);
     let report = |first: PciFunction| GroupReport {
         functions: {
-            let its = |one: &&FunctionReport| one.group == first.to_string();
+            let its = |one: &&PciFunctionReport| one.group == first.to_string();
             let its = functions.iter().filter(its);
             its.map(|one| one.function.clone()).collect()
         },

@@ -6,7 +6,7 @@ use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 use portolan_cli::display::{table, wrapped};
 
-use super::{FunctionReport, Report, ReservedReport, UnitReport};
+use super::{PciFunctionReport, Report, ReservedReport, UnitReport};
 
 /// Claims of a unit that are printed one by one.
 const MOST_SHOWN: usize = 24;
@@ -57,10 +57,7 @@ pub fn text(report: &Report, columns: usize) -> String {
     outside(report, &mut out);
     groups(report, &mut out);
     for remark in &report.remarks {
-        let word = match remark.wrong {
-            true => "wrong",
-            false => "note",
-        };
+        let word = if remark.wrong { "wrong" } else { "note" };
         let _ = writeln!(out, "{word}: {}", remark.text);
     }
     wrapped(&out, columns)
@@ -115,11 +112,11 @@ fn unit(unit: &UnitReport, columns: usize, out: &mut String) {
     out.push('\n');
 }
 
-fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
+fn functions(functions: &[PciFunctionReport], columns: usize, out: &mut String) {
     if functions.is_empty() {
         return;
     }
-    let row = |one: &FunctionReport| {
+    let row = |one: &PciFunctionReport| {
         let streams: Vec<String> =
             one.streams.iter().map(|stream| format!("{stream:#x}")).collect();
         vec![
@@ -128,10 +125,7 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
             one.class.clone(),
             one.unit.map_or("none".to_owned(), |unit| unit.to_string()),
             streams.join(" "),
-            match one.group == one.function {
-                true => String::new(),
-                false => one.group.clone(),
-            },
+            if one.group == one.function { String::new() } else { one.group.clone() },
             one.kind.clone(),
         ]
     };
@@ -156,7 +150,7 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
             let _ = writeln!(out, "{} is refused: {refused}", one.function);
         }
     }
-    let limited = |one: &&FunctionReport| one.last_address.is_some_and(|last| last != u64::MAX);
+    let limited = |one: &&PciFunctionReport| one.last_address.is_some_and(|last| last != u64::MAX);
     for one in functions.iter().filter(limited) {
         let last = one.last_address.unwrap_or_default();
         let _ = writeln!(out, "{} reaches its unit by addresses up to {last:#x}", one.function);
@@ -167,7 +161,7 @@ fn functions(functions: &[FunctionReport], columns: usize, out: &mut String) {
 fn outside(report: &Report, out: &mut String) {
     for port in &report.external_ports {
         let _ = writeln!(out, "{port} leads out of the machine:");
-        let below = |one: &&FunctionReport| one.below.as_ref() == Some(port);
+        let below = |one: &&PciFunctionReport| one.below.as_ref() == Some(port);
         for one in report.functions.iter().filter(below) {
             let _ = writeln!(
                 out,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::entry::{Advised, Entry, Failed};
+use super::entry::{AdvisedSetting, Entry, Failed};
 use crate::counts::{Exposed, Invalidations};
 use crate::replay::{PolicyReport, TimeByCause};
 
@@ -23,21 +23,21 @@ pub struct Aggregate {
     pub failed: Vec<Failed>,
     /// Settings that are advised, those for most traces first.
     pub settings: Vec<SettingCount>,
-    /// All that could.
+    /// All traces that could be replayed.
     pub all: Group,
-    /// By machine profile.
+    /// Sums for each machine profile.
     pub by_machine: Vec<Group>,
-    /// By device.
+    /// Sums for each device.
     pub by_device: Vec<Group>,
-    /// By kind of load.
+    /// Sums for each kind of load.
     pub by_load: Vec<Group>,
-    /// By the policy that the recorded kernel had.
+    /// Sums for each policy of the recorded kernel.
     pub by_recorded_policy: Vec<Group>,
     /// Costs of mapping for their kernels; nothing where no trace tells.
     pub costs: Option<Spread>,
 }
 
-/// Costs of mapping over many traces, each of its own load's time.
+/// Costs of mapping in many traces, each as a part of its load's time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// Traces that tell.
@@ -83,15 +83,15 @@ impl Spread {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SettingCount {
     /// The setting.
-    pub setting: Advised,
+    pub setting: AdvisedSetting,
     /// Number of traces.
     pub traces: u64,
 }
 
 fn settings(entries: &[&Entry]) -> Vec<SettingCount> {
-    let mut counts: BTreeMap<&Advised, u64> = BTreeMap::new();
+    let mut counts: BTreeMap<&AdvisedSetting, u64> = BTreeMap::new();
     for entry in entries {
-        let once: BTreeSet<&Advised> = entry.advice.iter().collect();
+        let once: BTreeSet<&AdvisedSetting> = entry.advice.iter().collect();
         once.into_iter().for_each(|one| *counts.entry(one).or_default() += 1);
     }
     let counts = counts
@@ -115,13 +115,13 @@ pub struct Group {
     pub bytes_mapped: u64,
     /// Number of traces whose costs are in `policies`.
     pub costed_traces: u64,
-    /// Of the strict policies that each of those has, the one that costs least.
+    /// Cheapest strict policy that all of these traces were replayed with.
     pub least_strict: Option<String>,
     /// Costs of each policy.
     pub policies: Vec<PolicySum>,
 }
 
-/// One policy in the traces of a group.
+/// Sums of a policy over the traces of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PolicySum {
     /// Its name.
@@ -142,13 +142,13 @@ pub struct PolicySum {
     pub exits: u64,
     /// Virtual time.
     pub time_us: TimeByCause,
-    /// All of it for an operation, if there are any.
+    /// Cost of an operation, if there are operations.
     pub us_per_operation: Option<f64>,
-    /// All of it for a MiB mapped, if any is.
+    /// Cost of a mapped MiB, if anything is mapped.
     pub us_per_mib: Option<f64>,
     /// Per cent of the least strict policy's costs here that this one saves.
     pub saves_pct: Option<f64>,
-    /// The same of each trace and its own least strict policy: the smallest and the largest.
+    /// Smallest and largest saving of a trace against its cheapest strict policy.
     pub saves_pct_by_trace: Option<[f64; 2]>,
     /// The most of any trace.
     pub exposed: Exposed,
@@ -240,7 +240,7 @@ pub(crate) fn least_strict<'p, T>(
     })
 }
 
-/// Of a hundred parts of `best`, those that `other` saves.
+/// Percentage of `best` that `other` saves.
 fn saves(best: f64, other: f64) -> Option<f64> {
     (best > 0.0).then(|| 100.0 * (1.0 - other / best))
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::load::Load;
+use super::load::LoadKind;
 use crate::facts::Facts;
 use crate::replay::{
     MappingCost, PolicyReport, RecordedTimeline, ReplayReport, Setting, Timeline, TraceReport,
@@ -12,46 +12,46 @@ use crate::replay::{
 /// End of one trace.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Ended {
-    /// It was replayed.
-    Replayed(Box<Line>),
-    /// It could not be.
+pub enum TraceResult {
+    /// Replayed.
+    Replayed(Box<ReplayedTrace>),
+    /// Failed.
     Failed(Failed),
 }
 
 /// A trace that was replayed: all that `portolan replay --json` prints of it alone, and the parts by which it is
 /// added up.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line {
+pub struct ReplayedTrace {
     /// Report of a replay of it alone.
     #[serde(flatten)]
     pub report: ReplayReport,
     /// The kind of load.
-    pub load: Load,
+    pub load: LoadKind,
     /// Work of each device.
     pub by_device: Vec<DeviceWork>,
 }
 
-/// A trace that could not be replayed; its name is where that of others is.
+/// A trace that could not be replayed; its name has the same key as for other traces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     /// Name of the trace.
-    pub trace: Source,
+    pub trace: TraceSource,
     /// Reason, as a sentence.
     pub error: String,
 }
 
 /// The name of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
-    /// Its file, or another name of its origin.
+pub struct TraceSource {
+    /// Its file, or another name for its origin.
     pub source: String,
 }
 
 /// Work of a device in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceWork {
-    /// Its driver and its identifier where the recording tells them; its name in the trace where not.
+    /// Its driver and identifier if the recording has them, otherwise its name in the trace.
     pub device: String,
     /// Maps, coherent ones included.
     pub maps: u64,
@@ -77,12 +77,12 @@ pub struct Entry {
     pub cost: Option<MappingCost>,
     /// Settings that are advised.
     #[serde(default)]
-    pub advice: Vec<Advised>,
+    pub advice: Vec<AdvisedSetting>,
 }
 
 /// A setting that is advised, without the reasons that its trace's own report has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Advised {
+pub struct AdvisedSetting {
     /// A file below `/sys`, or in words.
     pub where_to_set: String,
     /// The value to set there.
@@ -92,7 +92,7 @@ pub struct Advised {
 impl Failed {
     /// `source` could not be replayed because of `error`.
     pub fn new(source: &str, error: String) -> Self {
-        Self { trace: Source { source: source.to_owned() }, error }
+        Self { trace: TraceSource { source: source.to_owned() }, error }
     }
 }
 
@@ -125,7 +125,7 @@ fn faults(policies: &[PolicyReport]) -> u64 {
     faults.fold(0, u64::saturating_add)
 }
 
-impl Line {
+impl ReplayedTrace {
     /// The line of `report`, recorded on the machine that `facts` are about.
     pub fn new(mut report: ReplayReport, facts: Option<&Facts>) -> Self {
         for policy in &mut report.policies {
@@ -135,7 +135,7 @@ impl Line {
         report.recorded = RecordedTimeline::default();
         let shape = &report.shape;
         let ways = &shape.directions;
-        let load = Load::of(
+        let load = LoadKind::of(
             report.trace.maps,
             report.trace.bytes_mapped,
             ways.to_device.bytes,
@@ -165,12 +165,12 @@ impl Line {
             load: self.load.to_string(),
             by_device: self.by_device.clone(),
             cost: self.report.cost.clone(),
-            advice: self.report.advice.iter().map(Advised::of).collect(),
+            advice: self.report.advice.iter().map(AdvisedSetting::of).collect(),
         }
     }
 }
 
-impl Advised {
+impl AdvisedSetting {
     fn of(setting: &Setting) -> Self {
         Self { where_to_set: setting.where_to_set.clone(), value: setting.value.clone() }
     }

@@ -9,7 +9,7 @@ use crate::trace::is_folder_of_perf;
 
 /// Ends of the names of packed files.
 const PACKED: [&str; 3] = [".gz", ".xz", ".zst"];
-/// Ends of the names that traces have in a folder, those of [`PACKED`] aside.
+/// Endings of names of traces in a folder; a suffix of [`PACKED`] may follow.
 const TRACES: [&str; 4] = ["trace", ".txt", "trace.dat", "perf.data"];
 
 /// A trace to be replayed, or an argument that names none.
@@ -21,14 +21,15 @@ pub enum Job {
     Failed(Failed),
 }
 
-/// The jobs that `paths` name, in their order; those of a folder are the traces in it and in folders below it, in the
-/// order of their paths. A path that is named twice comes once.
+/// Jobs for `paths`, in their order. A folder stands for the traces in it and below it, sorted by path. A path that
+/// is named twice counts once.
 pub fn jobs(paths: &[PathBuf]) -> Vec<Job> {
     let mut found = Vec::new();
     for path in paths {
-        match path.is_dir() && !is_folder_of_perf(path) {
-            true => found.extend(in_folder(path)),
-            false => found.push(Job::Trace(Some(path.clone()))),
+        if path.is_dir() && !is_folder_of_perf(path) {
+            found.extend(in_folder(path))
+        } else {
+            found.push(Job::Trace(Some(path.clone())))
         }
     }
     let mut seen = HashSet::new();

@@ -22,20 +22,20 @@ pub enum Way {
     ToDevice,
     /// The device writes them.
     FromDevice,
-    /// Neither way has so many.
+    /// Both directions: neither has that many.
     Both,
 }
 
 /// A kind of load. The rate does not count: a recorder slows the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
-    /// Nothing is mapped.
+pub enum LoadKind {
+    /// Idle: nothing is mapped.
     Nothing,
-    /// By size and direction.
+    /// Maps, by size and direction.
     Maps(MeanSize, Way),
 }
 
-impl Load {
+impl LoadKind {
     /// The load of `maps` streaming maps, of which devices read and write as many bytes.
     pub fn of(maps: u64, bytes: u64, to_device: u64, from_device: u64) -> Self {
         let Some(mean) = bytes.checked_div(maps) else {
@@ -57,7 +57,7 @@ impl Load {
     }
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for LoadKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Maps(size, way) = self else {
             return f.write_str("no maps");
@@ -76,7 +76,7 @@ impl fmt::Display for Load {
     }
 }
 
-impl Serialize for Load {
+impl Serialize for LoadKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn size_and_direction_tell_a_load() {
-        let of = |maps, bytes, to, from| Load::of(maps, bytes, to, from).to_string();
+        let of = |maps, bytes, to, from| LoadKind::of(maps, bytes, to, from).to_string();
         assert_eq!(of(0, 0, 0, 0), "no maps");
         assert_eq!(of(2, 8192, 0, 8192), "up to 4 KiB, from device");
         assert_eq!(of(2, 8194, 6146, 2048), "up to 128 KiB, to device");

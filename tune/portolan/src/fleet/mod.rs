@@ -15,9 +15,9 @@ mod text;
 
 pub(crate) use aggregate::least_strict;
 pub use aggregate::{Aggregate, Group, PolicySum, SettingCount, Spread};
-pub use entry::{Advised, DeviceWork, Ended, Entry, Failed, Line};
+pub use entry::{AdvisedSetting, DeviceWork, Entry, Failed, ReplayedTrace, TraceResult};
 pub use files::{Job, jobs};
-pub use load::Load;
+pub use load::LoadKind;
 pub use results::read as read_results;
 pub use run::{How, run, write_line};
 pub(crate) use text::short_names;

@@ -18,9 +18,10 @@ const MAX_LINE: u64 = 64 << 20;
 /// If the file cannot be read.
 pub fn read(path: &Path) -> Result<(Vec<Entry>, Vec<Failed>)> {
     let name = path.display();
-    let input: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(io::stdin()),
-        false => Box::new(File::open(path).with_context(|| format!("results {name}"))?),
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).with_context(|| format!("results {name}"))?)
     };
     from(input, &name.to_string()).with_context(|| format!("results {name}"))
 }

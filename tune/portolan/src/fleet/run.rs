@@ -10,7 +10,7 @@ use portolan_cli::display;
 use portolan_cli::progress::Progress;
 use portolan_sim::profile::Profile;
 
-use super::entry::{Ended, Failed, Line};
+use super::entry::{Failed, ReplayedTrace, TraceResult};
 use super::files::Job;
 use crate::linux::LinuxArgs;
 use crate::parallel::in_parallel;
@@ -35,7 +35,7 @@ pub struct How<'a> {
 pub fn run<K: Send>(
     jobs: &[Job],
     how: &How<'_>,
-    keep: impl Fn(Ended) -> Result<ControlFlow<(), K>> + Sync,
+    keep: impl Fn(TraceResult) -> Result<ControlFlow<(), K>> + Sync,
 ) -> Result<Vec<K>> {
     let progress = Progress::new(jobs.len() as u64);
     let broken_off = AtomicBool::new(false);
@@ -45,9 +45,9 @@ pub fn run<K: Send>(
         }
         let ended = match job {
             Job::Trace(path) => one(path.as_deref(), how),
-            Job::Failed(failed) => Ended::Failed(failed.clone()),
+            Job::Failed(failed) => TraceResult::Failed(failed.clone()),
         };
-        if let Ended::Failed(Failed { trace, error }) = &ended {
+        if let TraceResult::Failed(Failed { trace, error }) = &ended {
             let said = format!("portolan: {}: {error}", trace.source);
             eprintln!("{}", display::plain(&said));
         }
@@ -60,15 +60,15 @@ pub fn run<K: Send>(
     Ok(kept.into_iter().flatten().collect())
 }
 
-fn one(path: Option<&Path>, how: &How<'_>) -> Ended {
+fn one(path: Option<&Path>, how: &How<'_>) -> TraceResult {
     let input = TraceInput::of(path);
     match replayed(input, how) {
-        Ok(line) => Ended::Replayed(Box::new(line)),
-        Err(error) => Ended::Failed(Failed::new(&input.to_string(), format!("{error:#}"))),
+        Ok(line) => TraceResult::Replayed(Box::new(line)),
+        Err(error) => TraceResult::Failed(Failed::new(&input.to_string(), format!("{error:#}"))),
     }
 }
 
-fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<Line> {
+fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<ReplayedTrace> {
     let mut reader = input.open()?;
     let facts = reader.facts().and_then(Result::ok);
     let (own, choice, warning) = match how.machine {
@@ -87,7 +87,7 @@ fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<Line> {
     for warning in warning.iter().chain(&report.warnings) {
         portolan_cli::warn("portolan", &format!("{input}: {warning}"));
     }
-    Ok(Line::new(report, facts.as_ref()))
+    Ok(ReplayedTrace::new(report, facts.as_ref()))
 }
 
 /// Writes the line of a trace to standard output, whole whichever threads write; breaks off where the reader has
@@ -95,7 +95,7 @@ fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<Line> {
 ///
 /// # Errors
 /// If standard output cannot be written.
-pub fn write_line(ended: &Ended) -> Result<ControlFlow<()>> {
+pub fn write_line(ended: &TraceResult) -> Result<ControlFlow<()>> {
     let line = serde_json::to_string(ended)?;
     let line = display::plain_json(&line).into_owned() + "\n";
     let mut out = io::stdout().lock();

@@ -113,8 +113,10 @@ fn traces_table(entries: &[Entry], columns: usize) -> (String, Vec<&'static str>
         usize::MAX => order.len(),
         _ => order.len().min(WORST),
     };
-    let rows = order.iter().take(shown);
-    let rows = rows.map(|(entry, name)| trace_row(entry, cut(name, columns / FIRST_PART)));
+    let rows = order
+        .iter()
+        .take(shown)
+        .map(|(entry, name)| trace_row(entry, cut(name, columns / FIRST_PART)));
     let header = OF_TRACES.map(|(header, spare)| Column { header, spare });
     let (table, left_out) = fitting_table(&header, rows.collect(), columns);
     let more = match order.len() - shown {
@@ -271,7 +273,7 @@ pub(super) fn findings(sum: &Aggregate) -> Vec<String> {
     said
 }
 
-/// Costs of mapping for the kernels, and the number of those for which a change is worth it.
+/// Tells what mapping costs the kernels, and for how many a change is worth it.
 fn worth(sum: &Aggregate) -> Option<String> {
     let costs = sum.costs.as_ref()?;
     let worth = match costs.worth_a_change {
@@ -319,10 +321,7 @@ fn head(sum: &Aggregate) -> String {
     );
     if !sum.failed.is_empty() {
         let names: Vec<_> = sum.failed.iter().map(|f| f.trace.source.as_str()).collect();
-        let more = match names.len() > WORST {
-            true => ", ...",
-            false => "",
-        };
+        let more = if names.len() > WORST { ", ..." } else { "" };
         said.push_str(&format!(
             " {} could not be: {}{more}.",
             grouped(names.len() as u64),
@@ -346,9 +345,6 @@ fn traces(count: u64) -> String {
 fn saving(policy: &PolicySum, name: &str) -> Option<String> {
     let all = percent(policy.saves_pct?);
     let [low, high] = policy.saves_pct_by_trace?.map(percent);
-    let by_trace = match low == high {
-        true => String::new(),
-        false => format!(" ({low} to {high} by trace)"),
-    };
+    let by_trace = if low == high { String::new() } else { format!(" ({low} to {high} by trace)") };
     Some(format!("{name} saves {all} of that{by_trace}"))
 }

@@ -14,7 +14,7 @@ use super::Rules;
 use super::kernel::Kernel;
 use super::queues::{Added, Queues};
 use super::timer::Timers;
-use super::times::{LinuxPrices, LinuxTimes, Work};
+use super::times::{LinuxPrices, LinuxTimes, PricedCounts};
 use crate::counts::{Exposed, Invalidations};
 use crate::trace::{At, DeviceId, Mix, Op, OpKind};
 
@@ -53,7 +53,7 @@ pub struct LinuxReport {
     pub invalidation_us: f64,
     /// Microseconds of the machine for the waits, exits included.
     pub sync_wait_us: f64,
-    /// All that it takes, where the machine has prices for Linux's own path.
+    /// Time of all work, if the machine has prices for Linux's own path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_us: Option<LinuxTimes>,
     /// Time in which lazy's unmaps follow each other: from each to its domain's next at most the 10 ms of the timer,
@@ -65,7 +65,7 @@ pub struct LinuxReport {
     pub domains: Vec<DomainReport>,
 }
 
-/// One device's domain.
+/// Report on a device's domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DomainReport {
     /// The device.
@@ -85,9 +85,9 @@ struct Domain {
 
 /// A mapping that lives.
 #[derive(Clone, Copy)]
-struct Live {
+struct LinuxMapping {
     bytes: u64,
-    /// Its unmap joins a flush queue where the kernel is lazy.
+    /// True if its unmap joins a flush queue under a lazy kernel.
     queued: bool,
 }
 
@@ -99,11 +99,11 @@ pub struct Counter {
     prices: CommandPrices,
     /// Prices of all of Linux's path, if the machine has them.
     linux_prices: Option<LinuxPrices>,
-    work: Work,
+    work: PricedCounts,
     page: u64,
     domains: BTreeMap<DeviceId, Domain>,
     timers: Timers,
-    live: HashMap<u64, Live, BuildHasherDefault<Mix>>,
+    live: HashMap<u64, LinuxMapping, BuildHasherDefault<Mix>>,
     report: LinuxReport,
 }
 
@@ -120,7 +120,7 @@ impl Counter {
             kernel,
             prices: CommandPrices::of(profile)?,
             linux_prices: LinuxPrices::of(profile).ok(),
-            work: Work::default(),
+            work: PricedCounts::default(),
             page: profile.granule().bytes(),
             domains: BTreeMap::new(),
             timers: Timers::new(kernel),
@@ -179,14 +179,14 @@ impl Counter {
                     let pages = bytes.div_ceil(self.page);
                     self.work.map(pages, pieces.len() as u64);
                     let queued = self.kernel.queues(api, pieces.len());
-                    self.map(op.device, id.0, Live { bytes, queued });
+                    self.map(op.device, id.0, LinuxMapping { bytes, queued });
                 }
             }
         }
     }
 
     /// Counts a map of whole pages, named `id`.
-    fn map(&mut self, device: DeviceId, id: u64, live: Live) {
+    fn map(&mut self, device: DeviceId, id: u64, live: LinuxMapping) {
         self.live.insert(id, live);
         self.domain(device).report.maps += 1;
         if self.rules.unit.is_shadowed() {
@@ -198,7 +198,7 @@ impl Counter {
 
     /// Counts the unmap of `id`.
     fn unmap(&mut self, at: At, device: DeviceId, id: u64) {
-        let Some(Live { bytes, queued }) = self.live.remove(&id) else {
+        let Some(LinuxMapping { bytes, queued }) = self.live.remove(&id) else {
             return;
         };
         self.domain(device).report.unmaps += 1;
@@ -259,8 +259,12 @@ impl Counter {
         report.invalidation_us =
             us(done.range, self.prices.range) + us(done.context, self.prices.context);
         report.sync_wait_us = us(report.syncs, self.prices.sync + self.prices.exit);
-        let work =
-            Work { ranges: done.range, contexts: done.context, syncs: report.syncs, ..self.work };
+        let work = PricedCounts {
+            ranges: done.range,
+            contexts: done.context,
+            syncs: report.syncs,
+            ..self.work
+        };
         report.time_us = self.linux_prices.map(|prices| prices.times(&work));
         // Domains are exposed at the same time, at worst.
         for (device, domain) in self.domains {

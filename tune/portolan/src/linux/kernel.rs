@@ -25,16 +25,16 @@ const ALWAYS_PCT: u32 = 95;
 /// Times at which the traced CPUs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuTime {
-    /// Always: they are real ones, or the kernel says so.
+    /// Timers always run: CPUs are real, or the kernel says so.
     Always,
-    /// They are virtual, or may be: one that the trace does not show at work may have been held up.
+    /// Timers run if the trace shows it: CPUs are or may be virtual, and a hypervisor may have stopped them.
     AsTraced,
 }
 
-/// The kernel, as far as its rules depend on it.
+/// Properties of the kernel that its rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Its release; `None` if nothing says.
+    /// Its release, if known.
     pub release: Option<Release>,
     /// Nanoseconds between ticks, at which timers run: 4 ms (`CONFIG_HZ=250`, as Debian has it) unless a better value
     /// is known.
@@ -63,7 +63,7 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// The one that was traced, as far as its trace says.
+    /// Kernel of a trace, as far as the trace tells.
     pub fn of(reader: &Reader, facts: Option<&Facts>) -> Self {
         Self {
             release: facts

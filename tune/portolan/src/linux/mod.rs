@@ -29,7 +29,7 @@ pub use count::{Counter, DomainReport, LinuxReport};
 pub use kernel::{CpuTime, Kernel, Release};
 pub use times::LinuxTimes;
 pub(crate) use times::MOST_CACHED_PAGES;
-pub use units::Unit;
+pub use units::LinuxUnit;
 
 use anyhow::{Result, bail};
 use portolan::dma::{Decision, Policy, PolicyPreference, Shadowing, Stage};
@@ -43,7 +43,7 @@ pub struct Rules {
     /// Setting of `iommu.strict`.
     pub asked: PolicyPreference,
     /// The unit and its tables.
-    pub unit: Unit,
+    pub unit: LinuxUnit,
     /// The kernel; `None` for the one that the trace describes.
     pub kernel: Option<Kernel>,
 }
@@ -81,7 +81,7 @@ fn is_amd(profile: &Profile) -> bool {
 }
 
 impl Rules {
-    /// The rules for `profile`, as far as `options` do not say otherwise.
+    /// Rules for `profile`; `options` override them.
     ///
     /// # Errors
     /// If Linux's rules for the machine are not known, or it has no such tables.
@@ -96,7 +96,7 @@ impl Rules {
             None => Caching::PresentOnly,
         };
         let unit = match (stage_of(profile), profile.capabilities().range) {
-            (Some(stage), RangeForm::PowerOfTwo { max_lg2_pages }) => Unit::Vtd {
+            (Some(stage), RangeForm::PowerOfTwo { max_lg2_pages }) => LinuxUnit::Vtd {
                 caching,
                 stage: match options.stage {
                     Some(StageName::First) => Stage::First,
@@ -105,7 +105,7 @@ impl Rules {
                 },
                 max_mask: max_lg2_pages,
             },
-            (None, _) if is_amd(profile) && options.stage.is_none() => Unit::Amd { caching },
+            (None, _) if is_amd(profile) && options.stage.is_none() => LinuxUnit::Amd { caching },
             (None, _) if is_amd(profile) => {
                 bail!("--stage is VT-d's: machine {} walks AMD's tables", profile.name())
             }

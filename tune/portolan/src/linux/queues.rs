@@ -16,7 +16,7 @@ use super::kernel::Kernel;
 /// Work of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// Nothing: there was room.
+    /// No flush: the queue had room.
     Room,
     /// A flush of the domain.
     Flush,
@@ -27,7 +27,7 @@ struct Ring {
     entries: u64,
     /// Flushes of the domain when the last entry was added.
     flushes: u64,
-    /// All entries that were ever added.
+    /// Number of entries that were ever added.
     added: u64,
 }
 
@@ -60,7 +60,7 @@ impl Rings {
 pub(super) struct Queues {
     kernel: Kernel,
     rings: Rings,
-    /// The same, if the timer never ran.
+    /// Queues of the same kernel, if the timer never ran.
     untimed: Rings,
     /// True if the timer has been started and has not run yet.
     started: bool,
@@ -129,7 +129,7 @@ impl Queues {
         (self.max_bytes, self.max_ns)
     }
 
-    /// Time from each unmap to the next, as far as the timer covers it, in nanoseconds.
+    /// Sum of the times from each unmap to the next while the timer was running, in nanoseconds.
     pub(super) fn busy_ns(&self) -> u64 {
         self.busy_ns
     }

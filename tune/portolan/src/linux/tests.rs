@@ -4,11 +4,11 @@ use portolan::dma::{PolicyPreference, Stage};
 use portolan::inval::Caching;
 use portolan_sim::profile::{Event, Profile};
 
-use super::Unit;
+use super::LinuxUnit;
 use super::kernel::{CpuTime, Kernel, Release};
 use super::queues::{Added, Bounds, Queues};
 use super::timer::Timers;
-use super::times::{LinuxPrices, Work};
+use super::times::{LinuxPrices, PricedCounts};
 use crate::facts::Facts;
 use crate::trace::{self, Api, At, DeviceId, Running};
 
@@ -210,7 +210,7 @@ fn two_step_unmaps_are_queued_until_7_3() {
     assert_eq!(queued(None), [true, false, true, true]);
 }
 
-fn commands(unit: Unit, pages: u64) -> Vec<Option<u8>> {
+fn commands(unit: LinuxUnit, pages: u64) -> Vec<Option<u8>> {
     let mut submitted = Vec::new();
     unit.commands(pages, |mask| submitted.push(mask));
     submitted
@@ -218,12 +218,12 @@ fn commands(unit: Unit, pages: u64) -> Vec<Option<u8>> {
 
 #[test]
 fn each_unit_has_its_commands() {
-    let vtd = Unit::Vtd { caching: Caching::PresentOnly, stage: Stage::Second, max_mask: 6 };
+    let vtd = LinuxUnit::Vtd { caching: Caching::PresentOnly, stage: Stage::Second, max_mask: 6 };
     assert_eq!(commands(vtd, 0), [Some(0)]);
     assert_eq!(commands(vtd, 64), [Some(6)]);
     assert_eq!(commands(vtd, 65), [None]);
     let [real, played] = [Caching::PresentOnly, Caching::NotPresentToo];
-    let amd = |caching| Unit::Amd { caching };
+    let amd = |caching| LinuxUnit::Amd { caching };
     assert_eq!(commands(amd(real), 1), [Some(0)]);
     assert_eq!(commands(amd(real), 0b1011), [Some(4)]);
     assert_eq!(commands(amd(real), 1 << 41), [None]);
@@ -239,7 +239,8 @@ fn what_linux_takes_is_its_work_at_the_prices_of_its_own_code() {
     let profile = Profile::by_name("xeon-vtd").unwrap();
     let prices = LinuxPrices::of(&profile).unwrap();
     let ns = |event| profile.price(event).unwrap();
-    let mut work = Work { unmaps: 2, queued: 2, contexts: 1, syncs: 1, ..Work::default() };
+    let mut work =
+        PricedCounts { unmaps: 2, queued: 2, contexts: 1, syncs: 1, ..PricedCounts::default() };
     work.map(1, 1);
     work.map(33, 3);
     let times = prices.times(&work);

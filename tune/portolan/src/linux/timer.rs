@@ -39,7 +39,7 @@ struct Started {
 }
 
 impl Started {
-    /// As a busy CPU runs it.
+    /// State of a timer that a busy CPU runs.
     fn later(self) -> Self {
         Self { due: self.due.saturating_add(self.late), late: 0, ..self }
     }
@@ -50,27 +50,27 @@ impl Started {
 const HELD_UP_NS: u64 = 100_000_000;
 
 /// A timer that is due and waits for its CPU.
-struct Waiting {
+struct DueTimer {
     started: Started,
     /// Ticks in which the machine had worked by then.
     since: u64,
 }
 
 #[derive(Default)]
-struct Cpu {
-    /// The task that it runs, as far as is known; `None` if it is idle.
+struct CpuTimers {
+    /// Its running task; `None` if it is idle or unknown.
     task: Option<u32>,
     /// Timers that are due and wait for this CPU.
-    waiting: Vec<Waiting>,
+    waiting: Vec<DueTimer>,
 }
 
 /// The timers of all domains.
 pub(super) struct Timers {
     kernel: Kernel,
-    cpus: HashMap<u16, Cpu>,
+    cpus: HashMap<u16, CpuTimers>,
     /// CPUs of `cpus` that are idle.
     idle: u64,
-    /// CPU of each task, of those that run somewhere.
+    /// CPU of each running task.
     tasks: HashMap<u32, u16>,
     started: BinaryHeap<Reverse<Started>>,
     /// The tick of the last operation, and ticks that had one.
@@ -116,7 +116,7 @@ impl Timers {
                 None => run(first.domain),
                 Some(cpu) if self.kernel.cpu_time == CpuTime::AsTraced => {
                     let since = self.worked;
-                    cpu.waiting.push(Waiting { started: first, since });
+                    cpu.waiting.push(DueTimer { started: first, since });
                 }
                 Some(_) if first.late == 0 => run(first.domain),
                 Some(_) => self.started.push(Reverse(first.later())),

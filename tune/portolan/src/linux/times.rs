@@ -12,7 +12,7 @@ pub(crate) const MOST_CACHED_PAGES: u64 = 32;
 /// Microseconds of the machine, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LinuxTimes {
-    /// All of it.
+    /// Time of everything.
     pub total: f64,
     /// The least and the most that it may be, where prices are ranges.
     pub range: [f64; 2],
@@ -32,7 +32,7 @@ pub struct LinuxTimes {
 
 /// Numbers of things that are paid.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct PricedCounts {
     pub(super) maps: u64,
     pub(super) more_pieces: u64,
     pub(super) unmaps: u64,
@@ -44,15 +44,12 @@ pub(super) struct Work {
     pub(super) syncs: u64,
 }
 
-impl Work {
+impl PricedCounts {
     /// Notes a map of `pages` pages in `pieces` pieces; its addresses are given back some time.
     pub(super) fn map(&mut self, pages: u64, pieces: u64) {
         self.maps += 1;
         self.more_pieces += pieces.saturating_sub(1);
-        match pages <= MOST_CACHED_PAGES {
-            true => self.cached += 1,
-            false => self.tree += 1,
-        }
+        if pages <= MOST_CACHED_PAGES { self.cached += 1 } else { self.tree += 1 }
     }
 }
 
@@ -72,7 +69,7 @@ pub(super) struct LinuxPrices {
 }
 
 impl LinuxPrices {
-    /// Those of `profile`.
+    /// Prices of `profile`.
     ///
     /// # Errors
     /// [`MissingPrice`]: most machines have none for Linux.
@@ -93,7 +90,7 @@ impl LinuxPrices {
     }
 
     /// Time of `work`, in microseconds.
-    pub(super) fn times(&self, work: &Work) -> LinuxTimes {
+    pub(super) fn times(&self, work: &PricedCounts) -> LinuxTimes {
         let at = |end: fn(&Price) -> f64| {
             let us = |count: u64, price: &Price| count as f64 * end(price) / 1000.0;
             let maybe = |count, price: &Option<Price>| price.as_ref().map_or(0.0, |p| us(count, p));

@@ -18,7 +18,7 @@ use portolan::inval::Caching;
 
 /// The IOMMU and the tables that Linux uses with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum LinuxUnit {
     /// Intel's.
     Vtd {
         /// Caching mode, if it reports it.
@@ -38,7 +38,7 @@ pub enum Unit {
 /// Largest size that INVALIDATE_IOMMU_PAGES takes, as an exponent of pages.
 const AMD_MAX_MASK: u8 = 40;
 
-impl Unit {
+impl LinuxUnit {
     /// Tells if the unit caches entries that are not present, in tables that a hypervisor follows.
     pub(super) fn is_shadowed(&self) -> bool {
         match *self {
@@ -56,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// Its name, and the stage of the tables.
+    /// Names of the unit and of the tables' stage.
     pub(super) fn names(&self) -> [&'static str; 2] {
         match self {
             Self::Vtd { stage: Stage::First, .. } => ["VT-d", "first"],

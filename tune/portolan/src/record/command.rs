@@ -46,13 +46,13 @@ impl Drop for Signals {
 }
 
 /// Work that a recording waits for: a command, a time, or both.
-pub(super) struct Work {
+pub(super) struct AwaitedWork {
     child: Option<Child>,
     until: Option<Instant>,
     status: Option<ExitStatus>,
 }
 
-impl Work {
+impl AwaitedWork {
     /// Starts `command`, if there is one.
     pub(super) fn start(command: &[String], output: CommandOutput) -> Result<Self, RecordError> {
         let child =
@@ -74,7 +74,7 @@ impl Work {
         Ok(Self { child, until: None, status: None })
     }
 
-    /// Has it be over `seconds` from now at the latest, if that is said.
+    /// Sets the end to `seconds` from now, if there is a limit.
     pub(super) fn end_after(&mut self, seconds: Option<u64>) {
         let now = Instant::now();
         self.until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
@@ -93,7 +93,7 @@ impl Work {
         Ok(over)
     }
 
-    /// Ends the command if it has not ended; returns its status, or `None` where there is none or we ended it.
+    /// Ends the command if it is still running; returns its status, or `None` if there is no command or we ended it.
     pub(super) fn end(mut self) -> Result<Option<ExitStatus>, RecordError> {
         let asked = self.status.is_none();
         self.stop()?;
@@ -127,7 +127,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for AwaitedWork {
     fn drop(&mut self) {
         let _ = self.stop();
     }
@@ -138,6 +138,6 @@ impl Drop for Work {
 pub(super) enum CommandOutput {
     /// Our standard output.
     Ours,
-    /// To standard error: the trace goes to standard output.
+    /// Standard error, because the trace goes to standard output.
     ToErrors,
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// CAP_SYS_ADMIN in a set of capabilities.
 const CAP_SYS_ADMIN: u64 = 1 << 21;
-/// All users of a machine, as `/proc/self/uid_map` has them where no user namespace is between.
+/// All users of a machine, as `/proc/self/uid_map` has them outside of user namespaces.
 const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
 
 /// Reason for which tracing is refused, with advice.
@@ -58,7 +58,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// That of the machine whose root folder is `root`.
+    /// Environment of the machine whose root folder is `root`.
     pub(super) fn of(root: &Path) -> Self {
         let root = root.to_owned();
         Self { root }
@@ -96,7 +96,7 @@ impl Environment {
         lockdown.contains("[confidentiality]")
     }
 
-    /// The kind of container that this is, as far as it can be told.
+    /// Kind of container around this process, if it can be detected.
     pub(super) fn container(&self) -> Option<String> {
         let named = self.text("run/systemd/container");
         if !named.trim().is_empty() {

@@ -7,13 +7,13 @@ use thiserror::Error;
 
 use super::environment::Refusal;
 
-/// Reason for which a recording failed. Nothing of the machine is left changed but where it says so.
+/// Reason why a recording failed. Unless it says otherwise, the machine is left as it was.
 #[derive(Debug, Error)]
 pub enum RecordError {
     /// The kernel's tracing is not mounted anywhere.
     #[error("the kernel's tracing is mounted nowhere: {}", mount(.0))]
     NoTracefs(Refusal),
-    /// It is mounted, and has no instances.
+    /// The tracefs is mounted, but has no instances.
     #[error("{} is mounted, but has no instances: {}", path.display(), empty(why))]
     Empty {
         /// Its path.
@@ -21,7 +21,7 @@ pub enum RecordError {
         /// The reason for which it is empty.
         why: Refusal,
     },
-    /// Not the user's to use.
+    /// The user may not use the tracefs.
     #[error("{} may not be used: {why}", path.display())]
     Denied {
         /// The call that was refused.
@@ -51,15 +51,15 @@ pub enum RecordError {
         /// Events that it has.
         others: String,
     },
-    /// No event can be chosen by device.
+    /// Events cannot be selected by device.
     #[error("this kernel's events cannot be chosen by device (Linux 6.12 can): leave out --device")]
     NoDeviceEvents,
-    /// No such device.
+    /// The device does not exist.
     #[error(
         "no device is called {0}: events have the names in /sys/bus/*/devices, like 0000:00:03.0"
     )]
     UnknownDevice(String),
-    /// The file is there.
+    /// The file exists already.
     #[error("{} is there already: choose another with -o, or say --force", .0.display())]
     Exists(PathBuf),
     /// The file cannot be written.
@@ -86,7 +86,7 @@ pub enum RecordError {
          its functions take: leave out --latency"
     )]
     NoTracer,
-    /// None of the functions with prices can be traced.
+    /// The kernel can trace no function that has a price.
     #[error(
         "this kernel has none of the functions that have prices (docs/calibrate.md lists them), or lets none \
          of them be traced: leave out --latency"

@@ -23,14 +23,14 @@ pub enum Tells {
 }
 
 /// An event that says something, under the names that releases of Linux gave it.
-pub struct Wanted {
+pub struct EventNames {
     /// Its subject.
     pub what: &'static str,
     /// Its system.
     pub system: &'static str,
     /// Its names.
     pub names: &'static [&'static str],
-    /// Its kind of subject.
+    /// Kind of statement that the event makes.
     pub tells: Tells,
 }
 
@@ -38,16 +38,20 @@ const fn wanted(
     what: &'static str,
     system: &'static str,
     names: &'static [&'static str],
-) -> Wanted {
-    Wanted { what, system, names, tells: Tells::Dma }
+) -> EventNames {
+    EventNames { what, system, names, tells: Tells::Dma }
 }
 
-const fn maps(what: &'static str, system: &'static str, names: &'static [&'static str]) -> Wanted {
-    Wanted { tells: Tells::Map, ..wanted(what, system, names) }
+const fn maps(
+    what: &'static str,
+    system: &'static str,
+    names: &'static [&'static str],
+) -> EventNames {
+    EventNames { tells: Tells::Map, ..wanted(what, system, names) }
 }
 
 /// The events that a replay reads.
-pub const WANTED: &[Wanted] = &[
+pub const WANTED: &[EventNames] = &[
     maps("maps", "dma", &["dma_map_page", "dma_map_phys", "dma_map_resource"]),
     wanted("unmaps", "dma", &["dma_unmap_page", "dma_unmap_phys", "dma_unmap_resource"]),
     maps("maps of lists", "dma", &["dma_map_sg"]),
@@ -61,12 +65,15 @@ pub const WANTED: &[Wanted] = &[
     wanted("bounced buffers", "swiotlb", &["swiotlb_bounced"]),
     wanted("commands of VT-d", "intel_iommu", &["qi_submit"]),
     // They show which CPUs run the timers of flush queues a tick late.
-    Wanted { tells: Tells::Timer, ..wanted("runs of timers", "timer", &["timer_expire_entry"]) },
+    EventNames {
+        tells: Tells::Timer,
+        ..wanted("runs of timers", "timer", &["timer_expire_entry"])
+    },
 ];
 
 /// Events that are recorded, and those that cannot be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Events {
+pub struct EventSelection {
     /// `system:name` of each event that is recorded.
     pub recorded: Vec<String>,
     /// Subjects on which this kernel has no event.
@@ -89,8 +96,8 @@ pub(super) struct Chosen {
     pub(super) tells: Tells,
 }
 
-impl Events {
-    /// Chooses those of the tracefs at `root`: all, or those that name one of `devices`.
+impl EventSelection {
+    /// Selects events of the tracefs at `root`: all, or those that name one of `devices`.
     pub(super) fn choose(
         root: &Path,
         devices: &[String],
@@ -113,8 +120,8 @@ impl Events {
         }
     }
 
-    fn add(&mut self, wanted: &Wanted, folder: &Path, devices: &[String]) {
-        let Wanted { system, .. } = wanted;
+    fn add(&mut self, wanted: &EventNames, folder: &Path, devices: &[String]) {
+        let EventNames { system, .. } = wanted;
         let there = wanted.names.iter().filter(|name| folder.join(name).is_dir());
         let there: Vec<_> = there.collect();
         if there.is_empty() {

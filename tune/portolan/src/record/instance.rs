@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
-use super::events::{Chosen, Events};
+use super::events::{Chosen, EventSelection};
 use super::tracefs::Tracefs;
 
 /// Beginning of the names of our instances; a number follows.
@@ -69,8 +69,7 @@ fn cpus(place: &Path) -> io::Result<Vec<u32>> {
 
 /// Counts of the tracing at `place`, CPU by CPU.
 pub(super) fn counts(place: &Path) -> Vec<CpuCounts> {
-    let counts = cpus(place).unwrap_or_default().into_iter();
-    let counts = counts.filter_map(|cpu| {
+    let counts = cpus(place).unwrap_or_default().into_iter().filter_map(|cpu| {
         let stats = fs::read_to_string(place.join(format!("per_cpu/cpu{cpu}/stats"))).ok()?;
         let of = |key: &str| {
             let mut lines = stats.lines().filter_map(|line| line.split_once(':'));
@@ -115,7 +114,7 @@ pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
 }
 
 impl<'t> Instance<'t> {
-    /// Makes an instance, after removing those whose recorder has died; returns it, and the number of those.
+    /// Makes an instance, after removing instances whose recorder has died; returns it, and how many were removed.
     pub(super) fn make(tracefs: &'t Tracefs) -> Result<(Self, usize), RecordError> {
         let instances = tracefs.root.join("instances");
         let failed = |path: &Path, doing, error| tracefs.failed(path, doing, error);
@@ -126,8 +125,8 @@ impl<'t> Instance<'t> {
         let removed = remove_dead(tracefs, &instances);
         let names =
             (1..=u32::from(u16::MAX)).map(|number| instances.join(format!("{NAME}{number}")));
-        let path = names.into_iter().find(|path| !path.exists());
-        let path = path.unwrap_or_else(|| instances.join(NAME));
+        let path =
+            names.into_iter().find(|path| !path.exists()).unwrap_or_else(|| instances.join(NAME));
         (tracefs.folders.make)(&path).map_err(|e| failed(&path, "made", e))?;
         let mut instance = Self::new(tracefs, path.clone());
         instance.own().map_err(|e| failed(&path, "locked", e))?;
@@ -152,7 +151,7 @@ impl<'t> Instance<'t> {
         &self.path
     }
 
-    /// Error of one of its files that cannot be used.
+    /// Makes an error about one of its files.
     fn failed(&self, file: &str, doing: &'static str) -> impl Fn(io::Error) -> RecordError + '_ {
         let path = self.path.join(file);
         move |error| match error.kind() {
@@ -168,7 +167,7 @@ impl<'t> Instance<'t> {
     }
 
     /// Gives each CPU a buffer of so many KiB, and starts the events.
-    pub(super) fn start(&self, events: &Events, buffer_kb: u32) -> Result<(), RecordError> {
+    pub(super) fn start(&self, events: &EventSelection, buffer_kb: u32) -> Result<(), RecordError> {
         self.set("tracing_on", "0")?;
         self.set("buffer_size_kb", &buffer_kb.to_string())?;
         // One clock for all CPUs; a kernel without it keeps its own.

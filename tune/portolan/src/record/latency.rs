@@ -91,7 +91,7 @@ pub(super) struct Measuring<'t> {
 
 /// Measured latencies, as they go into the recording.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Section {
+pub(super) struct LatencySection {
     /// Lines, each behind [`LATENCY`].
     pub(super) text: Vec<u8>,
     /// Ends of calls among them.
@@ -101,8 +101,8 @@ pub(super) struct Section {
 }
 
 impl<'t> Measuring<'t> {
-    /// Has the tracer begin in `instance`, which traces nothing yet, or else in the main one; `changed` holds the
-    /// settings that a panic puts back.
+    /// Starts the tracer in `instance`, if that does not trace yet, or otherwise in the main instance. `changed`
+    /// holds the settings that a panic restores.
     pub(super) fn begin(
         tracefs: &'t Tracefs,
         instance: &Instance<'t>,
@@ -166,8 +166,8 @@ impl<'t> Measuring<'t> {
         write(&self.place.join("tracing_on"), "1").map_err(|error| self.failed("tracing_on", error))
     }
 
-    /// Has the tracer end, puts back the settings that were changed, and returns its output.
-    pub(super) fn end(self) -> Result<Section, RecordError> {
+    /// Stops the tracer, restores the changed settings, and returns its output.
+    pub(super) fn end(self) -> Result<LatencySection, RecordError> {
         write(&self.place.join("tracing_on"), "0")
             .map_err(|error| self.failed("tracing_on", error))?;
         let overwritten = counts(&self.place);
@@ -185,10 +185,10 @@ impl<'t> Measuring<'t> {
     }
 
     /// Takes the tracer's output, and empties its buffers.
-    fn printed(&self) -> Result<Section, RecordError> {
+    fn printed(&self) -> Result<LatencySection, RecordError> {
         let file = self.place.join("trace");
-        let section = Section::read(&file);
-        let section = section.map_err(|error| self.tracefs.failed(&file, "read", error))?;
+        let section = LatencySection::read(&file)
+            .map_err(|error| self.tracefs.failed(&file, "read", error))?;
         write(&file, "").map_err(|error| self.failed("trace", error))?;
         Ok(section)
     }
@@ -232,8 +232,7 @@ fn has_tracer(place: &Path) -> bool {
 fn in_use(root: &Path) -> Option<String> {
     UNUSED.iter().find_map(|(file, unused)| {
         let opened = File::open(root.join(file)).ok()?;
-        let lines = BufReader::new(opened.take(1 << 16)).lines();
-        let mut lines = lines.map_while(Result::ok);
+        let mut lines = BufReader::new(opened.take(1 << 16)).lines().map_while(Result::ok);
         let line = lines.find(|line| !line.trim().is_empty() && !line.starts_with(unused))?;
         let line: String = line.chars().take(60).collect();
         Some(format!("{file} has \"{}\"", line.escape_debug()))
@@ -251,7 +250,7 @@ fn names_functions(filter: &Path) -> bool {
     lines.any(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-impl Section {
+impl LatencySection {
     /// Reads the tracer's output, without the lines about lines.
     fn read(file: &Path) -> std::io::Result<Self> {
         let mut input = BufReader::new(File::open(file)?.take(MOST));

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::RecordError;
-use super::events::{Events, Tells};
-use super::output::Destination;
+use super::events::{EventSelection, Tells};
+use super::output::RecordingOutput;
 use crate::trace::binary::events::EventPrinter;
 use crate::trace::binary::ring::{Damaged, LostBefore, Page, PageLayout};
 use crate::trace::binary::value::Disclosure;
@@ -24,7 +24,7 @@ use crate::trace::binary::value::Disclosure;
 const BATCH: usize = 256 << 10;
 /// Bytes of the head of a parcel: the CPU, and the length of its payload.
 const HEAD: usize = 8;
-/// In place of a CPU: a round ends, and the CPUs whose buffers were not read to their end follow.
+/// End of a round, in place of a CPU number. CPUs whose buffers were not read to their end follow.
 const ROUND: u32 = u32::MAX;
 /// Names of tasks that are remembered.
 const MOST_NAMES: usize = 1 << 16;
@@ -51,16 +51,16 @@ fn put(into: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
 pub(super) struct Written {
     /// Events, those without a line of their own included.
     pub(super) events: u64,
-    /// Of these, those that map something.
+    /// Events that map something.
     pub(super) maps: u64,
-    /// Of these, runs of the kernel's timers.
+    /// Runs of the kernel's timers.
     pub(super) timers: u64,
     /// Bytes of text.
     pub(super) bytes: u64,
 }
 
 /// Lines that an event's records become.
-struct Kind {
+struct EventLines {
     printer: EventPrinter,
     tells: Tells,
 }
@@ -99,23 +99,23 @@ impl WaitingPage {
 /// Turns pages into text.
 pub(super) struct Merge {
     layout: PageLayout,
-    kinds: HashMap<u16, Kind>,
+    kinds: HashMap<u16, EventLines>,
     cpus: HashMap<u32, VecDeque<WaitingPage>>,
     /// The newest time of the rounds before, and of all.
     before: u64,
     newest: u64,
-    names: Names,
+    names: TaskNames,
     text: Vec<u8>,
     written: Written,
 }
 
 impl Merge {
-    /// Of the events that were chosen; names of tasks are in the file at `names`.
-    pub(super) fn new(layout: PageLayout, events: &Events, names: PathBuf) -> Self {
+    /// Makes a merge of the selected events; the file at `names` has names of tasks.
+    pub(super) fn new(layout: PageLayout, events: &EventSelection, names: PathBuf) -> Self {
         let kinds = events.chosen.iter().filter_map(|event| {
             let printer = EventPrinter::parse(&event.format, Disclosure::Masked)?;
             let tells = event.tells;
-            Some((printer.id(), Kind { printer, tells }))
+            Some((printer.id(), EventLines { printer, tells }))
         });
         Self {
             layout,
@@ -123,7 +123,7 @@ impl Merge {
             cpus: HashMap::new(),
             before: 0,
             newest: 0,
-            names: Names::of(names),
+            names: TaskNames::of(names),
             text: Vec::new(),
             written: Written::default(),
         }
@@ -134,7 +134,7 @@ impl Merge {
     pub(super) fn run(
         mut self,
         mut parcels: impl Read,
-        output: &mut Destination,
+        output: &mut RecordingOutput,
         seen: &AtomicU64,
     ) -> Result<Written, RecordError> {
         while let Some((kind, bytes)) = parcel(&mut parcels)? {
@@ -168,7 +168,7 @@ impl Merge {
     }
 
     /// Writes the events until `until`, in the order of time.
-    fn write(&mut self, until: u64, output: &mut Destination) -> Result<(), RecordError> {
+    fn write(&mut self, until: u64, output: &mut RecordingOutput) -> Result<(), RecordError> {
         let heads = self.cpus.iter_mut().filter_map(|(cpu, pages)| {
             note_lost(*cpu, pages, &mut self.text);
             Some(Reverse((pages.front()?.next_ns()?, *cpu)))
@@ -201,7 +201,7 @@ impl Merge {
         self.hand_on(output)
     }
 
-    fn hand_on(&mut self, output: &mut Destination) -> Result<(), RecordError> {
+    fn hand_on(&mut self, output: &mut RecordingOutput) -> Result<(), RecordError> {
         output.write(&self.text)?;
         self.written.bytes += self.text.len() as u64;
         self.text.clear();
@@ -240,11 +240,10 @@ fn id(record: &[u8]) -> Option<u16> {
 }
 
 /// `  task-pid [cpu] flags seconds: `: the beginning of a line, by the fields that all events have.
-fn line(text: &mut Vec<u8>, (time, cpu): (u64, u32), record: &[u8], names: &mut Names) {
+fn line(text: &mut Vec<u8>, (time, cpu): (u64, u32), record: &[u8], names: &mut TaskNames) {
     let flags = record.get(2).copied().unwrap_or(0);
     let depth = record.get(3).copied().unwrap_or(0) & 0xf;
-    let pid = record.get(4..8).and_then(|four| four.try_into().ok());
-    let pid = pid.map_or(0, u32::from_ne_bytes);
+    let pid = record.get(4..8).and_then(|four| four.try_into().ok()).map_or(0, u32::from_ne_bytes);
     let is = |bit: u8, yes: char| if flags & bit != 0 { yes } else { '.' };
     let context = match (flags & 0x08 != 0, flags & 0x10 != 0) {
         (true, true) => 'H',
@@ -268,12 +267,12 @@ fn line(text: &mut Vec<u8>, (time, cpu): (u64, u32), record: &[u8], names: &mut 
 }
 
 /// Names of tasks, as the kernel remembers them (`saved_cmdlines`).
-struct Names {
+struct TaskNames {
     file: PathBuf,
     known: HashMap<u32, String>,
 }
 
-impl Names {
+impl TaskNames {
     fn of(file: PathBuf) -> Self {
         let known = HashMap::from([(0, "<idle>".to_owned())]);
         Self { file, known }

@@ -35,17 +35,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{END, Facts};
 use crate::trace::binary::ring::PageLayout;
-use command::{CommandOutput, Signals, Work};
+use command::{AwaitedWork, CommandOutput, Signals};
 pub use environment::Refusal;
 pub use error::RecordError;
-pub use events::{Events, Tells, WANTED};
+pub use events::{EventSelection, Tells, WANTED};
 pub use instance::CpuCounts;
 use instance::{Instance, remove};
 pub use latency::FUNCTIONS;
 use latency::Measuring;
 use merge::{Merge, Written};
-use output::Destination;
 pub use output::Existing;
+use output::RecordingOutput;
 use settings::Changed;
 use spool::Spool;
 use sweep::Sweeper;
@@ -109,13 +109,13 @@ impl RecordArgs {
 pub struct RecordReport {
     /// The file, or `-`.
     pub output: String,
-    /// True if the file is there: it is not where nothing of it could be used.
+    /// True if the file was kept. It is removed if nothing in it can be used.
     pub kept: bool,
     /// Events, as many as the kernel says were read.
     pub events: u64,
-    /// Of these, those that map something.
+    /// Events that map something.
     pub maps: u64,
-    /// Of these, runs of the kernel's timers.
+    /// Runs of the kernel's timers.
     pub timers: u64,
     /// Events that the kernel lost.
     pub lost_events: u64,
@@ -123,14 +123,14 @@ pub struct RecordReport {
     pub bytes: u64,
     /// Seconds from the first event's time at the earliest to the last one's at the latest.
     pub seconds: f64,
-    /// The kernel's own counts, CPU by CPU, of those that had any.
+    /// The kernel's counts of each CPU that has any.
     pub per_cpu: Vec<CpuCounts>,
     /// Calls of the kernel's functions that were measured, if that was asked for.
     pub latencies: Option<u64>,
     /// Events of that tracer, beginnings and ends of calls among them, that newer ones overwrote.
     pub latencies_overwritten: u64,
     /// Events that were asked of the kernel.
-    pub kernel_events: Events,
+    pub kernel_events: EventSelection,
     /// End of the command, if it ended by itself: its status, in words.
     pub command: Option<String>,
     /// Instances of killed recorders that were removed.
@@ -181,15 +181,12 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     if let Some(device) = devices.iter().find(|device| !is_device(root, device)) {
         return Err(RecordError::UnknownDevice(device.clone()));
     }
-    let events = Events::choose(&tracefs.root, devices, &tracefs.environment)?;
+    let events = EventSelection::choose(&tracefs.root, devices, &tracefs.environment)?;
     let layout = tracefs.layout()?;
     let merge = Merge::new(layout, &events, tracefs.root.join("saved_cmdlines"));
-    let existing = match args.force {
-        true => Existing::Replace,
-        false => Existing::Keep,
-    };
+    let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let facts = Facts::read(root);
-    let mut output = Destination::open(&args.output, existing)?;
+    let mut output = RecordingOutput::open(&args.output, existing)?;
     let head = facts.line().map_err(std::io::Error::from)?;
     output.write(head.as_bytes())?;
     let signals = Signals::take()?;
@@ -201,7 +198,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
         Some(_) => Some(Measuring::begin(tracefs, &instance, facts.cpus, &changed)?),
         None => None,
     };
-    let task = Task {
+    let task = RecordingSession {
         args,
         events: &events,
         buffer_kb: args.buffer_kb(facts.cpus),
@@ -213,7 +210,8 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     drop(restore);
 
     let kept = recorded.finish(output)?;
-    let Recorded { written, per_cpu, status, seconds, latencies, latencies_overwritten } = recorded;
+    let RecordingResult { written, per_cpu, status, seconds, latencies, latencies_overwritten } =
+        recorded;
     let well = kept && status.is_none_or(|status| status.success());
     Ok(RecordReport {
         output: args.output.display().to_string(),
@@ -236,9 +234,9 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
 }
 
 /// A recording under way.
-struct Task<'a> {
+struct RecordingSession<'a> {
     args: &'a RecordArgs,
-    events: &'a Events,
+    events: &'a EventSelection,
     buffer_kb: u32,
     layout: PageLayout,
     merge: Merge,
@@ -246,7 +244,7 @@ struct Task<'a> {
 }
 
 /// Result of a recording.
-struct Recorded {
+struct RecordingResult {
     written: Written,
     per_cpu: Vec<CpuCounts>,
     status: Option<ExitStatus>,
@@ -255,14 +253,14 @@ struct Recorded {
     latencies_overwritten: u64,
 }
 
-impl Recorded {
+impl RecordingResult {
     /// Tells if something of it can be used.
     fn is_kept(&self) -> bool {
         self.written.maps > 0 || self.latencies.is_some_and(|calls| calls > 0)
     }
 
     /// Ends the file, if something of it can be used; returns `true` if so.
-    fn finish(&self, mut output: Destination) -> Result<bool, RecordError> {
+    fn finish(&self, mut output: RecordingOutput) -> Result<bool, RecordError> {
         if !self.is_kept() {
             return Ok(false);
         }
@@ -274,25 +272,22 @@ impl Recorded {
     }
 }
 
-impl Task<'_> {
+impl RecordingSession<'_> {
     /// Measures, if that is asked for, and records until the work is over; the instance is given back.
     fn run(
         self,
         instance: Instance<'_>,
         measuring: Option<Measuring<'_>>,
-        output: &mut Destination,
-    ) -> Result<Recorded, RecordError> {
+        output: &mut RecordingOutput,
+    ) -> Result<RecordingResult, RecordError> {
         let args = self.args;
         let spool = Spool::beside(&args.output)?;
-        let to = match args.is_to_output() {
-            true => CommandOutput::ToErrors,
-            false => CommandOutput::Ours,
-        };
+        let to = if args.is_to_output() { CommandOutput::ToErrors } else { CommandOutput::Ours };
         // Events come from the first moment on; where latencies are measured, after them.
         if measuring.is_none() {
             instance.start(self.events, self.buffer_kb)?;
         }
-        let mut work = Work::start(&args.command, to)?;
+        let mut work = AwaitedWork::start(&args.command, to)?;
         let (mut latencies, mut latencies_overwritten) = (None, 0);
         if let Some(measuring) = measuring {
             work.end_after(args.latency);
@@ -305,17 +300,17 @@ impl Task<'_> {
         }
         work.end_after(args.seconds);
         let recorded = self.record(instance, work, &spool, output)?;
-        Ok(Recorded { latencies, latencies_overwritten, ..recorded })
+        Ok(RecordingResult { latencies, latencies_overwritten, ..recorded })
     }
 
     /// Records until `work` is over, while another thread writes to `output`.
     fn record(
         self,
         instance: Instance<'_>,
-        mut work: Work,
+        mut work: AwaitedWork,
         spool: &Spool,
-        output: &mut Destination,
-    ) -> Result<Recorded, RecordError> {
+        output: &mut RecordingOutput,
+    ) -> Result<RecordingResult, RecordError> {
         let (merge, layout, signals) = (self.merge, self.layout, self.signals);
         let seen = AtomicU64::new(0);
         let began = Instant::now();
@@ -323,7 +318,7 @@ impl Task<'_> {
             let parcels = BufReader::with_capacity(1 << 20, spool);
             let writer = scope.spawn(|| merge.run(parcels, output, &seen));
             // However this ends, the writer is not waited for in vain.
-            let ends = Ends(spool);
+            let ends = EndOnDrop(spool);
             let mut sweeper = Sweeper::new(&instance, spool, layout)?;
             let progress = Progress::unbounded();
             while !work.is_over(signals)? && !writer.is_finished() {
@@ -342,7 +337,7 @@ impl Task<'_> {
                 std::thread::sleep(PAUSE);
             }
             let written = writer.join().map_err(|_| RecordError::Writer)??;
-            Ok(Recorded {
+            Ok(RecordingResult {
                 written,
                 per_cpu,
                 status,
@@ -354,10 +349,10 @@ impl Task<'_> {
     }
 }
 
-/// Has the queue end when this is dropped.
-struct Ends<'s>(&'s Spool);
+/// Ends the queue when dropped.
+struct EndOnDrop<'s>(&'s Spool);
 
-impl Drop for Ends<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -383,7 +378,7 @@ fn give_back(instance: &Path, changed: &Changed) {
     let _ = remove(instance, |path| std::fs::remove_dir(path));
 }
 
-/// Has a panic put back the settings and remove the instance, also where a panic ends the program at once.
+/// Restores the settings and removes the instance on a panic, even if the panic aborts the program.
 struct Restore;
 
 impl Restore {

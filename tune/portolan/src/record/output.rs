@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use super::error::RecordError;
 
-/// Handling of a file that is there.
+/// Handling of a file that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Leave it alone, and refuse.
@@ -20,14 +20,14 @@ pub enum Existing {
 
 /// A recording being written. A file has the name that was asked for once it is whole; until then it is
 /// `NAME.partial`, which goes when this is dropped.
-pub(super) struct Destination {
-    /// As it was asked for; `-` is standard output.
+pub(super) struct RecordingOutput {
+    /// Path as given by the user; `-` is standard output.
     path: PathBuf,
     partial: Option<PathBuf>,
     packer: Option<GzEncoder<Box<dyn Write + Send>>>,
 }
 
-impl Destination {
+impl RecordingOutput {
     /// Opens it.
     pub(super) fn open(path: &Path, existing: Existing) -> Result<Self, RecordError> {
         let failed = |error| RecordError::Output { path: path.to_owned(), error };
@@ -79,7 +79,7 @@ impl Destination {
     }
 }
 
-impl Drop for Destination {
+impl Drop for RecordingOutput {
     fn drop(&mut self) {
         if let Some(partial) = &self.partial {
             let _ = fs::remove_file(partial);

@@ -36,7 +36,7 @@ impl Changed {
         write(path, value)
     }
 
-    /// Has a file be set to `value` in the end.
+    /// Registers `value` to be written to a file at the end.
     pub(super) fn remember(&self, path: &Path, value: &str) {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         before.push(Before { path: path.to_owned(), value: value.to_owned() });

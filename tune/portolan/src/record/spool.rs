@@ -19,11 +19,11 @@ const KEPT: u64 = 64 << 20;
 pub(super) struct Spool {
     /// Output for which the queue holds pages.
     output: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<SpoolState>,
     more: Condvar,
 }
 
-struct State {
+struct SpoolState {
     file: File,
     written: u64,
     taken: u64,
@@ -35,13 +35,12 @@ impl Spool {
     pub(super) fn beside(output: &Path) -> Result<Self, RecordError> {
         let is_file =
             output != Path::new("-") && fs::metadata(output).map_or(true, |m| m.is_file());
-        let path = match is_file {
-            true => {
-                let mut name = output.as_os_str().to_owned();
-                name.push(".pages");
-                name.into()
-            }
-            false => std::env::temp_dir().join(format!("portolan-{}.pages", std::process::id())),
+        let path = if is_file {
+            let mut name = output.as_os_str().to_owned();
+            name.push(".pages");
+            name.into()
+        } else {
+            std::env::temp_dir().join(format!("portolan-{}.pages", std::process::id()))
         };
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(true);
@@ -51,12 +50,12 @@ impl Spool {
             nameless.map_err(|error| RecordError::Spool { path: output.to_owned(), error })?;
         Ok(Self {
             output: output.to_owned(),
-            state: Mutex::new(State { file, written: 0, taken: 0, ended: false }),
+            state: Mutex::new(SpoolState { file, written: 0, taken: 0, ended: false }),
             more: Condvar::new(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SpoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

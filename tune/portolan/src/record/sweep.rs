@@ -44,7 +44,7 @@ impl<'a> Sweeper<'a> {
         })
     }
 
-    /// Reads the pages that are there; returns `true` if a buffer has more.
+    /// Reads the available pages; returns `true` if a buffer has more.
     pub(super) fn round(&mut self) -> Result<bool, RecordError> {
         let mut cut = Vec::new();
         for &cpu in &self.cpus {

@@ -41,7 +41,7 @@ fn a_recording_has_facts_lines_and_an_end_and_the_instance_is_given_back() {
     while reader.next_op().is_some() {}
     let summary = reader.summary();
     assert_eq!((summary.events, summary.maps, summary.unmaps, summary.bad_lines), (2, 1, 1, 0));
-    assert_eq!(summary.recorder, crate::trace::Recorder::Ended);
+    assert_eq!(summary.recorder, crate::trace::RecorderStatus::Ended);
 }
 
 #[test]

@@ -2,23 +2,24 @@
 
 use portolan_cli::display::{bytes, grouped, wrapped};
 
-use super::{Events, RecordReport};
+use super::{EventSelection, RecordReport};
 use crate::facts::Facts;
 
 /// The report as text, in lines of `columns`: the events recorded, those that were not, and the next step.
 pub fn text(report: &RecordReport, columns: usize) -> String {
     let events = grouped(report.events);
-    let mut out = match report.kept {
-        true => format!(
+    let mut out = if report.kept {
+        format!(
             "{events} events in {:.1} s, {} of text, in {}\n",
             report.seconds,
             bytes(report.bytes),
             report.output
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "{events} events in {:.1} s, none of which maps anything: {} is not written.\n",
             report.seconds, report.output
-        ),
+        )
     };
     out += &match report.lost_events {
         0 => "No event was lost.\n".to_owned(),
@@ -68,10 +69,9 @@ pub fn text(report: &RecordReport, columns: usize) -> String {
 }
 
 /// Sentences about events that are not in the trace.
-fn unsaid(events: &Events) -> String {
-    let said = |list: String, before: &str| match list.is_empty() {
-        true => String::new(),
-        false => format!("{before}{list}.\n"),
+fn unsaid(events: &EventSelection) -> String {
+    let said = |list: String, before: &str| {
+        if list.is_empty() { String::new() } else { format!("{before}{list}.\n") }
     };
     let mut out = String::new();
     // With devices chosen, whole systems are left out on purpose.
@@ -119,9 +119,7 @@ pub(crate) fn machine(facts: &Facts) -> String {
     };
     let kinds = facts.group_kinds.iter().map(|(kind, count)| format!("{count} {kind}"));
     let kinds: Vec<String> = kinds.collect();
-    let groups = match kinds.is_empty() {
-        true => String::new(),
-        false => format!("; groups: {}", kinds.join(", ")),
-    };
+    let groups =
+        if kinds.is_empty() { String::new() } else { format!("; groups: {}", kinds.join(", ")) };
     format!("Linux {}, {} CPUs, {units}{groups}.\n", facts.release, facts.cpus)
 }

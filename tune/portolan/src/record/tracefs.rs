@@ -38,7 +38,7 @@ pub(super) struct Tracefs {
 }
 
 impl Tracefs {
-    /// Finds that of the machine whose root folder is `machine`: at `named`, or where it is mounted.
+    /// Finds the tracefs of the machine whose root folder is `machine`: at `named`, or where it is mounted.
     pub(super) fn find(machine: &Path, named: Option<&Path>) -> Result<Self, RecordError> {
         let environment = Environment::of(machine);
         let mounts = fs::read_to_string(environment.at("proc/self/mounts")).unwrap_or_default();

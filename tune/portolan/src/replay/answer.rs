@@ -39,9 +39,10 @@ pub(crate) fn answer(report: &ReplayReport) -> String {
 /// Cost of mapping now.
 fn costs(cost: &MappingCost) -> String {
     let now = &cost.now;
-    let ends = match now.low < now.high {
-        true => format!("; as prices vary {} to {} µs", micros(now.low), micros(now.high)),
-        false => String::new(),
+    let ends = if now.low < now.high {
+        format!("; as prices vary {} to {} µs", micros(now.low), micros(now.high))
+    } else {
+        String::new()
     };
     let mut said = match cost.assumes.as_slice() {
         [] => "What it costs:".to_owned(),
@@ -145,9 +146,12 @@ fn gains(setting: &Setting, cost: Option<&MappingCost>) -> String {
         return effect.says.clone();
     };
     let request = cost.filter(|cost| cost.now.cpu_us > 0.0).map(|cost| {
-        let ns = |us: f64| match us > 0.0 {
-            true => micros(cost.now.ns_per_request * us / cost.now.cpu_us),
-            false => "0".to_owned(),
+        let ns = |us: f64| {
+            if us > 0.0 {
+                micros(cost.now.ns_per_request * us / cost.now.cpu_us)
+            } else {
+                "0".to_owned()
+            }
         };
         format!(", {} -> {} ns a request", ns(saving.before_us), ns(saving.after_us))
     });
@@ -163,14 +167,12 @@ fn from_to(saving: &Saving) -> String {
 fn share(saving: &Saving) -> String {
     let [low, high] = saving.range_pct.map(|pct| pct.abs().round());
     let (least, most) = (low.min(high), low.max(high));
-    let range = match least < most {
-        true => format!("{least:.0} to {most:.0} %"),
-        false => format!("{:.0} %", saving.pct.abs()),
+    let range = if least < most {
+        format!("{least:.0} to {most:.0} %")
+    } else {
+        format!("{:.0} %", saving.pct.abs())
     };
-    match saving.pct < 0.0 {
-        true => format!("{range} more"),
-        false => format!("{range} less"),
-    }
+    if saving.pct < 0.0 { format!("{range} more") } else { format!("{range} less") }
 }
 
 fn why(setting: &Setting) -> String {
@@ -299,8 +301,8 @@ fn maps_nothing(trace: &TraceReport) -> String {
     if trace.bounced_by_device.is_empty() {
         return format!("The trace maps nothing, so there is no advice. {again}");
     }
-    let each = trace.bounced_by_device.iter();
-    let each = each.map(|(device, sum)| format!("{device} {}", bytes(*sum)));
+    let each =
+        trace.bounced_by_device.iter().map(|(device, sum)| format!("{device} {}", bytes(*sum)));
     let each: Vec<_> = each.collect();
     format!(
         "The trace maps nothing, so there is no advice. It has what was copied through the bounce pool: {}. {again}",
@@ -323,13 +325,14 @@ fn would_cost(policies: &[PolicyReport]) -> String {
 
 /// Maps that are never unmapped, where these are most.
 fn stays_mapped(trace: &TraceReport) -> String {
-    match trace.left_mapped > trace.maps / 2 {
-        true => format!(
+    if trace.left_mapped > trace.maps / 2 {
+        format!(
             " {} of {} have no unmap in the trace, as without an IOMMU a driver may leave it out: with one there would \
              be more to do.",
             grouped(trace.left_mapped),
             counted(trace.maps, "map")
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     }
 }

@@ -49,7 +49,7 @@ impl<T: Copy + Default + PartialEq> Bins<T> {
         &mut self.all[index]
     }
 
-    /// All up to the last one with something in it.
+    /// Bins up to the last one that is not empty.
     pub(super) fn used(&self) -> &[T] {
         let last = self.all.iter().rposition(|bin| *bin != T::default());
         &self.all[..last.map_or(0, |last| last + 1)]

@@ -30,7 +30,7 @@ const PART: u64 = 256 << 10;
 /// Memory that is bounced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Force {
-    /// All that is mapped.
+    /// Every mapping.
     Everything,
     /// Memory above the 32 bits of address that Linux takes a device to have unless its driver says otherwise.
     Needed,
@@ -109,7 +109,7 @@ impl Swiotlb {
 
 /// Counts of a pool.
 #[derive(Default)]
-struct Counts {
+struct PoolCounters {
     used: AtomicU64,
     peak: AtomicU64,
     copies: AtomicU64,
@@ -119,7 +119,7 @@ struct Counts {
 
 /// Memory of a simulated machine, of which the pool ends at [`END`]: bytes are counted, and not copied.
 struct CountedMemory {
-    counts: Arc<Counts>,
+    counts: Arc<PoolCounters>,
     pool: PhysRange,
 }
 
@@ -136,7 +136,7 @@ impl PhysMemory for CountedMemory {
 /// An area of the library's, with its slots counted.
 struct CountedArea {
     area: LockFree<<VirtualCpus as Cpus>::Word>,
-    counts: Arc<Counts>,
+    counts: Arc<PoolCounters>,
 }
 
 impl Area for CountedArea {
@@ -166,7 +166,7 @@ impl Area for CountedArea {
 /// A pool of a simulated machine.
 pub(super) struct CountedPool {
     pool: Arc<PoolMemory<VirtualCpus, CountedMemory, CountedArea>>,
-    counts: Arc<Counts>,
+    counts: Arc<PoolCounters>,
     force: Force,
 }
 
@@ -180,7 +180,7 @@ impl CountedPool {
             Some(areas) => PoolOptions::of_areas(areas.get()),
             None => PoolOptions::for_cpus(cpus),
         };
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<PoolCounters>::default();
         let area = |slots| {
             let area = LockFree::new(slots / SLOTS_OF_WORD)?;
             let counts = counts.clone();

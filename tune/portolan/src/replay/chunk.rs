@@ -31,7 +31,7 @@ pub(super) struct ReplayOp {
     pub(super) kind: ReplayOpKind,
 }
 
-/// ReplayOpKind of an operation.
+/// Work of an operation.
 pub(super) enum ReplayOpKind {
     Map(ReplayMap),
     Unmap,
@@ -45,7 +45,7 @@ pub(super) struct ReplayMap {
     pub(super) bytes: u64,
     /// Bytes of its pages.
     pub(super) padded: u64,
-    /// Its pieces among the chunk's; none if it can be mapped under no policy.
+    /// Index of its first piece in the chunk; equal to `after` if no policy can map it.
     first: usize,
     after: usize,
     /// Policies that have carried it out.
@@ -57,7 +57,7 @@ pub(super) struct ReplayMap {
 pub(super) struct Chunk {
     ops: Vec<ReplayOp>,
     pieces: Vec<PhysRange>,
-    /// By virtual CPU, its operations.
+    /// Operations of each virtual CPU.
     by_cpu: Vec<Vec<usize>>,
     /// Time of the trace's first operation.
     begin_ns: Option<u64>,
@@ -66,7 +66,7 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// For `cpus` virtual CPUs, which those of the trace are spread over.
+    /// Makes an empty chunk for `cpus` virtual CPUs, over which the trace's CPUs are spread.
     pub(super) fn new(cpus: usize) -> Self {
         Self { by_cpu: vec![Vec::new(); cpus], ..Self::default() }
     }
@@ -111,7 +111,7 @@ impl Chunk {
         padded
     }
 
-    /// For the operations after those of this one.
+    /// Makes an empty chunk for the operations that follow.
     pub(super) fn successor(&self) -> Self {
         Self { begin_ns: self.begin_ns, ..Self::new(self.by_cpu.len()) }
     }
@@ -125,7 +125,7 @@ impl Chunk {
         &self.ops
     }
 
-    /// Those of a virtual CPU.
+    /// Operations of a virtual CPU.
     pub(super) fn of(&self, cpu: usize) -> impl Iterator<Item = &ReplayOp> {
         self.by_cpu[cpu].iter().map(|index| &self.ops[*index])
     }

@@ -17,10 +17,10 @@ pub const WORTH_PCT_OF_LOAD: f64 = 1.0;
 pub struct MappingCost {
     /// The policy that it has.
     pub policy: Now,
-    /// Its cost now.
+    /// Cost today.
     #[serde(flatten)]
     pub now: CpuCost,
-    /// The same by cause.
+    /// Cost by cause.
     pub causes: Causes,
     /// Time that devices wait for walks of page tables, in microseconds of the trace; no CPU time.
     pub device_wait_us: f64,
@@ -35,7 +35,7 @@ pub struct MappingCost {
     pub cpus: u32,
     /// Assumptions that decide the numbers, as clauses.
     pub assumes: Vec<String>,
-    /// With the change that is advised first, of those that prices tell of.
+    /// Cost after the first advised change whose effect has a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub then: Option<CpuCost>,
     /// True if a setting saves enough of the load's time: [`WORTH_PCT_OF_LOAD`].
@@ -64,21 +64,21 @@ pub struct Causes {
 pub struct CpuCost {
     /// Microseconds in the whole trace.
     pub cpu_us: f64,
-    /// Of each second of each CPU, microseconds.
+    /// Microseconds of CPU time for each second of each CPU.
     pub cpu_us_per_s: f64,
-    /// The least that these may be, as far as prices are known.
+    /// Lower limit of the cost, from the known prices.
     pub low: f64,
     /// The most.
     pub high: f64,
-    /// For a map with its unmap, nanoseconds.
+    /// Nanoseconds for a map and its unmap.
     pub ns_per_request: f64,
-    /// Of the load's time, in per cent, if no two CPUs did it at the same time.
+    /// Percentage of the load's time, if CPUs never did this in parallel.
     pub pct_of_load: f64,
 }
 
 /// Divisors of a trace's costs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct CostDivisors {
     pub(super) span_us: f64,
     pub(super) cpus: u32,
     pub(super) requests: u64,
@@ -86,7 +86,7 @@ pub(super) struct Load {
 
 impl CpuCost {
     /// `us` microseconds, between the ends of `range_us`, over `load`.
-    pub(super) fn over(us: f64, range_us: [f64; 2], load: &Load) -> Self {
+    pub(super) fn over(us: f64, range_us: [f64; 2], load: &CostDivisors) -> Self {
         let cpu_seconds = load.span_us * f64::from(load.cpus) / 1e6;
         let [low, high] = range_us.map(|end| end / cpu_seconds);
         Self {
@@ -100,7 +100,7 @@ impl CpuCost {
     }
 }
 
-impl Load {
+impl CostDivisors {
     /// True if there is something to divide by.
     pub(super) fn is_some(&self) -> bool {
         self.span_us > 0.0 && self.cpus > 0 && self.requests > 0

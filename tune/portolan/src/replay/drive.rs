@@ -12,7 +12,7 @@ use super::chunk::Chunk;
 use super::lane::Lane;
 use super::recorded::{RecordedOverTime, RecordedTimeline};
 use super::settings::LinuxCounters;
-use super::shape::{Observer, Shape};
+use super::shape::{Observer, TraceShape};
 use crate::linux::Counter;
 use crate::trace::{At, Reader};
 
@@ -38,22 +38,15 @@ impl Rejected {
 /// Results of a pass over a trace beside the lanes.
 pub(super) struct Driven {
     pub(super) rejected: Rejected,
-    pub(super) shape: Shape,
+    pub(super) shape: TraceShape,
     pub(super) recorded: RecordedTimeline,
-    pub(super) linux: Beside,
+    pub(super) linux: LinuxCounting,
 }
 
 /// Linux's rules beside the policies: those that were asked for, and those that advice is taken from.
-pub(super) struct Beside {
+pub(super) struct LinuxCounting {
     pub(super) asked: Option<Counter>,
     pub(super) all: Option<LinuxCounters>,
-}
-
-/// Rest of a trace: some operations, or none.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    Some,
-    None,
 }
 
 /// The reader of a trace, and all that looks at each operation once.
@@ -62,19 +55,19 @@ struct Feed<'r> {
     granule: PageSize,
     observer: Observer,
     recorded: RecordedOverTime,
-    linux: Beside,
+    linux: LinuxCounting,
     operations: u64,
     /// Time stamps of different CPUs may step back; policies see time that does not.
     now_ns: u64,
 }
 
 impl Feed<'_> {
-    /// Reads operations until `chunk` is full or there are no more.
-    fn fill(&mut self, chunk: &mut Chunk) -> Rest {
+    /// Reads operations until `chunk` is full; false if the trace has no more.
+    fn fill(&mut self, chunk: &mut Chunk) -> bool {
         while !chunk.is_full() {
             self.recorded.queued(&self.reader.summary().recorded);
             let Some(op) = self.reader.next_op() else {
-                return Rest::None;
+                return false;
             };
             self.now_ns = self.now_ns.max(op.time_ns);
             let at = At {
@@ -94,7 +87,7 @@ impl Feed<'_> {
             }
             self.operations += 1;
         }
-        Rest::Some
+        true
     }
 }
 
@@ -104,7 +97,7 @@ pub(super) fn drive(
     granule: PageSize,
     cpus: usize,
     lanes: &mut [Lane],
-    linux: Beside,
+    linux: LinuxCounting,
     progress: Option<&Progress>,
 ) -> Result<Driven> {
     let mut feed = Feed {
@@ -118,20 +111,17 @@ pub(super) fn drive(
     };
     let mut rejected = Rejected::default();
     let mut ready = Chunk::new(cpus);
-    let mut rest = feed.fill(&mut ready);
+    let mut has_more = feed.fill(&mut ready);
     let mut next = ready.successor();
     loop {
-        let after = run_all(lanes, &ready, || match rest {
-            Rest::Some => feed.fill(&mut next),
-            Rest::None => Rest::None,
-        })?;
+        let after = run_all(lanes, &ready, || has_more && feed.fill(&mut next))?;
         ready.rejected().for_each(|line| rejected.note(line));
-        if rest == Rest::None {
+        if !has_more {
             break;
         }
         ready.clear();
         std::mem::swap(&mut ready, &mut next);
-        rest = after;
+        has_more = after;
         if let Some(progress) = progress {
             progress.say(|pace| so_far(feed.operations, feed.reader, pace));
         }

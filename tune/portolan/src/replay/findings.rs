@@ -37,7 +37,7 @@ pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String 
     said
 }
 
-/// Commands that the recorded kernel sent, beside those of the rules, if the trace has events of that.
+/// Compares the commands of the recorded kernel with those of the rules, if the trace records commands.
 pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
     let sent = report.sent?;
     let done = sent.invalidations;
@@ -47,8 +47,8 @@ pub(crate) fn sent_finding(report: &ReplayReport) -> Option<String> {
         (done.global, "of everything"),
         (sent.device, "of device TLBs"),
     ];
-    let kinds = kinds.iter().filter(|(count, _)| *count > 0);
-    let kinds = kinds.map(|(count, kind)| (grouped(*count), *kind));
+    let kinds =
+        kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| (grouped(*count), *kind));
     let said = match kinds.collect::<Vec<_>>().as_slice() {
         [] => "no invalidations".to_owned(),
         [(count, kind), others @ ..] => {
@@ -172,8 +172,10 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
 /// an invalidation at its least first.
 fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
     let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
-    let ends = best.cpu_range_us().zip(other.cpu_range_us());
-    let ends = ends.map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
+    let ends = best
+        .cpu_range_us()
+        .zip(other.cpu_range_us())
+        .map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
     (pct(best.time_us.cpu, other.time_us.cpu), ends)
 }
 
@@ -216,10 +218,7 @@ fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> 
 
 fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<String> {
     let counts = bounce.bounce?;
-    let what = match counts.forced {
-        true => "everything",
-        false => "what devices of 32 bits do not reach",
-    };
+    let what = if counts.forced { "everything" } else { "what devices of 32 bits do not reach" };
     let mut said = format!(
         "Bouncing {what} makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
          for invalidations of {} pages and costs {} of CPU time",

@@ -34,11 +34,11 @@ const PRICES: &str = "prices are those of";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sureness {
-    /// It stands for this very kind of machine.
+    /// The profile is of exactly this kind of machine.
     Sure,
-    /// The same kind of IOMMU; prices are another machine's.
+    /// The profile has the same kind of IOMMU; prices are another machine's.
     Fitted,
-    /// No profile has this IOMMU, or there is none: costs are those of the profile's machine.
+    /// The machine has no IOMMU, or one without a profile: costs are those of the profile's machine.
     Guessed,
     /// The trace says nothing of its machine.
     Assumed,
@@ -71,7 +71,7 @@ pub struct Measured {
 }
 
 /// Kind of a machine, known before its numbers are looked at.
-struct Kind {
+struct MachineKind {
     profile: &'static str,
     sureness: Sureness,
     matched: String,
@@ -90,10 +90,7 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
         sureness: kind.sureness,
         matched: vec![kind.matched],
         guessed: kind.guessed,
-        recorded_under: facts.is_strict(&[]).map(|strict| match strict {
-            true => "strict",
-            false => "lazy",
-        }),
+        recorded_under: facts.is_strict(&[]).map(|strict| if strict { "strict" } else { "lazy" }),
         measured: None,
     };
     choice.guessed.push(format!("{PRICES} {}", profile.title()));
@@ -104,8 +101,7 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
         0 => choice.guessed.push(format!("{} CPUs", profile.cpus())),
         cpus => choice.matched.push(format!("{cpus} CPUs")),
     }
-    let cpus = Some(facts.cpus).filter(|cpus| *cpus > 0);
-    let cpus = cpus.unwrap_or(profile.cpus());
+    let cpus = Some(facts.cpus).filter(|cpus| *cpus > 0).unwrap_or(profile.cpus());
     Ok((profile.with_cpus(cpus), choice))
 }
 
@@ -172,10 +168,10 @@ fn with_own_prices(
 }
 
 /// The profile by the kind of the IOMMU that most devices are behind.
-fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> Kind {
+fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> MachineKind {
     let model = facts.cpu_model.as_deref().unwrap_or("");
     let named = |what: &str, unit: &IommuFacts| format!("{what} ({})", unit.name);
-    let of = |profile, sureness, matched, guessed: &[&str]| Kind {
+    let of = |profile, sureness, matched, guessed: &[&str]| MachineKind {
         profile,
         sureness,
         matched,
@@ -227,17 +223,15 @@ fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
     };
     let has = |register: u64, bits: u64| register & bits == bits;
     // Facts of the unit, and the words for a profile that is otherwise.
-    let mut note = |[fact, other]: [&str; 2], same: bool| match same {
-        true => choice.matched.push(fact.to_owned()),
-        false => {
+    let mut note = |[fact, other]: [&str; 2], same: bool| {
+        if same {
+            choice.matched.push(fact.to_owned())
+        } else {
             let guess = format!("{other} (that unit: {fact})");
             choice.guessed.push(guess);
         }
     };
-    let either = |[yes, no]: [&'static str; 2], has: bool| match has {
-        true => [yes, no],
-        false => [no, yes],
-    };
+    let either = |[yes, no]: [&'static str; 2], has: bool| if has { [yes, no] } else { [no, yes] };
     let caps = profile.capabilities();
     let first = stage_of(profile) == Some(Stage::First);
     let has_first = has(ecap, ECAP_SMTS | ECAP_FSTS);

@@ -23,9 +23,9 @@ use super::bounce::{CountedPool, parts};
 use super::chunk::{Chunk, ReplayMap, ReplayOp, ReplayOpKind, WINDOW_LG2};
 use super::policy::Policy;
 use super::report::PolicyReport;
-use super::state::{LaneMapping, Live, State};
+use super::state::{LaneMapping, LaneState, ReplayedMapping};
 use super::tally::WorkPrices;
-use super::timeline::{Ends, Seen};
+use super::timeline::{EndRegions, ModelCounts};
 use super::window::Window;
 use crate::buffers::buffer;
 use crate::fixture::{Fixture, FixtureSetup, Submitting};
@@ -38,7 +38,7 @@ const MOST_DEVICES: u32 = 256;
 /// A policy's machine.
 pub(super) struct Lane {
     // Before the fixture: mappings lead to its space.
-    state: Mutex<State>,
+    state: Mutex<LaneState>,
     devices: Vec<Device<VirtualCpus>>,
     /// The device of memory that is not copied, where other memory is.
     in_place: Option<Device<VirtualCpus>>,
@@ -98,7 +98,7 @@ impl Lane {
             _ => None,
         };
         Ok(Self {
-            state: Mutex::new(State::new(cpus)),
+            state: Mutex::new(LaneState::new(cpus)),
             devices: Vec::new(),
             in_place: match pool {
                 Some(_) => Some(
@@ -113,7 +113,7 @@ impl Lane {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,7 +137,7 @@ impl Lane {
     pub(super) fn finish(&mut self) -> Result<PolicyReport> {
         let nothing = Chunk::new(self.state().clocks.len());
         self.run_until(&nothing, f64::INFINITY)?;
-        let so_far = self.fixture.model.with_counters(Seen::of);
+        let so_far = self.fixture.model.with_counters(ModelCounts::of);
         let mut state = self.state();
         let (windows, pool) = (&state.windows, self.pool.as_deref());
         let mut report =
@@ -148,8 +148,7 @@ impl Lane {
 
     /// Attaches the devices of `chunk` that were not seen before.
     fn attach(&mut self, chunk: &Chunk) -> Result<()> {
-        let most = chunk.ops().iter().map(|op| op.device + 1).max();
-        let most = most.unwrap_or(0).min(MOST_DEVICES);
+        let most = chunk.ops().iter().map(|op| op.device + 1).max().unwrap_or(0).min(MOST_DEVICES);
         for number in self.devices.len() as u32..most {
             let stream = StreamId::new(number);
             self.devices.push(match (&self.pool, self.policy) {
@@ -207,7 +206,7 @@ impl Lane {
         }
     }
 
-    /// Flushes the queues that are due, and that of `cpu` in any case.
+    /// Flushes all queues that are due, and always the queue of `cpu`.
     fn tick(&self, cpu: usize) -> Result<()> {
         let now = self.now();
         let (own, due) = {
@@ -223,7 +222,7 @@ impl Lane {
     fn begin(&self) -> Goes {
         let now = self.now();
         let mut state = self.state();
-        let so_far = || self.fixture.model.with_counters(Seen::of);
+        let so_far = || self.fixture.model.with_counters(ModelCounts::of);
         state.timeline.begin(now, so_far);
         match state.failure {
             None => Goes::On,
@@ -294,16 +293,16 @@ impl Lane {
         Ok(())
     }
 
-    fn live(&self, mapping: LaneMapping, padded: u64) -> Live {
+    fn live(&self, mapping: LaneMapping, padded: u64) -> ReplayedMapping {
         let granule = self.fixture.space.granule();
         let pages = IovaRange::from_len(mapping.iova().align_down(granule), padded);
         // Where there is a pool nothing is mapped.
         let mapped = pages.filter(|_| self.pool.is_none());
-        Live {
+        ReplayedMapping {
             mapping,
             padded,
             entries: mapped.map_or(0, |pages| self.fixture.entries(pages)),
-            ends: mapped.map(Ends::of),
+            ends: mapped.map(EndRegions::of),
         }
     }
 
@@ -325,7 +324,7 @@ impl Lane {
     }
 
     /// The mapping that `op` ends, once its map has been carried out; none if it was rejected.
-    fn take(&self, op: &ReplayOp) -> Option<Live> {
+    fn take(&self, op: &ReplayOp) -> Option<ReplayedMapping> {
         loop {
             {
                 let mut state = self.state();
@@ -348,7 +347,7 @@ impl Lane {
         let bytes = if self.pool.is_some() { 0 } else { live.padded };
         let queued_by = (unmaps != Unmaps::Strict).then_some(cpu);
         self.state().unmapped(&live, bytes, begin, queued_by);
-        let Live { mapping, ends, .. } = live;
+        let ReplayedMapping { mapping, ends, .. } = live;
         if mapping.is_copied() {
             let pages = live.padded >> self.fixture.space.granule().lg2();
             self.state().tally.save(pages);
@@ -359,10 +358,7 @@ impl Lane {
                 let deferred = mapping.defer().map_err(|not| anyhow!(not.error))?;
                 self.state().windows.keep(cpu, deferred);
                 // A worker, which is there at once.
-                match space.is_flush_due() {
-                    true => self.tick(cpu),
-                    false => Ok(()),
-                }
+                if space.is_flush_due() { self.tick(cpu) } else { Ok(()) }
             }
             Unmaps::Lazy => {
                 let submitted = queue.submitted();

@@ -47,7 +47,7 @@ pub use report::{
 pub use run::Replay;
 pub use sent::{Predicted, Sent};
 pub use setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Target, Then};
-pub use shape::{ClassShape, Directions, Histogram, Seen, Shape, Share};
+pub use shape::{ClassShape, Directions, Histogram, OperationGroup, Share, TraceShape};
 pub use situation::{KnownBy, Now, Situation};
 pub use text::{COLUMNS_IN_WORDS, text};
 pub use timeline::{Interval, Timeline};

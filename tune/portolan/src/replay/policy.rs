@@ -14,25 +14,24 @@ use portolan::inval::{Caching, Capabilities, Preference, Quirks, RangeForm, Walk
 /// Time and form of the invalidations of unmapped addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// At each unmap, one command a page.
+    /// Invalidates at each unmap, with one command for each page.
     StrictPage,
-    /// At each unmap, by range.
+    /// Invalidates at each unmap, by range.
     StrictRange,
-    /// At each unmap, the whole context.
+    /// Invalidates at each unmap, the whole context.
     StrictContext,
     /// The whole context, once for many unmaps.
     Lazy,
-    /// At each unmap, the library's own plan; those of several CPUs that meet share a sync.
+    /// Invalidates at each unmap by the library's plan; CPUs that meet share a sync.
     Combined,
-    /// Once for many unmaps, whose buffers come back only then.
+    /// Invalidates once for many unmaps, and returns their buffers only then.
     Deferred,
     /// Never: buffers are copied through a pool that the device always reaches.
     Bounce(Swiotlb),
 }
 
 impl Policy {
-    /// Those that are replayed unless others are asked for: all that translate, in the order in which
-    /// reports list them.
+    /// Policies that are replayed by default: all that translate, in the order of reports.
     pub const ALL: [Self; 6] = [
         Self::StrictPage,
         Self::StrictRange,
@@ -60,7 +59,7 @@ impl Policy {
         }
     }
 
-    /// Its work at an unmap, in words.
+    /// Describes in words the work of an unmap.
     pub(crate) const fn what(self) -> &'static str {
         match self {
             Self::StrictPage => "each unmap waits for its invalidation, one command a page",

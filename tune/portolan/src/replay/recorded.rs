@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::bins::{Bins, parts};
-use crate::trace::{Op, OpKind, Recorded as Queued};
+use crate::trace::{KernelInvalidations as Queued, Op, OpKind};
 
 /// Devices with numbers of their own; the others are summed.
 const DEVICES: usize = 7;
@@ -36,7 +36,7 @@ impl RecordedTimeline {
         *self == Self::default()
     }
 
-    /// The same in intervals of at least `least_ns`.
+    /// Timeline with intervals of at least `least_ns`.
     #[must_use]
     pub(crate) fn in_intervals_of(&self, least_ns: u64) -> Self {
         let mut coarse = self.clone();
@@ -54,7 +54,7 @@ impl RecordedTimeline {
     }
 }
 
-/// It, as it goes on.
+/// A recorded timeline under construction.
 pub(super) struct RecordedOverTime {
     bins: Bins<Bin>,
     begin_ns: Option<u64>,
@@ -95,8 +95,11 @@ impl RecordedOverTime {
     pub(super) fn finish(&self, devices: &[String]) -> RecordedTimeline {
         let used = self.bins.used();
         let column = |at: usize| used.iter().map(|bin| bin[at]).collect::<Vec<_>>();
-        let names = devices.iter().take(DEVICES).map(String::as_str);
-        let names = names.chain((devices.len() > DEVICES).then_some("others"));
+        let names = devices
+            .iter()
+            .take(DEVICES)
+            .map(String::as_str)
+            .chain((devices.len() > DEVICES).then_some("others"));
         let of = |(at, name): (usize, &str)| DeviceTimeline {
             device: name.to_owned(),
             requests: column(1 + at),

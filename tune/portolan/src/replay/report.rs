@@ -12,7 +12,7 @@ use super::fit::Choice;
 use super::recorded::RecordedTimeline;
 use super::sent::{Predicted, Sent};
 use super::setting::Setting;
-use super::shape::Shape;
+use super::shape::TraceShape;
 use super::situation::Situation;
 use super::timeline::Timeline;
 use crate::advice::Advice;
@@ -26,13 +26,13 @@ pub struct ReplayReport {
     /// Contents of the trace.
     pub trace: TraceReport,
     /// Shape of the trace under any policy, with the lines that show it.
-    pub shape: Shape,
+    pub shape: TraceShape,
     /// Name of the machine profile.
     pub machine: String,
     /// Choice of that machine, if the facts in the trace chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Choice>,
-    /// One entry for each policy, in the order asked for.
+    /// One entry for each policy, in the order on the command line.
     pub policies: Vec<PolicyReport>,
     /// The machine's default policies, as `explain` and `scale` say them.
     pub defaults: Advice,
@@ -66,7 +66,7 @@ pub struct ReplayReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TraceReport {
-    /// Its file, or another name of its origin.
+    /// Its file, or another name for its origin.
     pub source: String,
     /// Events of any kind that were read.
     pub events: u64,
@@ -90,15 +90,15 @@ pub struct TraceReport {
     pub coherent_frees: u64,
     /// Bytes that the traced kernel bounced.
     pub bounced_bytes: u64,
-    /// The same by device.
+    /// Bounced bytes by device.
     pub bounced_by_device: BTreeMap<String, u64>,
     /// Operations still mapped where the trace ends.
     pub left_mapped: u64,
     /// Events with an earlier time than the one before.
     pub out_of_order: u64,
-    /// Unmaps with a time before that of their map, which another CPU made: clocks of CPUs differ.
+    /// Unmaps with an earlier time than their map, recorded by another CPU whose clock differs.
     pub early_unmaps: u64,
-    /// The unit of its times; `ticks` have none that is known.
+    /// Unit of its times; that of `ticks` is unknown.
     pub clock: Clock,
     /// Times a day and more after the one before, or a second and more before it.
     pub clock_jumps: u64,
@@ -214,9 +214,9 @@ pub struct Saved {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeByCause {
-    /// All causes, those of CPUs and of devices.
+    /// Time of all causes, on CPUs and in devices.
     pub total: f64,
-    /// All that CPUs do.
+    /// Time of CPUs.
     pub cpu: f64,
     /// CPU: entries and tables, mapping.
     pub map: f64,
@@ -266,7 +266,7 @@ impl TimeByCause {
         self.invalidation + self.sync_wait + self.exits
     }
 
-    /// The same with its sums made.
+    /// Fills in the sums.
     pub(crate) fn summed(self) -> Self {
         let cpu = self.map + self.unmap + self.waits();
         Self { cpu, total: cpu + self.device_stall, ..self }

@@ -9,7 +9,7 @@ use portolan_cli::progress::Progress;
 use portolan_sim::cpus::MAX_CPUS;
 use portolan_sim::profile::{Event, Price, Profile};
 
-use super::drive::{Beside, Driven, Rejected, drive};
+use super::drive::{Driven, LinuxCounting, Rejected, drive};
 use super::findings::{findings, linux_finding};
 use super::lane::Lane;
 use super::policy::Policy;
@@ -74,12 +74,15 @@ impl WithFormat for Task<'_> {
         let facts = reader.facts().and_then(Result::ok);
         let kernel = Kernel::of(reader, facts.as_ref());
         let asked = linux.map(|rules| Counter::new(rules.of_trace(kernel), profile));
-        let linux = Beside { asked: asked.transpose()?, all: LinuxCounters::new(profile, kernel) };
+        let linux =
+            LinuxCounting { asked: asked.transpose()?, all: LinuxCounters::new(profile, kernel) };
         let cpus = profile.cpus().clamp(1, MAX_CPUS as u32) as usize;
-        let lanes = policies.iter().map(|policy| Lane::new(*policy, profile, format, cpus));
-        let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
+        let mut lanes = policies
+            .iter()
+            .map(|policy| Lane::new(*policy, profile, format, cpus))
+            .collect::<Result<Vec<_>>>()?;
         let driven = drive(reader, F::GRANULE, cpus, &mut lanes, linux, progress)?;
-        let Driven { rejected, shape, recorded, linux: Beside { asked, all } } = driven;
+        let Driven { rejected, shape, recorded, linux: LinuxCounting { asked, all } } = driven;
         let reports = lanes
             .iter_mut()
             .map(|lane| lane.finish().map(|report| ranged(report, profile)))

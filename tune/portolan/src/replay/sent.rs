@@ -16,7 +16,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Nothing, where the trace has no such events.
+    /// Commands that the kernel sent; `None` if the trace has no such events.
     pub(super) fn of(summary: &Summary) -> Option<Self> {
         summary.events_by_name.get("qi_submit")?;
         let recorded = &summary.recorded;
@@ -35,9 +35,9 @@ impl Sent {
 /// Range of a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SentRange {
-    /// At least so many.
+    /// Lower limit.
     pub least: u64,
-    /// At most so many.
+    /// Upper limit.
     pub most: u64,
     /// Reason, as a sentence.
     pub reason: String,
@@ -54,21 +54,21 @@ pub struct Predicted {
     pub lazy: u64,
     /// Range of the number of lazy, as the load becomes faster.
     pub lazy_range: SentRange,
-    /// Of those of lazy, unmaps that the kernel waits for at once: of the two-step API, since Linux 7.3.
+    /// Unmaps of a lazy kernel that the kernel waits for at once: those of the two-step API, since Linux 7.3.
     pub lazy_unqueued: u64,
-    /// Of those of lazy, flushes because a CPU's queue was full; others are the timer's.
+    /// Flushes of a lazy kernel because a CPU's queue was full; the others are by the timer.
     pub lazy_full: u64,
     /// Time in which unmaps follow each other, so that a lazy kernel's timer runs: see `LinuxReport::busy_us`.
     pub busy_us: f64,
 }
 
 impl Predicted {
-    /// Of those of lazy, flushes by the timer: they go with time, the others with unmaps.
+    /// Flushes of a lazy kernel by the timer. Their number depends on time, not on unmaps.
     pub(crate) fn lazy_timer(&self) -> u64 {
         self.lazy.saturating_sub(self.lazy_full).saturating_sub(self.lazy_unqueued)
     }
 
-    /// Those of a kernel that does as in `now`; `None` where nothing is translated.
+    /// Invalidations of a kernel in the situation `now`; `None` if nothing is translated.
     pub(crate) fn under(&self, now: Now) -> Option<u64> {
         match now {
             Now::Strict => Some(self.strict),

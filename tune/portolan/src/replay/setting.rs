@@ -23,7 +23,7 @@ pub enum Rule {
     FirstStage,
     /// `iommu.passthrough=1` or a group's type `identity`.
     Identity,
-    /// No `swiotlb=force`.
+    /// Removal of `swiotlb=force`.
     NoForcedBounce,
     /// An IOMMU instead of bouncing.
     IommuForBounce,
@@ -103,7 +103,7 @@ pub struct Setting {
     pub reason: String,
     /// The line of the trace that speaks for it.
     pub evidence: Evidence,
-    /// Facts and prices beside it.
+    /// Facts and prices that qualify it.
     pub besides: Vec<Besides>,
     /// The price of it that is no time: a protection that is given up, as a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,9 +118,9 @@ pub struct Setting {
 /// Effect of a setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Effect {
-    /// In words, without the time.
+    /// Description in words, without the time.
     pub says: String,
-    /// In time, where prices tell it.
+    /// Saved time, if there are prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saving: Option<Saving>,
     /// Linux under it, where it is another policy.
@@ -152,9 +152,9 @@ pub struct Saving {
     pub after_us: f64,
     /// The least and the most that this may be.
     pub after_range_us: [f64; 2],
-    /// Of each hundred parts, those that are saved.
+    /// Saved percentage.
     pub pct: f64,
-    /// The least and the most that may be, as far as prices and the trace tell.
+    /// Smallest and largest saved percentage that prices and trace allow.
     pub range_pct: [f64; 2],
 }
 
@@ -163,7 +163,7 @@ pub struct Saving {
 pub struct Evidence {
     /// Its number, from 1.
     pub line: u64,
-    /// Its words.
+    /// Its text.
     pub text: String,
     /// Meaning of the line.
     pub shows: String,
@@ -178,7 +178,7 @@ pub struct Besides {
     pub kind: &'static str,
     /// Name of the fact, price or rule.
     pub name: String,
-    /// Its words, and their source.
+    /// Text, with its source.
     pub says: String,
 }
 
@@ -204,7 +204,7 @@ impl Effect {
 }
 
 impl Saving {
-    /// From `before_us` to `after_us`, with the range of the per cent; `None` if nothing costs anything.
+    /// Saving from `before_us` to `after_us`, with its range in per cent; `None` if nothing costs anything.
     pub(super) fn of(before_us: f64, after_us: f64, range_pct: [f64; 2]) -> Option<Self> {
         let pct = pct(before_us, after_us)?;
         let [low, high] = range_pct;
@@ -213,13 +213,13 @@ impl Saving {
         Some(Self { before_us, after_us, after_range_us: [most, least], pct, range_pct })
     }
 
-    /// The same, which ends between those of `after_range_us`.
+    /// Changes the range of the time afterwards to `after_range_us`.
     pub(super) fn to(self, after_range_us: [f64; 2]) -> Self {
         Self { after_range_us, ..self }
     }
 }
 
-/// Of each hundred parts of `before`, those that are not in `after`.
+/// Percentage of `before` that `after` saves.
 pub(super) fn pct(before: f64, after: f64) -> Option<f64> {
     let pct = 100.0 * (1.0 - after / before);
     (before > 0.0 && pct.is_finite()).then_some(pct)
@@ -228,9 +228,10 @@ pub(super) fn pct(before: f64, after: f64) -> Option<f64> {
 impl Setting {
     /// Words to type or to write: a shell's line for a file below `/sys`.
     pub fn command(&self) -> String {
-        match self.where_to_set.starts_with('/') {
-            true => format!("echo {} > {}", self.value, self.where_to_set),
-            false => format!("{}: {}", self.where_to_set, self.value),
+        if self.where_to_set.starts_with('/') {
+            format!("echo {} > {}", self.value, self.where_to_set)
+        } else {
+            format!("{}: {}", self.where_to_set, self.value)
         }
     }
 }

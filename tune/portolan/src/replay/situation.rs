@@ -8,7 +8,7 @@ use crate::trace::Excerpt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Now {
-    /// Nothing is mapped in the trace.
+    /// The trace maps nothing.
     Nothing,
     /// Device addresses are memory's: no IOMMU translates.
     Untranslated,
@@ -16,9 +16,9 @@ pub enum Now {
     Bounced,
     /// An invalidation for each unmap.
     Strict,
-    /// One for each map as well, since a hypervisor shadows the tables (caching mode).
+    /// Shadowed: a map is invalidated too, because a hypervisor shadows the tables (caching mode).
     Shadowed,
-    /// One for many unmaps.
+    /// Lazy: one invalidation for many unmaps.
     Lazy,
 }
 
@@ -44,7 +44,7 @@ pub enum KnownBy {
     Line(Excerpt),
     /// The facts in the recording.
     Fact(String),
-    /// Nothing: it is assumed.
+    /// No source: it is assumed.
     Nobody,
 }
 

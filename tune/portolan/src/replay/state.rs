@@ -7,7 +7,7 @@ use portolan::dma::{Direction, LazyBounds, Mapping};
 use portolan_sim::cpus::VirtualCpus;
 
 use super::tally::Tally;
-use super::timeline::{Ends, Recorder};
+use super::timeline::{EndRegions, TimelineRecorder};
 use super::window::Windows;
 use crate::buffers::Memory;
 use crate::trace::Mix;
@@ -15,31 +15,31 @@ use crate::trace::Mix;
 pub(super) type LaneMapping = Mapping<VirtualCpus, Memory, Direction>;
 
 /// A mapping.
-pub(super) struct Live {
+pub(super) struct ReplayedMapping {
     pub(super) mapping: LaneMapping,
     /// Bytes of its pages.
     pub(super) padded: u64,
     /// Entries that translate it.
     pub(super) entries: u64,
     /// Regions of its first and last address; none if it is copied.
-    pub(super) ends: Option<Ends>,
+    pub(super) ends: Option<EndRegions>,
 }
 
 /// State that CPUs share.
-pub(super) struct State {
+pub(super) struct LaneState {
     /// Mappings; none where the map was rejected.
-    pub(super) live: HashMap<u64, Option<Live>, BuildHasherDefault<Mix>>,
+    pub(super) live: HashMap<u64, Option<ReplayedMapping>, BuildHasherDefault<Mix>>,
     pub(super) windows: Windows,
-    /// By CPU, the time at which its last operation ended, in virtual nanoseconds.
+    /// End of each CPU's last operation, in virtual nanoseconds.
     pub(super) clocks: Vec<f64>,
     pub(super) table_pages: usize,
     pub(super) tally: Tally,
-    pub(super) timeline: Recorder,
+    pub(super) timeline: TimelineRecorder,
     pub(super) failure: Option<anyhow::Error>,
 }
 
-impl State {
-    /// Of `cpus` CPUs.
+impl LaneState {
+    /// Makes the state for `cpus` CPUs.
     pub(super) fn new(cpus: usize) -> Self {
         Self {
             live: HashMap::default(),
@@ -47,20 +47,27 @@ impl State {
             clocks: vec![0.0; cpus],
             table_pages: 0,
             tally: Tally::default(),
-            timeline: Recorder::new(),
+            timeline: TimelineRecorder::new(),
             failure: None,
         }
     }
 
     /// A mapping was made at `now`.
-    pub(super) fn mapped(&mut self, id: u64, live: Live, now: f64) {
+    pub(super) fn mapped(&mut self, id: u64, live: ReplayedMapping, now: f64) {
         self.tally.mapped(live.entries);
         self.timeline.map(now, live.padded, live.ends);
         self.live.insert(id, Some(live));
     }
 
-    /// `live` is unmapped at `now`, so that `bytes` of it are reachable; for a queue, they wait in that of a CPU.
-    pub(super) fn unmapped(&mut self, live: &Live, bytes: u64, now: f64, queue: Option<usize>) {
+    /// Notes that `live` was unmapped at `now`, which leaves `bytes` reachable. With `queue`, they wait in a CPU's
+    /// queue.
+    pub(super) fn unmapped(
+        &mut self,
+        live: &ReplayedMapping,
+        bytes: u64,
+        now: f64,
+        queue: Option<usize>,
+    ) {
         self.tally.unmapped(live.entries);
         match queue {
             Some(cpu) => self.windows.queue(cpu, bytes, live.ends, now),
@@ -74,7 +81,7 @@ impl State {
     pub(super) fn close(
         &mut self,
         (bytes, since): (u64, Option<f64>),
-        ends: impl IntoIterator<Item = Ends>,
+        ends: impl IntoIterator<Item = EndRegions>,
         now: f64,
     ) {
         let reachable_ns = self.windows.close(bytes, since, now);

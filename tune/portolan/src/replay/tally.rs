@@ -33,7 +33,7 @@ struct CopyPrices {
 }
 
 impl WorkPrices {
-    /// Those of a machine under `policy`.
+    /// Prices of a machine under `policy`.
     ///
     /// # Errors
     /// If the profile lacks one.

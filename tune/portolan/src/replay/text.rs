@@ -57,8 +57,8 @@ const BESIDE_LINUX: &str = "\
 const WITHOUT_LINUX: &str =
     "This library's policies for the same maps and unmaps, which are no settings of Linux:";
 
-/// The report as text, in lines of `columns`: the answer, then the table as far as it has room. Without end of columns
-/// everything is printed.
+/// Writes the report as text of `columns` columns: the answer, then the columns of the table that fit. With unlimited
+/// columns it is complete.
 pub fn text(report: &ReplayReport, columns: usize) -> String {
     let mut out = format!("{}\n{}\n", answer(report), head(report));
     out = wrapped(&out, columns);
@@ -66,8 +66,7 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
     if is_some && report.trace.understood.is_enough() {
         out.push_str(&table(report, columns));
     }
-    let chosen = report.chosen.as_ref();
-    let chosen = chosen.map(|choice| sentences(choice, &report.machine));
+    let chosen = report.chosen.as_ref().map(|choice| sentences(choice, &report.machine));
     let said = match columns {
         usize::MAX => {
             let found = report.findings.iter().cloned();
@@ -84,15 +83,15 @@ pub fn text(report: &ReplayReport, columns: usize) -> String {
     out
 }
 
-/// Linux's rows and those of the policies, with the lines above and below.
+/// Table of the policies and of Linux, with the lines above and below.
 fn table(report: &ReplayReport, columns: usize) -> String {
     let recorded = recorded_rows(report);
-    let above = match recorded.is_empty() {
-        true => WITHOUT_LINUX,
-        false => BESIDE_LINUX,
-    };
-    let rows = recorded.into_iter().chain(report.policies.iter().map(row));
-    let rows = rows.chain(report.linux.iter().map(linux_row)).collect();
+    let above = if recorded.is_empty() { WITHOUT_LINUX } else { BESIDE_LINUX };
+    let rows = recorded
+        .into_iter()
+        .chain(report.policies.iter().map(row))
+        .chain(report.linux.iter().map(linux_row))
+        .collect();
     let header = COLUMNS.map(|(header, spare)| Column { header, spare });
     let (table, left_out) = fitting_table(&header, rows, columns);
     let below = match left_out.as_slice() {
@@ -109,13 +108,14 @@ fn head(report: &ReplayReport) -> String {
         format!(" in {} on {}", duration(cost.span_us), counted(cost.cpus.into(), "CPU"))
     });
     let told = trace.understood;
-    let share = match told.events_pct >= 100.0 && told.bytes_pct >= 100.0 {
-        true => "all of it understood".to_owned(),
-        false => format!(
+    let share = if told.events_pct >= 100.0 && told.bytes_pct >= 100.0 {
+        "all of it understood".to_owned()
+    } else {
+        format!(
             "{} of its events and {} of its bytes understood",
             understood(told.events_pct),
             understood(told.bytes_pct)
-        ),
+        )
     };
     format!(
         "{}: {} of {}{over}; {share}",

@@ -13,7 +13,7 @@ use super::bins::{Bins, parts};
 use super::chunk::WINDOW_LG2;
 use crate::counts::Invalidations;
 
-/// Addresses are told apart by 64 KiB.
+/// Size of a region, by which addresses are distinguished: 64 KiB.
 const REGION_LG2: u32 = 16;
 const REGIONS: usize = 1 << (WINDOW_LG2 - REGION_LG2);
 
@@ -31,7 +31,7 @@ impl Level {
         self.last = Some(now);
     }
 
-    /// This one, and then `next`.
+    /// Combines this interval with the following `next`.
     fn then(self, next: Self) -> Self {
         Self { most: self.most.max(next.most), last: next.last.or(self.last) }
     }
@@ -78,13 +78,13 @@ pub struct Interval {
     pub reachable_us: f64,
     /// Most bytes mapped at once, in whole pages.
     pub mapped_bytes: u64,
-    /// From the lowest to the highest address in use: mapped, or waiting for its invalidation. At most, in bytes, to
-    /// 64 KiB.
+    /// Largest distance between the lowest and the highest address in use (mapped, or waiting for an invalidation),
+    /// rounded to 64 KiB.
     pub span_bytes: u64,
 }
 
 impl Interval {
-    /// This one, and then `next`.
+    /// Combines this interval with the following `next`.
     fn then(self, next: Self) -> Self {
         Self {
             invalidations: self.invalidations.plus(next.invalidations),
@@ -103,12 +103,12 @@ impl Interval {
 pub struct Timeline {
     /// Nanoseconds of an interval.
     pub interval_ns: u64,
-    /// From the start of the replay to its end.
+    /// Intervals from the start of the replay to its end.
     pub intervals: Vec<Interval>,
 }
 
 impl Timeline {
-    /// The same in intervals of at least `least_ns`, of a length that people count in.
+    /// Timeline with round intervals of at least `least_ns`.
     #[must_use]
     pub fn in_intervals_of(&self, least_ns: u64) -> Self {
         let mut coarse = self.clone();
@@ -124,7 +124,7 @@ impl Timeline {
 }
 
 impl Timeline {
-    /// Tells if it was left out: that of a replay has intervals of some length, even where there is none of them.
+    /// Tells if the timeline was left out. Otherwise intervals have a length, even if there are none.
     pub(super) fn is_left_out(&self) -> bool {
         *self == Self::default()
     }
@@ -161,10 +161,10 @@ impl Serialize for Timeline {
 
 /// Regions of a mapping's first and last address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ends([u16; 2]);
+pub(super) struct EndRegions([u16; 2]);
 
-impl Ends {
-    /// Those of a range in the window.
+impl EndRegions {
+    /// Regions of a range in the window.
     pub(super) fn of(range: IovaRange) -> Self {
         let region = |at: u64| u16::try_from(at >> REGION_LG2).unwrap_or(u16::MAX);
         Self([range.start(), range.last()].map(|at| region(at.get())))
@@ -173,7 +173,7 @@ impl Ends {
 
 /// Addresses in use.
 struct InUse {
-    /// By region, the number of ranges that begin or end there.
+    /// Number of ranges that begin or end in each region.
     ends: Box<[u32]>,
     /// The lowest and the highest region with such, if there is one.
     outer: Option<[usize; 2]>,
@@ -184,7 +184,7 @@ impl InUse {
         Self { ends: vec![0; REGIONS].into(), outer: None }
     }
 
-    fn add(&mut self, Ends(ends): Ends) {
+    fn add(&mut self, EndRegions(ends): EndRegions) {
         let [first, last] = ends.map(usize::from);
         for region in [first, last] {
             self.ends[region] += 1;
@@ -193,7 +193,7 @@ impl InUse {
         self.outer = Some([low.min(first), high.max(last)]);
     }
 
-    fn remove(&mut self, Ends(ends): Ends) {
+    fn remove(&mut self, EndRegions(ends): EndRegions) {
         for region in ends.map(usize::from) {
             self.ends[region] = self.ends[region].saturating_sub(1);
         }
@@ -215,24 +215,24 @@ impl InUse {
 }
 
 /// A timeline that goes on.
-pub(super) struct Recorder {
+pub(super) struct TimelineRecorder {
     bins: Bins<Bin>,
     /// Begin of the last operation, and the model's counts at that time.
     current_ns: u64,
-    seen: Seen,
+    seen: ModelCounts,
     mapped: u64,
     in_use: InUse,
 }
 
 /// Counts of a model so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ModelCounts {
     done: Invalidations,
     syncs: u64,
     misses: u64,
 }
 
-impl Seen {
+impl ModelCounts {
     pub(super) fn of(counters: &Counters) -> Self {
         Self {
             done: Invalidations::of(counters),
@@ -242,12 +242,12 @@ impl Seen {
     }
 }
 
-impl Recorder {
+impl TimelineRecorder {
     pub(super) fn new() -> Self {
         Self {
             bins: Bins::new(Bin::then),
             current_ns: 0,
-            seen: Seen::default(),
+            seen: ModelCounts::default(),
             mapped: 0,
             in_use: InUse::new(),
         }
@@ -259,7 +259,7 @@ impl Recorder {
     }
 
     /// Begins an operation. If that is another interval, takes the model's counts from `so_far`.
-    pub(super) fn begin(&mut self, at_ns: f64, so_far: impl FnOnce() -> Seen) {
+    pub(super) fn begin(&mut self, at_ns: f64, so_far: impl FnOnce() -> ModelCounts) {
         let at_ns = at_ns as u64;
         if self.bins.index(at_ns) != self.bins.index(self.current_ns) {
             self.count(so_far());
@@ -267,7 +267,7 @@ impl Recorder {
         }
     }
 
-    fn count(&mut self, so_far: Seen) {
+    fn count(&mut self, so_far: ModelCounts) {
         let seen = std::mem::replace(&mut self.seen, so_far);
         let bin = self.bins.at(self.current_ns);
         bin.done = bin.done.plus(so_far.done.since(seen.done));
@@ -275,8 +275,8 @@ impl Recorder {
         bin.misses += so_far.misses - seen.misses;
     }
 
-    /// So many bytes were mapped, at `ends` unless they were copied.
-    pub(super) fn map(&mut self, at_ns: f64, bytes: u64, ends: Option<Ends>) {
+    /// Notes a map of `bytes` bytes, at `ends` unless it was copied.
+    pub(super) fn map(&mut self, at_ns: f64, bytes: u64, ends: Option<EndRegions>) {
         self.mapped += bytes;
         if let Some(ends) = ends {
             self.in_use.add(ends);
@@ -287,7 +287,7 @@ impl Recorder {
         bin.span.set(span);
     }
 
-    /// So many bytes are mapped no more, so that so many are reachable that are not.
+    /// Notes an unmap of `bytes` bytes, after which `reachable` unmapped bytes are reachable.
     pub(super) fn unmap(&mut self, at_ns: f64, bytes: u64, reachable: u64) {
         self.mapped -= bytes;
         let mapped = self.mapped;
@@ -296,13 +296,13 @@ impl Recorder {
         bin.reachable.set(reachable);
     }
 
-    /// So many bytes are still reachable; for so long, others were that no longer are. Addresses may be used for
-    /// something else.
+    /// Notes that only `reachable` unmapped bytes are still reachable, and how long the others were. Their addresses
+    /// may be used again.
     pub(super) fn close(
         &mut self,
         at_ns: f64,
         (reachable, for_ns): (u64, f64),
-        ends: impl IntoIterator<Item = Ends>,
+        ends: impl IntoIterator<Item = EndRegions>,
     ) {
         for ends in ends {
             self.in_use.remove(ends);
@@ -315,7 +315,7 @@ impl Recorder {
     }
 
     /// The timeline so far. `so_far` has the model's counts by then.
-    pub(super) fn finish(&mut self, so_far: Seen) -> Timeline {
+    pub(super) fn finish(&mut self, so_far: ModelCounts) -> Timeline {
         self.count(so_far);
         let mut held = Bin::default();
         let intervals = self.bins.used().iter().map(|bin| {

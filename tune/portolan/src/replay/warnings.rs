@@ -3,9 +3,9 @@
 use portolan_cli::display::{counted, grouped};
 
 use super::report::TraceReport;
-use crate::trace::{Clock, Recorder, Summary};
+use crate::trace::{Clock, RecorderStatus, Summary};
 
-/// So many mappings that stay are no ring of buffers at the beginning of a load.
+/// Number of lasting mappings that no ring of buffers at the start of a load reaches.
 const MANY: u64 = 1000;
 
 /// Nanoseconds as milliseconds.
@@ -16,10 +16,7 @@ fn ms(ns: u64) -> String {
 /// The first lines of `total`.
 fn lines(first: &[u64], total: u64) -> String {
     let numbers: Vec<_> = first.iter().map(u64::to_string).collect();
-    let more = match total > first.len() as u64 {
-        true => ", ...",
-        false => "",
-    };
+    let more = if total > first.len() as u64 { ", ..." } else { "" };
     format!("lines {}{more}", numbers.join(", "))
 }
 
@@ -71,7 +68,7 @@ pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     if let Some(line) = summary.cut_after_line {
         said.push(format!("the trace breaks off after line {line}; what came before was replayed"));
     }
-    if summary.recorder == Recorder::Begun {
+    if summary.recorder == RecorderStatus::Begun {
         said.push(
             "its recorder was killed before it was done; what came before was replayed".to_owned(),
         );

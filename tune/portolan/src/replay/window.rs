@@ -3,7 +3,7 @@
 use portolan::dma::Deferred;
 use portolan_sim::cpus::VirtualCpus;
 
-use super::timeline::Ends;
+use super::timeline::EndRegions;
 use crate::buffers::Memory;
 
 /// Unmaps that wait in one CPU's flush queue.
@@ -13,7 +13,7 @@ pub(super) struct Window {
     pub(super) since: Option<f64>,
     pub(super) bytes: u64,
     /// Regions of their addresses.
-    pub(super) ends: Vec<Ends>,
+    pub(super) ends: Vec<EndRegions>,
     /// Buffers that come back.
     pub(super) deferred: Vec<Deferred<VirtualCpus, Memory>>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Of `cpus` queues, which are flushed when their oldest is `age_ns` old.
+    /// Makes `cpus` queues, which are flushed when their oldest entry is `age_ns` old.
     pub(super) fn new(cpus: usize, age_ns: f64) -> Self {
         Self {
             by_cpu: (0..cpus).map(|_| Window::default()).collect(),
@@ -68,7 +68,7 @@ impl Windows {
     }
 
     /// `bytes` at `ends` that were unmapped at `since` wait in the queue of `cpu`.
-    pub(super) fn queue(&mut self, cpu: usize, bytes: u64, ends: Option<Ends>, since: f64) {
+    pub(super) fn queue(&mut self, cpu: usize, bytes: u64, ends: Option<EndRegions>, since: f64) {
         let window = &mut self.by_cpu[cpu];
         window.since.get_or_insert(since);
         window.bytes += bytes;

@@ -7,7 +7,7 @@ use portolan_report::{
 };
 
 use crate::calibrate::{
-    Calibration, FunctionReport, Judged, NewPrice, Size, Slope, Untold, answer, sources,
+    Calibration, Judged, NewPrice, Size, Slope, TracedFunctionReport, Untold, answer, sources,
 };
 use portolan_cli::display::grouped;
 
@@ -99,9 +99,8 @@ fn comes_to(report: &Calibration) -> Vec<String> {
 
 /// Traces that were read, and calls that were not fitted on.
 fn read(report: &Calibration) -> Vec<String> {
-    let lines = sources(report);
-    let lines = lines.lines().map(str::trim);
-    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    let text = sources(report);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 /// Prices that are other ones now.
@@ -299,10 +298,10 @@ fn latencies(report: &Calibration, fit: &Judged) -> Figure {
 }
 
 /// Parts of the traced time, by function.
-fn functions(all: &[FunctionReport]) -> Figure {
+fn functions(all: &[TracedFunctionReport]) -> Figure {
     let listed = &all[..all.len().min(LISTED)];
-    let us = |function: &FunctionReport| function.total_ns as f64 / 1000.0;
-    let series = |name: &str, of: fn(&FunctionReport) -> bool| Series {
+    let us = |function: &TracedFunctionReport| function.total_ns as f64 / 1000.0;
+    let series = |name: &str, of: fn(&TracedFunctionReport) -> bool| Series {
         name: name.to_owned(),
         values: listed
             .iter()

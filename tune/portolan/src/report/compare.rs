@@ -44,8 +44,7 @@ pub fn compare(two: &Comparison, origin: Origin) -> Page {
 
 /// The policies of both that `wanted` takes, each of A and then of B, named so.
 fn pairs(two: &Comparison, wanted: impl Fn(&str) -> bool) -> Vec<PolicyReport> {
-    let names = two.policies.iter().map(|pair| pair.policy.as_str());
-    let names = names.filter(|name| wanted(name));
+    let names = two.policies.iter().map(|pair| pair.policy.as_str()).filter(|name| wanted(name));
     let of = |report: &ReplayReport, name: &str, side: &str| {
         let found = report.policies.iter().find(|policy| policy.policy == name)?;
         Some(PolicyReport { policy: format!("{name}, {side}"), ..found.clone() })
@@ -58,8 +57,8 @@ fn pairs(two: &Comparison, wanted: impl Fn(&str) -> bool) -> Vec<PolicyReport> {
 fn costs(two: &Comparison) -> Figure {
     let measure = two.measure.unwrap_or(Measure::Total);
     let unit = unit_of(measure);
-    let pairs = two.policies.iter();
-    let pairs = pairs.filter_map(|pair| Some((pair, pair.figure("time_us.cpu", measure)?)));
+    let pairs =
+        two.policies.iter().filter_map(|pair| Some((pair, pair.figure("time_us.cpu", measure)?)));
     let rows = pairs.clone().map(|(pair, cost)| {
         let mark = |series, value: Option<f64>| {
             value.map(|value| Mark { series, value, range: None, word: String::new() })

@@ -19,7 +19,7 @@ type Of = fn(&Interval) -> f64;
 
 /// Origin of a line's numbers.
 #[derive(Clone, Copy)]
-enum Source<'a> {
+enum LineSource<'a> {
     /// A policy's timeline, and the number of each interval that is taken.
     Policy(&'a Timeline, Of),
     /// Invalidations of the recorded kernel.
@@ -28,7 +28,7 @@ enum Source<'a> {
     Requests(&'a RecordedTimeline, usize),
 }
 
-impl Source<'_> {
+impl LineSource<'_> {
     fn interval_ns(self) -> u64 {
         match self {
             Self::Policy(timeline, _) => timeline.interval_ns,
@@ -57,11 +57,11 @@ impl Source<'_> {
 }
 
 /// A line: its name, and where its numbers come from.
-type Wanted<'a> = (String, Source<'a>);
+type NamedSource<'a> = (String, LineSource<'a>);
 
 /// Kind of a plot's numbers.
 #[derive(Clone, Copy)]
-enum Numbers {
+enum PlotQuantity {
     /// Number of these in a second, in proportion or by their logarithm.
     Rate(&'static str, portolan_report::Scale),
     /// The most of this in an interval, by its logarithm.
@@ -70,7 +70,7 @@ enum Numbers {
     Bytes(&'static str),
 }
 
-impl Numbers {
+impl PlotQuantity {
     fn unit(self) -> Unit {
         match self {
             Self::Rate(..) => Unit::Count,
@@ -125,37 +125,37 @@ pub(super) fn sections(report: &ReplayReport) -> Vec<Section> {
 /// Requests of the recorded devices.
 fn requests(recorded: &RecordedTimeline) -> Figure {
     let devices = recorded.devices.iter().enumerate();
-    let lines = devices.map(|(at, one)| (one.device.clone(), Source::Requests(recorded, at)));
+    let lines = devices.map(|(at, one)| (one.device.clone(), LineSource::Requests(recorded, at)));
     over_time(
         "Requests",
         "Maps of the recorded system, by device.",
         "the trace maps nothing",
-        Numbers::Rate("requests", portolan_report::Scale::Linear),
+        PlotQuantity::Rate("requests", portolan_report::Scale::Linear),
         &lines.collect::<Vec<_>>(),
     )
 }
 
-/// Invalidations of the recorded kernel, beside those of each policy of this library.
+/// Compares invalidations of the recorded kernel with those of each policy.
 pub(super) fn invalidations(
     recorded: Option<&RecordedTimeline>,
     policies: &[PolicyReport],
 ) -> Figure {
-    let sent = recorded.map(|recorded| (RECORDED.to_owned(), Source::Sent(recorded)));
+    let sent = recorded.map(|recorded| (RECORDED.to_owned(), LineSource::Sent(recorded)));
     let policies = each(policies, |interval| interval.invalidations.total() as f64);
     over_time(
         "Invalidations",
         "What the recorded kernel sent itself, where the trace has that, and what each policy of this library sends \
          for the same operations. Lines that lie on each other are one.",
         "no command was submitted",
-        Numbers::Rate("invalidations", portolan_report::Scale::Log),
+        PlotQuantity::Rate("invalidations", portolan_report::Scale::Log),
         &sent.into_iter().chain(policies).collect::<Vec<_>>(),
     )
 }
 
 /// `of` each policy.
-fn each(policies: &[PolicyReport], of: Of) -> Vec<Wanted<'_>> {
+fn each(policies: &[PolicyReport], of: Of) -> Vec<NamedSource<'_>> {
     let lines = policies.iter();
-    lines.map(|policy| (policy.policy.clone(), Source::Policy(&policy.timeline, of))).collect()
+    lines.map(|policy| (policy.policy.clone(), LineSource::Policy(&policy.timeline, of))).collect()
 }
 
 pub(super) fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
@@ -163,7 +163,7 @@ pub(super) fn reachable_bytes(policies: &[PolicyReport]) -> Figure {
         "Bytes reachable after unmap",
         "The most memory at once, in each interval, that was unmapped and that a device could still reach.",
         "nothing stayed reachable",
-        Numbers::Most("reachable", Unit::Bytes),
+        PlotQuantity::Most("reachable", Unit::Bytes),
         &each(policies, |interval| interval.reachable_bytes as f64),
     )
 }
@@ -173,16 +173,16 @@ pub(super) fn reachable_us(policies: &[PolicyReport]) -> Figure {
         "Time from unmap until no device reaches it",
         "The longest, of what was invalidated in each interval.",
         "nothing stayed reachable",
-        Numbers::Most("longest time", Unit::Micros),
+        PlotQuantity::Most("longest time", Unit::Micros),
         &each(policies, |interval| interval.reachable_us),
     )
 }
 
 fn occupancy(policies: &[PolicyReport]) -> Figure {
-    let mut lines: Vec<Wanted<'_>> = Vec::new();
+    let mut lines: Vec<NamedSource<'_>> = Vec::new();
     if let Some(first) = policies.first() {
         let mapped: Of = |interval| interval.mapped_bytes as f64;
-        lines.push(("mapped".to_owned(), Source::Policy(&first.timeline, mapped)));
+        lines.push(("mapped".to_owned(), LineSource::Policy(&first.timeline, mapped)));
     }
     lines.extend(each(policies, |interval| interval.reachable_bytes as f64));
     lines.retain(|(name, ..)| ["mapped", "lazy", "deferred"].contains(&&**name));
@@ -191,7 +191,7 @@ fn occupancy(policies: &[PolicyReport]) -> Figure {
         "What is mapped, in whole pages, and what waits for its invalidation in the flush queues of those \
          policies that have some: addresses that nothing else can have meanwhile. The most in each interval.",
         "nothing was mapped",
-        Numbers::Bytes("device addresses"),
+        PlotQuantity::Bytes("device addresses"),
         &lines,
     )
 }
@@ -202,7 +202,7 @@ pub(super) fn span(policies: &[PolicyReport]) -> Figure {
         "From the lowest to the highest address in use, mapped or waiting for its invalidation, to 64 KiB: with much \
          more span than bytes, page tables are spread. The most in each interval.",
         "nothing was mapped",
-        Numbers::Bytes("span"),
+        PlotQuantity::Bytes("span"),
         &each(policies, |interval| interval.span_bytes as f64),
     )
 }
@@ -213,7 +213,7 @@ pub(super) fn misses(policies: &[PolicyReport]) -> Figure {
         "Accesses whose translation the IOMMU's cache did not hold; each is a walk of the page \
          tables that the device waits for.",
         "no access missed: nothing was translated",
-        Numbers::Rate("misses", portolan_report::Scale::Linear),
+        PlotQuantity::Rate("misses", portolan_report::Scale::Linear),
         &each(policies, |interval| interval.iotlb_misses as f64),
     )
 }
@@ -223,10 +223,10 @@ fn over_time(
     title: &str,
     says: &str,
     none: &str,
-    numbers: Numbers,
-    wanted: &[Wanted<'_>],
+    numbers: PlotQuantity,
+    wanted: &[NamedSource<'_>],
 ) -> Figure {
-    let shown = |(_, source): &&Wanted<'_>| source.numbers(0).1.iter().any(|one| *one > 0.0);
+    let shown = |(_, source): &&NamedSource<'_>| source.numbers(0).1.iter().any(|one| *one > 0.0);
     let wanted: Vec<_> = wanted.iter().filter(shown).cloned().collect();
     let longest = wanted.iter().map(|(_, source)| source.interval_ns()).max();
     let mut interval_ns = longest.unwrap_or(1);
@@ -249,15 +249,12 @@ fn over_time(
         y: numbers.axis(),
         lines,
     });
-    let (says, none) = match wanted.is_empty() {
-        true => ("", Some(none)),
-        false => (&*says, None),
-    };
+    let (says, none) = if wanted.is_empty() { ("", Some(none)) } else { (&*says, None) };
     Figure::new(title, says, none, plot, rows(numbers, &wanted, interval_ns))
 }
 
 /// The lines of a plot: one for those that lie on each other.
-fn lines(wanted: &[Wanted<'_>], numbers: Numbers, interval_ns: u64) -> Vec<Line> {
+fn lines(wanted: &[NamedSource<'_>], numbers: PlotQuantity, interval_ns: u64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let points = wanted.iter().map(|(name, source)| {
         let (width, values) = source.numbers(interval_ns);
@@ -283,7 +280,7 @@ fn lines(wanted: &[Wanted<'_>], numbers: Numbers, interval_ns: u64) -> Vec<Line>
     lines
 }
 
-/// True if two lines cannot be told apart.
+/// Tells if two lines look the same.
 fn covers(line: &[(f64, f64)], other: &[(f64, f64)]) -> bool {
     let near = |(a, b): (&(f64, f64), &(f64, f64))| {
         a.0 == b.0 && (a.1 - b.1).abs() <= a.1.abs().max(b.1.abs()) / 1000.0
@@ -299,8 +296,8 @@ fn points(interval_ns: u64, values: &[f64]) -> Vec<(f64, f64)> {
     points.chain(end).collect()
 }
 
-/// The same as a table, in intervals that are so long that there are few.
-fn rows(numbers: Numbers, wanted: &[Wanted<'_>], mut interval_ns: u64) -> Table {
+/// Table of the same numbers, in longer and therefore fewer intervals.
+fn rows(numbers: PlotQuantity, wanted: &[NamedSource<'_>], mut interval_ns: u64) -> Table {
     let all = loop {
         let all = wanted.iter().map(|(_, source)| source.numbers(interval_ns));
         let all: Vec<_> = all.collect();

@@ -28,11 +28,13 @@ pub(super) fn section(report: &ReplayReport) -> Section {
     let mut notes = in_words(policies);
     notes.extend(report.findings.iter().cloned());
     notes.extend(report.defaults.text().lines().map(str::to_owned));
-    let mut says = vec![match rows.len() > policies.len() {
-        true => "Linux's own rows stand first; the others are policies of this library, for those who build on it, and \
+    let mut says = vec![if rows.len() > policies.len() {
+        "Linux's own rows stand first; the others are policies of this library, for those who build on it, and \
                  no settings of Linux."
-            .to_owned(),
-        false => "These are policies of this library, for those who build on it, and no settings of Linux.".to_owned(),
+            .to_owned()
+    } else {
+        "These are policies of this library, for those who build on it, and no settings of Linux."
+            .to_owned()
     }];
     if let [only] = policies.as_slice() {
         says.push(format!(
@@ -90,14 +92,11 @@ fn linux(report: &ReplayReport) -> Vec<PolicyReport> {
     [now].into_iter().chain(then).collect()
 }
 
-/// Those that are plotted.
+/// Policies that are plotted.
 fn plotted(policies: &[PolicyReport]) -> Vec<&PolicyReport> {
     let others = policies.iter().filter(|one| !one.policy.starts_with(BY_PAGE));
     let others: Vec<_> = others.collect();
-    match others.is_empty() {
-        true => policies.iter().collect(),
-        false => others,
-    }
+    if others.is_empty() { policies.iter().collect() } else { others }
 }
 
 /// Description of each of `policies`: a list in sentences, since names alone say little.
@@ -196,7 +195,7 @@ pub(super) fn reachable(policies: &[PolicyReport]) -> Figure {
     )
 }
 
-/// Commands, waits and misses, and those of Linux if they were asked for.
+/// Plots commands, waits and misses of the policies, and of Linux if asked for.
 fn counted(report: &ReplayReport, rows: &[PolicyReport]) -> Figure {
     let row = |policy: &PolicyReport| {
         let done = &policy.invalidations;

@@ -61,9 +61,10 @@ fn tiles(report: &ReplayReport) -> Vec<Tile> {
         None => "as asked for".to_owned(),
     };
     let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) else {
-        return match told.is_enough() {
-            true => Vec::new(),
-            false => vec![tile("The answer", "none".to_owned(), share + ".")],
+        return if told.is_enough() {
+            Vec::new()
+        } else {
+            vec![tile("The answer", "none".to_owned(), share + ".")]
         };
     };
     let now = &cost.now;
@@ -90,9 +91,10 @@ fn tiles(report: &ReplayReport) -> Vec<Tile> {
 /// The least and the most, as prices vary.
 fn range(cost: &MappingCost) -> String {
     let now = &cost.now;
-    match now.low < now.high {
-        true => format!("; {} to {} µs as prices vary", micros(now.low), micros(now.high)),
-        false => String::new(),
+    if now.low < now.high {
+        format!("; {} to {} µs as prices vary", micros(now.low), micros(now.high))
+    } else {
+        String::new()
     }
 }
 
@@ -101,15 +103,15 @@ fn then(cost: &MappingCost) -> Tile {
     let now = micros(cost.now.ns_per_request);
     let (value, says) = match cost.then {
         Some(then) => (
-            match then.high < cost.now.cpu_us_per_s {
-                true => format!("{now} → {} ns", micros(then.ns_per_request)),
-                false => format!("{now} → {} ns at best", micros(then.ns_per_request)),
+            if then.high < cost.now.cpu_us_per_s {
+                format!("{now} → {} ns", micros(then.ns_per_request))
+            } else {
+                format!("{now} → {} ns at best", micros(then.ns_per_request))
             },
-            match cost.worth_a_change {
-                true => "a request, now and with the change below.".to_owned(),
-                false => {
-                    "a request, now and with the setting below: not worth a change.".to_owned()
-                }
+            if cost.worth_a_change {
+                "a request, now and with the change below.".to_owned()
+            } else {
+                "a request, now and with the setting below: not worth a change.".to_owned()
             },
         ),
         None => (format!("{now} ns"), "a request; nothing to change.".to_owned()),

@@ -20,8 +20,7 @@ pub(super) fn section(report: &ReplayReport) -> Option<Section> {
 
 /// The lines of `text`, in which commands to type for `advice`, and lines of the trace, are code.
 pub(super) fn in_code(text: &str, advice: &[Setting]) -> Vec<String> {
-    let typed = advice.iter().map(Setting::command);
-    let typed = typed.filter(|command| command.starts_with("echo "));
+    let typed = advice.iter().map(Setting::command).filter(|command| command.starts_with("echo "));
     let read = advice.iter().map(|setting| setting.evidence.text.clone());
     let all: Vec<String> =
         typed.chain(read).filter(|code| !code.is_empty() && !code.contains('`')).collect();

@@ -2,7 +2,7 @@
 
 use portolan_report::{Arrangement, Axis, Bars, Figure, Plot, Section, Series, Table, Unit};
 
-use crate::replay::{ClassShape, Histogram, Shape, Share, TraceReport};
+use crate::replay::{ClassShape, Histogram, Share, TraceReport, TraceShape};
 use portolan_cli::display::{counted as counted_as, grouped};
 
 /// Devices or CPUs with a bar of their own.
@@ -22,7 +22,7 @@ pub(super) fn counted(trace: &TraceReport) -> String {
 }
 
 /// Sizes and lifetimes.
-pub(super) fn mappings(shape: &Shape) -> Section {
+pub(super) fn mappings(shape: &TraceShape) -> Section {
     Section {
         heading: "Sizes and lifetimes of mappings".to_owned(),
         says: vec![
@@ -60,7 +60,7 @@ fn histogram(
     title: &str,
     says: &str,
     none: &str,
-    shape: &Shape,
+    shape: &TraceShape,
     of: fn(&ClassShape) -> &Histogram,
     name: impl Fn(u8) -> String,
 ) -> Figure {
@@ -101,7 +101,7 @@ fn histogram(
 }
 
 /// Devices and CPUs of the operations.
-pub(super) fn devices_and_cpus(shape: &Shape) -> Section {
+pub(super) fn devices_and_cpus(shape: &TraceShape) -> Section {
     let cpus: Vec<Share> = shape
         .cpus
         .iter()

@@ -18,14 +18,14 @@ const MOST_PAGES: usize = 1 << 20;
 pub(super) struct OrphanUnmap {
     /// Events that say it.
     pub(super) events: u64,
-    /// Its bytes, if its events have the number.
+    /// Its bytes, if its events have this number.
     pub(super) bytes: u64,
     /// The trace has mapped nothing there so far.
     at_new_address: bool,
 }
 
 impl OrphanUnmap {
-    /// That of a list, known by its memory alone.
+    /// An unmap of a list, of which only the memory is known.
     pub(super) const LIST: Self = Self { events: 1, bytes: 0, at_new_address: false };
 }
 

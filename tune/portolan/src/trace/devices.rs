@@ -35,10 +35,7 @@ impl Devices {
         if let Some(known) = self.ids.get(name) {
             return *known;
         }
-        let name = match self.ids.len() < MOST_DEVICES {
-            true => name,
-            false => OTHERS,
-        };
+        let name = if self.ids.len() < MOST_DEVICES { name } else { OTHERS };
         if let Some(known) = self.ids.get(name) {
             return *known;
         }

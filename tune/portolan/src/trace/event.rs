@@ -14,9 +14,9 @@ use super::op::{Class, TimerRun};
 /// The kernel prints so many entries of a scatter list at most (`DMA_TRACE_MAX_ENTRIES`).
 pub(super) const MOST_PRINTED: usize = 128;
 
-/// One event.
+/// An event.
 pub(crate) enum Event<'l> {
-    /// One range, mapped or allocated.
+    /// Map or allocation of one range.
     Map {
         device: &'l [u8],
         class: Class,
@@ -34,7 +34,7 @@ pub(crate) enum Event<'l> {
         pas: List<'l>,
         unseen: Unseen,
     },
-    /// One range, unmapped or freed.
+    /// Unmap or release of one range.
     Unmap { device: &'l [u8], class: Class, dma: u64, bytes: u64 },
     /// A scatter list, unmapped: it is known by its memory.
     UnmapSg { device: &'l [u8], pas: List<'l> },
@@ -64,43 +64,44 @@ pub(super) enum TableEvent {
 /// Entries of a scatter list that the event has and does not print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unseen {
-    /// Of physical addresses.
+    /// Number of physical addresses.
     pub(crate) pieces: u64,
-    /// Of DMA addresses and sizes.
+    /// Number of DMA addresses and sizes.
     pub(crate) ranges: u64,
 }
 
 /// The way in which the fields of an event are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// By the kernel's format.
+enum FieldSyntax {
+    /// The kernel's print format.
     Printed,
-    /// As names and values: numbers are decimal unless they begin with `0x`.
+    /// Names and values; numbers are decimal unless they begin with `0x`.
     Values,
 }
 
 /// The fields of one event, by name.
 #[derive(Clone, Copy)]
-struct Fields<'l> {
+struct EventFields<'l> {
     text: &'l [u8],
-    form: Form,
+    form: FieldSyntax,
 }
 
-impl<'l> Fields<'l> {
+impl<'l> EventFields<'l> {
     fn of(text: &'l [u8]) -> Self {
         let (text, failed) = match text.strip_prefix(b"[FAILED TO PARSE]") {
             Some(rest) => (rest.trim_ascii_start(), true),
             None => (text, false),
         };
         let word = memchr::memchr(b' ', text).map_or(text, |end| &text[..end]);
-        let form = match failed || memchr::memchr(b'=', word).is_some() {
-            true => Form::Values,
-            false => Form::Printed,
+        let form = if failed || memchr::memchr(b'=', word).is_some() {
+            FieldSyntax::Values
+        } else {
+            FieldSyntax::Printed
         };
         Self { text, form }
     }
 
-    /// All that follows `name=`.
+    /// Text after `name=`.
     fn from(self, name: &str) -> Option<&'l [u8]> {
         let mut rest = self.text;
         while let Some(at) = memchr::memmem::find(rest, name.as_bytes()) {
@@ -124,8 +125,8 @@ impl<'l> Fields<'l> {
     fn address(self, name: &str) -> Result<u64, &'static str> {
         let value = self.get(name);
         let number = value.and_then(|value| match self.form {
-            Form::Printed => hexadecimal(value),
-            Form::Values => number(value),
+            FieldSyntax::Printed => hexadecimal(value),
+            FieldSyntax::Values => number(value),
         });
         number.ok_or("an address is missing or is no number")
     }
@@ -142,8 +143,8 @@ impl<'l> Fields<'l> {
 
     fn device(self) -> Result<&'l [u8], &'static str> {
         let device = match self.form {
-            Form::Printed => memchr::memchr(b' ', self.text).map(|end| &self.text[..end]),
-            Form::Values => self.get("device"),
+            FieldSyntax::Printed => memchr::memchr(b' ', self.text).map(|end| &self.text[..end]),
+            FieldSyntax::Values => self.get("device"),
         };
         device.filter(|name| is_name(name)).ok_or("no device")
     }
@@ -169,10 +170,7 @@ impl<'l> Fields<'l> {
 
 /// A number with its own base: hexadecimal behind `0x`, else decimal.
 fn number(text: &[u8]) -> Option<u64> {
-    match text.starts_with(b"0x") {
-        true => hexadecimal(text),
-        false => decimal(text),
-    }
+    if text.starts_with(b"0x") { hexadecimal(text) } else { decimal(text) }
 }
 
 fn is_name(name: &[u8]) -> bool {
@@ -181,7 +179,7 @@ fn is_name(name: &[u8]) -> bool {
 
 /// Parses the fields of the event called `name`.
 pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'static str> {
-    let fields = Fields::of(fields);
+    let fields = EventFields::of(fields);
     match name {
         b"map" => table_map(fields),
         b"unmap" => table_unmap(fields),
@@ -206,7 +204,7 @@ pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'st
 }
 
 /// Kernels before 5.2 do not say for which tick a timer was due.
-fn timer_ran(fields: Fields<'_>) -> Event<'_> {
+fn timer_ran(fields: EventFields<'_>) -> Event<'_> {
     let jiffies = |name| fields.get(name).and_then(number);
     match (jiffies("baseclk"), jiffies("now")) {
         (Some(due), Some(now)) => Event::TimerRan(TimerRun { due, now }),
@@ -223,7 +221,7 @@ fn ends_in_space(start: u64, bytes: u64) -> Result<(), &'static str> {
     }
 }
 
-fn one(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
+fn one(fields: EventFields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
     let (dma, bytes) = (fields.address("dma_addr")?, fields.size()?);
     if dma == u64::MAX {
         return Ok(Event::Failed);
@@ -244,16 +242,15 @@ fn one(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
     Ok(Event::Map { device: fields.device()?, class, direction, dma, bytes, pa })
 }
 
-fn unmap(fields: Fields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
+fn unmap(fields: EventFields<'_>, class: Class) -> Result<Event<'_>, &'static str> {
     let (dma, bytes) = (fields.address("dma_addr")?, fields.size()?);
     ends_in_space(dma, bytes)?;
     Ok(Event::Unmap { device: fields.device()?, class, dma, bytes })
 }
 
-fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
+fn map_sg(fields: EventFields<'_>) -> Result<Event<'_>, &'static str> {
     let (dma, pas) = (fields.list("dma_addrs", 8)?, fields.list("phys_addrs", 8)?);
-    let sizes = fields.list("sizes", 4);
-    let sizes = sizes.or_else(|_| fields.list("lengths", 4))?;
+    let sizes = fields.list("sizes", 4).or_else(|_| fields.list("lengths", 4))?;
     let mut sum = 0u64;
     for bytes in sizes.iter() {
         sum = sum.checked_add(bytes).ok_or("the sizes add up to more than a space holds")?;
@@ -268,8 +265,10 @@ fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
         full.saturating_sub(list.iter().count() as u64)
     };
     let unseen = match fields.form {
-        Form::Printed => Unseen { pieces: fields.unseen("nents"), ranges: fields.unseen("ents") },
-        Form::Values => {
+        FieldSyntax::Printed => {
+            Unseen { pieces: fields.unseen("nents"), ranges: fields.unseen("ents") }
+        }
+        FieldSyntax::Values => {
             Unseen { pieces: beyond("full_nents", pas), ranges: beyond("full_ents", dma) }
         }
     };
@@ -283,7 +282,7 @@ fn map_sg(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     })
 }
 
-fn table_map(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
+fn table_map(fields: EventFields<'_>) -> Result<Event<'_>, &'static str> {
     let (iova, pa) = (fields.address("iova")?, fields.address("paddr")?);
     let bytes = fields.size()?;
     ends_in_space(iova, bytes)?;
@@ -291,18 +290,18 @@ fn table_map(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
     Ok(Event::TableMap { device: fields.get("dev").filter(|name| is_name(name)), iova, pa, bytes })
 }
 
-fn table_unmap(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
+fn table_unmap(fields: EventFields<'_>) -> Result<Event<'_>, &'static str> {
     let (iova, bytes) = (fields.address("iova")?, fields.size()?);
     ends_in_space(iova, bytes)?;
     Ok(Event::TableUnmap { iova, bytes })
 }
 
 /// `dev_name: 0000:00:0a.0 dma_mask=ffffffff dev_addr=17c407000 size=256 NORMAL`.
-fn bounced(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
+fn bounced(fields: EventFields<'_>) -> Result<Event<'_>, &'static str> {
     fields.address("dev_addr")?;
     let device = match fields.form {
-        Form::Values => fields.get("dev_name"),
-        Form::Printed => {
+        FieldSyntax::Values => fields.get("dev_name"),
+        FieldSyntax::Printed => {
             let name = fields.text.strip_prefix(b"dev_name: ");
             name.and_then(|name| name.split(|b| *b == b' ').next())
         }
@@ -314,8 +313,8 @@ fn bounced(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
 }
 
 /// `iotlb_inv dmar0: 0x300f2 0xffffd040 0x0 0x0`.
-fn queued(fields: Fields<'_>) -> Result<Event<'_>, &'static str> {
-    if fields.form == Form::Values {
+fn queued(fields: EventFields<'_>) -> Result<Event<'_>, &'static str> {
+    if fields.form == FieldSyntax::Values {
         return Ok(Event::Queued { first: fields.address("qw0")?, second: fields.address("qw1")? });
     }
     let colon = memchr::memchr(b':', fields.text).ok_or("no unit")?;

@@ -16,9 +16,9 @@ use super::numbers::{decimal, fixed};
 use super::op::Running;
 
 /// A line, parsed.
-pub(crate) enum Line<'l> {
+pub(crate) enum TraceLine<'l> {
     Blank,
-    /// A header or a line of a stack; events that the ring buffer overwrote, if it says so.
+    /// A header or a line of a stack, and the number of overwritten events if it has one.
     Comment {
         overwritten: u64,
     },
@@ -35,7 +35,7 @@ pub enum Clock {
     /// Seconds with a fraction, of any of the kernel's clocks that count nanoseconds.
     #[default]
     Seconds,
-    /// Whole microseconds since the trace's beginning.
+    /// Whole microseconds since the beginning of the trace.
     Microseconds,
     /// Numbers of an unknown unit: the clocks `x86-tsc`, `counter` and `uptime`.
     Ticks,
@@ -53,12 +53,12 @@ pub(crate) struct Stamped<'l> {
 }
 
 /// Parses one line.
-pub(crate) fn parse(line: &[u8]) -> Line<'_> {
+pub(crate) fn parse(line: &[u8]) -> TraceLine<'_> {
     let trimmed = line.trim_ascii();
     match trimmed.first() {
-        None => return Line::Blank,
+        None => return TraceLine::Blank,
         Some(b'#') => {
-            return Line::Comment { overwritten: overwritten(trimmed) };
+            return TraceLine::Comment { overwritten: overwritten(trimmed) };
         }
         Some(_) => {}
     }
@@ -67,19 +67,19 @@ pub(crate) fn parse(line: &[u8]) -> Line<'_> {
         let after = &trimmed[from + open + 1..];
         if let Some(stamped) = bracketed(after) {
             let running = running(&trimmed[..from + open]);
-            return Line::Event(Stamped { running, ..stamped });
+            return TraceLine::Event(Stamped { running, ..stamped });
         }
         from += open + 1;
     }
     if let Some(lost) = lost(trimmed) {
-        return Line::Lost(lost);
+        return TraceLine::Lost(lost);
     }
     if is_known(trimmed) {
-        return Line::Comment { overwritten: 0 };
+        return TraceLine::Comment { overwritten: 0 };
     }
     match latency_format(trimmed) {
-        Some(stamped) => Line::Event(stamped),
-        None => Line::Bad("not a trace line"),
+        Some(stamped) => TraceLine::Event(stamped),
+        None => TraceLine::Bad("not a trace line"),
     }
 }
 
@@ -143,15 +143,14 @@ fn time(text: &[u8]) -> Option<(u64, Clock)> {
 /// Text behind the time: `name: fields`.
 fn named(tail: &[u8], cpu: u16, (time_ns, clock): (u64, Clock)) -> Option<Stamped<'_>> {
     let stacks: [&[u8]; 2] = [b"<stack trace", b"<user stack trace"];
-    let (name, fields) = match stacks.iter().any(|stack| tail.starts_with(stack)) {
-        true => (&b"kernel_stack"[..], &b""[..]),
-        false => {
-            let end = name_end(tail)?;
-            let full = &tail[..end];
-            let system = full.iter().rposition(|&b| b == b':');
-            let name = system.map_or(full, |at| &full[at + 1..]);
-            (name, tail[end + 1..].trim_ascii_start())
-        }
+    let (name, fields) = if stacks.iter().any(|stack| tail.starts_with(stack)) {
+        (&b"kernel_stack"[..], &b""[..])
+    } else {
+        let end = name_end(tail)?;
+        let full = &tail[..end];
+        let system = full.iter().rposition(|&b| b == b':');
+        let name = system.map_or(full, |at| &full[at + 1..]);
+        (name, tail[end + 1..].trim_ascii_start())
     };
     Some(Stamped { cpu, running: Running::Task(0), time_ns, clock, name, fields })
 }

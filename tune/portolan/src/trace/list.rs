@@ -9,10 +9,10 @@ use super::numbers::{decimal, hexadecimal};
 
 /// A list, borrowed from its event.
 #[derive(Clone, Copy)]
-pub(crate) struct List<'l>(Form<'l>);
+pub(crate) struct List<'l>(ListSyntax<'l>);
 
 #[derive(Clone, Copy)]
-enum Form<'l> {
+enum ListSyntax<'l> {
     /// `0x1,0x2`.
     Hexadecimal(&'l [u8]),
     /// `1 2`.
@@ -33,52 +33,49 @@ impl<'l> List<'l> {
             Some(end.map(|end| &rest[..end]).ok_or("a list without its end"))
         };
         if let Some(inside) = between(b"{", b'}') {
-            return Self::checked(Form::Hexadecimal(inside?));
+            return Self::checked(ListSyntax::Hexadecimal(inside?));
         }
         if let Some(inside) = between(b"ARRAY[", b']') {
-            return Self::checked(Form::PrintedBytes(inside?, width));
+            return Self::checked(ListSyntax::PrintedBytes(inside?, width));
         }
         Self::checked(match bytes_with_commas(text) {
-            Some(bytes) => Form::PrintedBytes(bytes, width),
-            None => Form::Decimal(decimals(text)),
+            Some(bytes) => ListSyntax::PrintedBytes(bytes, width),
+            None => ListSyntax::Decimal(decimals(text)),
         })
     }
 
     /// `form`, if each of its numbers can be read.
-    fn checked(form: Form<'l>) -> Result<Self, &'static str> {
+    fn checked(form: ListSyntax<'l>) -> Result<Self, &'static str> {
         let readable = match form {
-            Form::Hexadecimal(text) => {
+            ListSyntax::Hexadecimal(text) => {
                 text.is_empty() || text.split(|b| *b == b',').all(|n| hexadecimal(n).is_some())
             }
-            Form::Decimal(text) => words(text).all(|n| decimal(n).is_some()),
-            Form::PrintedBytes(text, width) => {
+            ListSyntax::Decimal(text) => words(text).all(|n| decimal(n).is_some()),
+            ListSyntax::PrintedBytes(text, width) => {
                 let bytes = printed(text);
                 bytes.clone().all(|byte| hexadecimal(byte).is_some_and(|n| n < 256))
                     && bytes.count().is_multiple_of(width)
             }
         };
-        match readable {
-            true => Ok(Self(form)),
-            false => Err("a list with something that is no number"),
-        }
+        if readable { Ok(Self(form)) } else { Err("a list with something that is no number") }
     }
 
     /// The numbers, which were checked when the list was made.
-    pub(crate) fn iter(self) -> Numbers<'l> {
-        Numbers(self.0)
+    pub(crate) fn iter(self) -> ListNumbers<'l> {
+        ListNumbers(self.0)
     }
 }
 
 /// The numbers of a list.
 #[derive(Clone)]
-pub(crate) struct Numbers<'l>(Form<'l>);
+pub(crate) struct ListNumbers<'l>(ListSyntax<'l>);
 
-impl Iterator for Numbers<'_> {
+impl Iterator for ListNumbers<'_> {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
         match &mut self.0 {
-            Form::Hexadecimal(rest) => {
+            ListSyntax::Hexadecimal(rest) => {
                 if rest.is_empty() {
                     return None;
                 }
@@ -87,13 +84,13 @@ impl Iterator for Numbers<'_> {
                 *rest = rest.get(end + 1..).unwrap_or(b"");
                 number
             }
-            Form::Decimal(rest) => {
+            ListSyntax::Decimal(rest) => {
                 let trimmed = rest.trim_ascii_start();
                 let end = memchr::memchr(b' ', trimmed).unwrap_or(trimmed.len());
                 *rest = &trimmed[end..];
                 decimal(&trimmed[..end])
             }
-            Form::PrintedBytes(rest, width) => {
+            ListSyntax::PrintedBytes(rest, width) => {
                 let mut number = None;
                 for place in 0..*width {
                     let end = memchr::memchr(b',', rest).unwrap_or(rest.len());
@@ -117,7 +114,7 @@ fn printed(text: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     bytes.filter(|byte| !byte.is_empty())
 }
 
-/// The decimal numbers that `text` begins with: up to a word that is none.
+/// Decimal numbers at the beginning of `text`, up to the first word that is not one.
 fn decimals(text: &[u8]) -> &[u8] {
     let other = |word: &[u8]| !word.iter().all(u8::is_ascii_digit);
     let mut end = 0;

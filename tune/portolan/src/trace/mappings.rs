@@ -43,7 +43,7 @@ impl MappingKey {
         Self { device: device.0, what: dma }
     }
 
-    /// By as many pieces as the kernel prints of a long list when it maps it.
+    /// Key of a list: the pieces that the kernel prints of a long list when it maps it.
     pub(super) fn of_list(device: DeviceId, pas: List<'_>) -> Self {
         let mut mix = Mix::default();
         for pa in pas.iter().take(MOST_PRINTED) {
@@ -81,7 +81,7 @@ impl LiveMappings {
         self.0.get(&key).map(|alike| alike.first)
     }
 
-    /// All that `key` names, oldest first.
+    /// Mappings with the key `key`, oldest first.
     pub(super) fn alike(&self, key: MappingKey) -> impl Iterator<Item = LiveMapping> {
         let alike = self.0.get(&key).into_iter();
         alike.flat_map(|alike| std::iter::once(alike.first).chain(alike.more.iter().copied()))
@@ -132,7 +132,7 @@ pub(super) struct InTable {
     /// Bytes of it that are still there.
     pub(super) left: u64,
     pub(super) device: DeviceId,
-    /// Its kind and key, if a `dma:*` event claimed it.
+    /// Kind and key of its `dma:*` event, if that claimed it.
     pub(super) claimed: Option<(Named, MappingKey)>,
 }
 
@@ -176,16 +176,16 @@ impl Tables {
         Some(FoundInTable { start, id, mapping, ambiguous: others && mapping.claimed.is_none() })
     }
 
-    /// Takes `start` to `last` out of the mappings there; those of which nothing is left are `ended`. Returns `true`
-    /// if there was one.
+    /// Removes `start` to `last` from the mappings there. Mappings that are then empty are added to `ended`. Returns
+    /// `true` if any was found.
     pub(super) fn take_within(
         &mut self,
         start: u64,
         last: u64,
         ended: &mut Vec<FoundInTable>,
     ) -> bool {
-        let before = self.0.range_mut(..(start, 0)).next_back();
-        let before = before.filter(|(_, one)| one.last >= start);
+        let before =
+            self.0.range_mut(..(start, 0)).next_back().filter(|(_, one)| one.last >= start);
         let (mut gone, mut found) = (Vec::new(), false);
         let mut take = |key: &(u64, u64), one: &mut InTable| {
             let bytes = one.last.min(last) - key.0.max(start) + 1;

@@ -10,7 +10,6 @@
 //! counted or reported, never trusted.
 
 mod before;
-mod beside;
 pub(crate) mod binary;
 mod devices;
 mod event;
@@ -23,6 +22,7 @@ mod op;
 mod outbox;
 mod pair;
 mod pieces;
+mod recent_events;
 mod skew;
 mod source;
 mod summary;
@@ -37,13 +37,13 @@ pub use binary::RecordingError;
 use event::is_of_dma;
 pub(crate) use event::{Event, parse as parse_event};
 pub use line::Clock;
-pub(crate) use line::{Line, parse as parse_line};
+pub(crate) use line::{TraceLine, parse as parse_line};
 pub(crate) use numbers::{decimal, fixed, hexadecimal};
 pub(crate) use op::Mix;
 pub use op::{Api, At, Class, DeviceId, MapId, Op, OpKind, Piece, Running};
 pub(crate) use source::{Lines, is_folder_of_perf, open_file};
 pub use source::{OpenError, open_bytes};
-pub use summary::{BadLine, Excerpt, Recorded, Recorder, Summary};
+pub use summary::{BadLine, Excerpt, KernelInvalidations, RecorderStatus, Summary};
 pub use understood::{Understood, UnderstoodPct};
 
 use std::io::{Cursor, Read};
@@ -78,7 +78,7 @@ pub struct Reader {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReadTo {
     Middle,
-    /// All lines are read, and operations are left.
+    /// All lines have been read, and operations are left.
     LastLine,
     End,
 }
@@ -112,11 +112,10 @@ impl Reader {
         // A recording in which nothing was mapped is one.
         let is_one = |text: &[u8]| {
             let begins = latencies.is_empty() && text.starts_with(HEAD.as_bytes());
-            begins || matches!(line::parse(text), Line::Event(_))
+            begins || matches!(line::parse(text), TraceLine::Event(_))
         };
-        let otherwise = |head: &[u8]| match latencies.is_empty() {
-            true => none_is_an_event(head),
-            false => OpenError::LatenciesAlone,
+        let otherwise = |head: &[u8]| {
+            if latencies.is_empty() { none_is_an_event(head) } else { OpenError::LatenciesAlone }
         };
         let lines = Lines::new(input, is_one, otherwise)?;
         Ok(Self {
@@ -200,8 +199,10 @@ impl Reader {
 
     /// Number of the machine's CPUs, where the trace begins with it: `#P:4` of ftrace, `cpus=4` of `trace-cmd report`.
     pub fn cpus(&self) -> Option<u32> {
-        let head = self.lines.first_with("# entries-in-buffer/");
-        let head = head.and_then(|line| Some(&line[memchr::memmem::find(line, b"#P:")? + 3..]));
+        let head = self
+            .lines
+            .first_with("# entries-in-buffer/")
+            .and_then(|line| Some(&line[memchr::memmem::find(line, b"#P:")? + 3..]));
         let cpus = head.or_else(|| self.lines.first_with("cpus=")?.strip_prefix(b"cpus="))?;
         let cpus = decimal(cpus.trim_ascii())?;
         u32::try_from(cpus).ok().filter(|cpus| *cpus > 0)
@@ -229,30 +230,30 @@ impl Reader {
         };
         self.summary.lines += 1;
         if line.bytes.starts_with(HEAD.as_bytes()) {
-            self.summary.recorder = Recorder::Begun;
+            self.summary.recorder = RecorderStatus::Begun;
             self.summary.recordings += 1;
         } else if line.bytes.starts_with(END.as_bytes()) {
-            self.summary.recorder = Recorder::Ended;
+            self.summary.recorder = RecorderStatus::Ended;
         }
         match line::parse(line.bytes) {
-            Line::Blank => self.summary.header_lines += 1,
-            Line::Comment { overwritten } => {
+            TraceLine::Blank => self.summary.header_lines += 1,
+            TraceLine::Comment { overwritten } => {
                 self.summary.header_lines += 1;
                 self.summary.note_lost(line.number, overwritten);
             }
-            Line::Lost(events) => {
+            TraceLine::Lost(events) => {
                 self.summary.header_lines += 1;
                 self.summary.lost_unknown += u64::from(events.is_none());
                 let events = events.unwrap_or(1);
                 self.summary.note_lost(line.number, events);
                 self.summary.understood.note_unread(events);
             }
-            Line::Bad(reason) => {
+            TraceLine::Bad(reason) => {
                 let is_of_dma = line::is_without_context(line.bytes);
                 self.summary.understood.note_unread(u64::from(is_of_dma));
                 self.summary.note_bad(line.number, reason, line.bytes);
             }
-            Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
+            TraceLine::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
                 Ok(event) => {
                     self.summary.note_event(&line, &stamped, &event);
                     if let Event::TimerRan(run) = event {

@@ -52,11 +52,11 @@ pub struct Piece {
 pub enum Running {
     /// The idle task: an interrupt came, and the CPU is idle again after it.
     Idle,
-    /// Some other task, by its number; 0 where the line has none.
+    /// A task other than the idle task, by its number; 0 if the line has none.
     Task(u32),
 }
 
-/// One operation.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op<'r> {
     /// Line number.

@@ -19,7 +19,7 @@ const SPARE: usize = 1 << 10;
 pub(super) struct Outgoing {
     op: Option<Op<'static>>,
     pieces: Vec<Piece>,
-    /// Text of its line, as far as an excerpt shows it.
+    /// Beginning of the text of its line, as long as an excerpt shows.
     text: Vec<u8>,
     next: Option<Box<Outgoing>>,
 }

@@ -16,12 +16,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use portolan::addr::PhysAddr;
 
-use super::beside::Beside;
 use super::devices::Devices;
 use super::event::{Event, Unseen};
 use super::line::Stamped;
 use super::list::List;
 use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tables};
+use super::recent_events::RecentEvents;
 use portolan::dma::Direction;
 
 use super::op::{Api, Class, DeviceId, MapId, Op, OpKind, Origin, PAGE, Piece};
@@ -36,7 +36,7 @@ const MOST_LIVE: u64 = 1 << 20;
 
 /// Words of a map beside its memory.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct MapArguments {
     device: DeviceId,
     class: Class,
     direction: Option<Direction>,
@@ -64,7 +64,7 @@ impl Unmapped {
         MappingKey::of_address(self.device, self.dma)
     }
 
-    /// Its addresses, first and last.
+    /// First and last address.
     fn range(&self) -> (u64, u64) {
         let last = self.dma.saturating_add(self.bytes.saturating_sub(1));
         (self.dma, last)
@@ -77,7 +77,7 @@ pub(super) struct Pairing {
     next_id: u64,
     /// Mappings that live where the reader is.
     open: u64,
-    /// Those that live where the operations that were handed out are.
+    /// Number of mappings that live at the last operation handed out.
     live: u64,
     pages: LiveMappings,
     coherent: LiveMappings,
@@ -86,9 +86,9 @@ pub(super) struct Pairing {
     /// Interface that made pieces which nothing claims.
     unclaimed_api: Api,
     tables: Tables,
-    /// By first address and name.
+    /// Mappings by first address and name.
     out_of_table: BTreeMap<(u64, u64), OutOfTable>,
-    beside: Beside,
+    beside: RecentEvents,
     bounced: HashMap<u16, u64>,
     early: EarlyUnmaps,
     devices: Devices,
@@ -189,7 +189,7 @@ impl Pairing {
         let Event::MapSg { device, direction, dma, sizes, pas, unseen } = event else {
             return;
         };
-        let wanted = Wanted {
+        let wanted = MapArguments {
             device: self.devices.id(device, summary),
             class: Class::Streaming,
             direction,
@@ -218,7 +218,7 @@ impl Pairing {
         self.unclaimed_api = Api::TwoStep;
         match event {
             Event::Map { device, class, direction, dma, bytes, pa } => {
-                let wanted = Wanted {
+                let wanted = MapArguments {
                     device: self.devices.id(device, summary),
                     class,
                     direction,
@@ -263,8 +263,8 @@ impl Pairing {
         summary.finish();
     }
 
-    /// Takes the table pieces that `wanted` is made of, if all are there.
-    fn claim(&mut self, wanted: &Wanted, cpu: u16) {
+    /// Takes the table pieces of `wanted`, if all are found.
+    fn claim(&mut self, wanted: &MapArguments, cpu: u16) {
         self.pieces.clear();
         let last = wanted.dma.saturating_add(wanted.bytes.saturating_sub(1));
         self.unclaimed.claim(wanted.dma, last, cpu, &mut self.taken);
@@ -281,7 +281,7 @@ impl Pairing {
     fn map(
         &mut self,
         origin: Origin,
-        wanted: &Wanted,
+        wanted: &MapArguments,
         named: (Named, MappingKey),
         text: &[u8],
         summary: &mut Summary,
@@ -340,8 +340,8 @@ impl Pairing {
         }
     }
 
-    /// Ends a page. The last `iommu:unmap` of its CPU at this address is its own, since neither is divided from the
-    /// other by more than interrupts; meanwhile the address may be given out again.
+    /// Ends the mapping of a page. The last `iommu:unmap` of the CPU at this address belongs to it, because only
+    /// interrupts can come between the two. Another CPU may be given the address before.
     fn unmap(&mut self, origin: Origin, ended: &Unmapped, text: &[u8], summary: &mut Summary) {
         let cpu = origin.cpu;
         let key = ended.key();
@@ -462,7 +462,7 @@ impl Pairing {
     }
 }
 
-fn map_op(origin: Origin, wanted: &Wanted, id: u64, bounced: u64) -> Op<'static> {
+fn map_op(origin: Origin, wanted: &MapArguments, id: u64, bounced: u64) -> Op<'static> {
     let kind = OpKind::Map {
         id: MapId(id),
         class: wanted.class,

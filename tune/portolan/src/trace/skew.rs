@@ -20,7 +20,7 @@ const MOST_ADDRESSES: usize = 1 << 16;
 pub(super) struct CpuTimes(Vec<u64>);
 
 impl CpuTimes {
-    /// Notes a time of `cpu`; true if it is none before one that this CPU had.
+    /// Notes a time of `cpu`; returns `true` if it is not earlier than its previous one.
     pub(super) fn note(&mut self, cpu: u16, now_ns: u64) -> bool {
         let index = usize::from(cpu);
         if self.0.len() <= index {
@@ -44,7 +44,7 @@ pub(super) struct EarlyUnmap {
 /// Unmaps that found no map, until their addresses are mapped.
 #[derive(Default)]
 pub(super) struct EarlyUnmaps {
-    /// By page, which buffers may begin in the middle of.
+    /// Mapped pages; a buffer may begin in the middle of a page.
     mapped: HashSet<MappingKey, BuildHasherDefault<Mix>>,
     unmapped: HashMap<MappingKey, Origin, BuildHasherDefault<Mix>>,
 }

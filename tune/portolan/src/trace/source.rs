@@ -30,7 +30,7 @@ pub enum OpenError {
         /// The error of the operating system.
         error: io::Error,
     },
-    /// Nothing in it.
+    /// The file is empty.
     #[error("the trace is empty; {HOW_TO}")]
     Empty,
     /// Binary data.
@@ -70,7 +70,7 @@ pub enum OpenError {
     NotATrace,
 }
 
-/// Its text is part of the message, and is not said once more as the reason for it.
+/// The text of a `RecordingError` is part of the message, so it is not also its source.
 impl From<RecordingError> for OpenError {
     fn from(error: RecordingError) -> Self {
         Self::Recording(error)
@@ -114,9 +114,10 @@ pub(crate) fn open_file(path: &Path) -> Result<(Box<dyn Read>, Meter), OpenError
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if found.is_dir() {
-        return Err(match is_folder_of_perf(path) {
-            true => RecordingError::Folder.into(),
-            false => failed(io::Error::other("it is a directory")),
+        return Err(if is_folder_of_perf(path) {
+            RecordingError::Folder.into()
+        } else {
+            failed(io::Error::other("it is a directory"))
         });
     }
     let meter = Meter { size: found.is_file().then_some(found.len()), ..Meter::default() };
@@ -167,7 +168,7 @@ impl Read for Broken {
     }
 }
 
-/// One line, without its end.
+/// A line without its line break.
 pub(crate) struct RawLine<'l> {
     pub(crate) number: u64,
     pub(crate) bytes: &'l [u8],

@@ -17,7 +17,7 @@ const KEPT: usize = 20;
 const EXCERPT: usize = 80;
 /// Longest excerpt of a line that is evidence: room for all of an event without lists.
 pub(super) const EVIDENCE: usize = 240;
-/// Machines that are told apart.
+/// Limit of machines that are distinguished.
 const MOST_MACHINES: usize = 8;
 const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
@@ -31,12 +31,12 @@ const MOST_NAMES: usize = 1024;
 pub struct Excerpt {
     /// Its number, from 1.
     pub line: u64,
-    /// Its text, without the spaces at its ends; `...` for the rest of a long one.
+    /// Its text, without spaces at the ends; `...` replaces the rest of a long text.
     pub text: String,
 }
 
 impl Excerpt {
-    /// Of line `line`, which says `bytes`.
+    /// Makes an excerpt of line `line` with the text `bytes`.
     pub fn of(line: u64, bytes: &[u8]) -> Self {
         let trimmed = bytes.trim_ascii();
         let kept = trimmed.get(..EVIDENCE).unwrap_or(trimmed);
@@ -61,14 +61,14 @@ pub struct BadLine {
 
 /// Invalidations that the traced kernel itself queued (VT-d).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Recorded {
+pub struct KernelInvalidations {
     /// Page-selective ones by address mask.
     pub page_masks: BTreeMap<u8, u64>,
     /// Domain-selective.
     pub domain: u64,
     /// Global.
     pub global: u64,
-    /// For device TLBs.
+    /// Device TLB invalidations.
     pub device: u64,
     /// Page-selective ones that directly follow an `iommu:unmap` on their CPU, one for each.
     pub pages_after_unmap: u64,
@@ -82,7 +82,7 @@ pub struct Recorded {
     pub first_device: Option<Excerpt>,
 }
 
-impl Recorded {
+impl KernelInvalidations {
     /// Notes which event of a table was the last on the CPU of a descriptor that begins with `first`.
     pub(super) fn note_after(&mut self, table: Option<TableEvent>, first: u64) {
         let pages = matches!((first & 0xf, (first >> 4) & 0b11), (2 | 6, 3));
@@ -121,13 +121,13 @@ impl Recorded {
 /// Part of `portolan record` in a trace: the program wrote it to its end, or in part, or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Recorder {
-    /// Another tool wrote it.
+pub enum RecorderStatus {
+    /// Another program wrote it.
     #[default]
     Other,
-    /// It began, and did not end it so far.
+    /// `portolan record` began it and has not ended it.
     Begun,
-    /// It ended it.
+    /// `portolan record` ended it.
     Ended,
 }
 
@@ -137,7 +137,7 @@ pub struct Summary {
     /// Lines.
     pub lines: u64,
     /// Its recorder.
-    pub recorder: Recorder,
+    pub recorder: RecorderStatus,
     /// Blank lines, comments and reports of lost events.
     pub header_lines: u64,
     /// Events.
@@ -182,7 +182,7 @@ pub struct Summary {
     pub out_of_order_lines: Vec<u64>,
     /// The most by which a CPU whose own times go forward is behind another, in nanoseconds.
     pub skew_ns: u64,
-    /// Unmaps with a time before that of their map, which another CPU made.
+    /// Unmaps with an earlier time than their map, recorded by another CPU.
     pub early_unmaps: u64,
     /// Lines of the first of them.
     pub early_unmap_lines: Vec<u64>,
@@ -215,7 +215,7 @@ pub struct Summary {
     pub partial_unmaps: u64,
     /// Unmaps of an address that several domains had mapped: the mapping that came first is taken for theirs.
     pub ambiguous_unmaps: u64,
-    /// Operations that name no device, taken for those of the only one whose mappings are in a table.
+    /// Operations without a device, attributed to the only device with mappings in a table.
     pub inferred_devices: u64,
     /// Share of the trace's words on DMA that was understood.
     pub understood: Understood,
@@ -234,7 +234,7 @@ pub struct Summary {
     /// After which line the stream broke off.
     pub cut_after_line: Option<u64>,
     /// Commands that the traced kernel queued.
-    pub recorded: Recorded,
+    pub recorded: KernelInvalidations,
     #[serde(skip)]
     pub(super) mapped: MappedPages,
     #[serde(skip)]

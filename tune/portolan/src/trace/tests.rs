@@ -116,8 +116,10 @@ CPU:2 [LOST 9 EVENTS]
 
 #[test]
 fn one_mapping_in_three_forms() {
-    let report = FTRACE.replace("     1.0", " 1.0").replace(": map:", ": iommu_map: map:");
-    let report = report.replace(": iommu_map: map:", ": map:          ");
+    let report = FTRACE
+        .replace("     1.0", " 1.0")
+        .replace(": map:", ": iommu_map: map:")
+        .replace(": iommu_map: map:", ": map:          ");
     let perf = FTRACE
         .replace(" d..1.    ", "")
         .replace(" ..s1.    ", "")

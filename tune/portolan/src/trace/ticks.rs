@@ -17,7 +17,7 @@ use super::op::{Running, TimerRun};
 const LENGTHS_NS: [u64; 4] = [1_000_000, 3_333_333, 4_000_000, 10_000_000];
 /// Fewest ticks between two runs that tell the length apart from others: one tick more or less is 4 %.
 const ENOUGH: u64 = 25;
-/// Most that a mean length may differ from that of a tick, as a part of it.
+/// Largest difference of a mean interval from a tick, as a fraction of the tick.
 const NEAR: f64 = 0.06;
 /// The clock of a trace may go faster than the kernel's by one part of so many.
 const DRIFT: u64 = 10_000;
@@ -26,7 +26,7 @@ const DRIFT: u64 = 10_000;
 #[derive(Clone, Copy)]
 struct Zero {
     ns: i128,
-    /// Time of the run that says so.
+    /// Time of the timer run.
     at_ns: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Ticks {
     first: Option<(u64, u64)>,
     length_ns: Option<u64>,
     zero: Option<Zero>,
-    /// By CPU: true if the last run of a timer there was a tick late.
+    /// For each CPU, true if its last timer ran a tick late.
     late: Vec<Option<bool>>,
 }
 

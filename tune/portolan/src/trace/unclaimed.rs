@@ -114,28 +114,23 @@ impl Unclaimed {
         }
     }
 
-    /// Takes the pieces that a `dma:*` event on `cpu` for the addresses from `dma` to `last` claims, if all are there.
+    /// Takes the pieces that a `dma:*` event on `cpu` claims for the addresses `dma` to `last`, if all are found.
     pub(super) fn claim(&mut self, dma: u64, last: u64, cpu: u16, found: &mut Vec<TakenPiece>) {
         // Pages of the unit may be larger than the processor's.
         let before = self.0.range(..=(dma, u64::MAX)).next_back();
-        let start = before.map(|(key, piece)| (key.0, last_of(key.0, piece.bytes)));
-        let start = start.filter(|(_, end)| *end >= dma);
+        let start = before
+            .map(|(key, piece)| (key.0, last_of(key.0, piece.bytes)))
+            .filter(|(_, end)| *end >= dma);
         let whole =
             start.is_some_and(|(start, _)| self.chain(start, last, Which::Newest(cpu), found));
-        match whole {
-            true => self.remove(found),
-            false => found.clear(),
-        }
+        if whole { self.remove(found) } else { found.clear() }
     }
 
     /// Takes the pieces that an unmap of the addresses from `start` to `last` ends, if they are exactly those.
     pub(super) fn take_exact(&mut self, start: u64, last: u64, found: &mut Vec<TakenPiece>) {
         let whole = self.chain(start, last, Which::Oldest(None), found);
         let exact = whole && found.last().is_some_and(|piece| piece.last() == last);
-        match exact {
-            true => self.remove(found),
-            false => found.clear(),
-        }
+        if exact { self.remove(found) } else { found.clear() }
     }
 
     /// Takes the pieces between `start` and `last`; of pieces that reach beyond, the rests stay at their places, and

@@ -8,9 +8,9 @@ use super::list::List;
 /// Percentages of a trace's DMA that were understood, as `--json` says them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnderstoodPct {
-    /// Of the events.
+    /// Percentage of the events.
     pub events_pct: f64,
-    /// Of the bytes.
+    /// Percentage of the bytes.
     pub bytes_pct: f64,
 }
 
@@ -31,11 +31,11 @@ impl Default for UnderstoodPct {
 pub struct Understood {
     /// Events.
     pub events: u64,
-    /// Of these, understood.
+    /// Understood events.
     pub events_understood: u64,
     /// Bytes of operations.
     pub bytes: u64,
-    /// Of these, understood.
+    /// Understood bytes.
     pub bytes_understood: u64,
 }
 

@@ -171,7 +171,7 @@ impl<R: Read> Read for ZstdFrames<R> {
 mod tests {
     use super::*;
 
-    /// The same 21,538 bytes, the beginning of a recorded trace, in two parts each.
+    /// The beginning of a recorded trace, 21,538 bytes, packed in two parts each.
     const PACKED: [(&str, &[u8]); 3] = [
         ("xz", include_bytes!("fixtures/two-streams.trace.xz")),
         ("zstd", include_bytes!("fixtures/two-frames.trace.zst")),

@@ -15,13 +15,13 @@ const REFUSED: &str = " x-1 [000] d. 0.5: dma_map_page: nic dir=TO_DEVICE \
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
     Nothing,
-    /// At each unmap, by page.
+    /// Invalidates at each unmap, by page.
     Strict,
-    /// And for a device TLB.
+    /// Invalidates a device TLB as well.
     StrictAts,
-    /// At each map as well.
+    /// Invalidates at each map as well.
     Shadowed,
-    /// Once for a hundred unmaps.
+    /// Invalidates once for a hundred unmaps.
     Lazy,
 }
 
@@ -37,7 +37,7 @@ pub struct Load {
     pub buffers: u64,
     pub pieces: u64,
     pub queues: Queues,
-    /// From which operation on DMA addresses are above 4 GiB.
+    /// Index of the first operation with DMA addresses above 4 GiB.
     pub high_from: u64,
     /// End of the event of a bounce, if there is one.
     pub bounce: Option<&'static str>,
@@ -62,7 +62,7 @@ impl Load {
         }
     }
 
-    /// With facts, as JSON without its braces.
+    /// Adds facts, as JSON without its braces.
     pub fn facts(mut self, facts: &str) -> Self {
         self.facts = format!("# portolan-facts: {{{facts}}}\n");
         self
@@ -122,9 +122,10 @@ impl Load {
     fn map_and_unmap(&self, n: u64) -> [String; 2] {
         let (device, direction, bytes) = (self.device(n), self.direction, self.bytes);
         let pa = self.pa(n);
-        let dma = match n >= self.high_from {
-            true => 0x1_0000_0000 + n * 0x10_0000,
-            false => 0x8000_0000 + n * 0x10_0000 % 0x1000_0000,
+        let dma = if n >= self.high_from {
+            0x1_0000_0000 + n * 0x10_0000
+        } else {
+            0x8000_0000 + n * 0x10_0000 % 0x1000_0000
         };
         let of = format!("{device} dir={direction}");
         if self.pieces == 0 {
@@ -152,7 +153,7 @@ impl Load {
         Self { pieces: 16, ..self }
     }
 
-    /// So long that walks take most of the time.
+    /// Makes lists so long that walks take most of the time.
     pub fn long_lists(self) -> Self {
         Self { pieces: 256, bytes: 1 << 20, buffers: 2, ..self }
     }

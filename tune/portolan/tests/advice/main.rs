@@ -55,8 +55,10 @@ fn check_sense(setting: &Setting) {
 /// Checks that `rule` speaks up for `load`, with these words for place and value, and not for any of `others`.
 fn fires(rule: Rule, profile: &Profile, load: Load, words: &[&str], others: &[(&str, Load)]) {
     let given = advised(&load, profile);
-    let found = given.iter().find(|setting| setting.rule == rule);
-    let found = found.unwrap_or_else(|| panic!("{rule:?} says nothing: {given:?}"));
+    let found = given
+        .iter()
+        .find(|setting| setting.rule == rule)
+        .unwrap_or_else(|| panic!("{rule:?} says nothing: {given:?}"));
     for word in words {
         let (command, assumed) = (found.command(), found.assumes.join(" "));
         let said = format!("{command} | {assumed} | {:?}", found.danger);

@@ -56,7 +56,7 @@ impl Counts {
 /// Reason for which a trace cannot be counted: the line and its fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannotCount(
-    /// In words.
+    /// Description in words.
     pub String,
 );
 
@@ -181,10 +181,7 @@ fn scatter(fields: &[&str]) -> Option<(u64, u64)> {
     let device = field(fields, "dma_addrs").and_then(list)?;
     let sizes = field(fields, "sizes").and_then(list)?;
     // Where nothing was merged, memory tells more than the address of a bounce buffer.
-    let starts = match memory.len() == sizes.len() {
-        true => memory,
-        false => device,
-    };
+    let starts = if memory.len() == sizes.len() { memory } else { device };
     let touched = starts.iter().zip(&sizes).map(|(&start, &bytes)| pages(start, bytes));
     Some((sizes.iter().sum(), touched.sum()))
 }

@@ -109,7 +109,7 @@ fn compare(path: &Path) {
     }
 }
 
-/// As many tests as there are cores to run them.
+/// Compares every second trace from `start`: one test for each of two cores.
 fn compare_every(start: usize) {
     let all = traces();
     assert!(all.len() > 20, "the bundled traces are gone");

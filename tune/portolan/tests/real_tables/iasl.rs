@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use super::Table;
 
-/// The program is there.
+/// An installed iasl.
 pub struct Iasl;
 
-/// Its output for one table: the fields in order, and the whole text.
+/// Output for one table: fields in order, and the whole text.
 pub struct Said {
     fields: Vec<(String, u64)>,
     text: String,
@@ -38,8 +38,7 @@ impl Iasl {
             .arg(&file)
             .output()
             .expect("iasl runs");
-        let text = fs::read(output.with_extension("dsl"));
-        let text = text.unwrap_or_else(|error| {
+        let text = fs::read(output.with_extension("dsl")).unwrap_or_else(|error| {
             let said = String::from_utf8_lossy(&ran.stderr);
             panic!("{}: {error}: {said}", table.name);
         });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// A mapping: input, count less one, output, number of the node, flags.
 type Mapping = [u32; 5];
 
-/// A node as the file has it: its type, what is in it, its mappings.
+/// A node of the file: type, contents and mappings.
 #[derive(Clone)]
 struct Node {
     kind: u8,

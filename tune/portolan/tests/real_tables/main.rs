@@ -30,8 +30,8 @@ fn folder() -> PathBuf {
 fn tables(signature: &str) -> Vec<Table> {
     if signature == "iort" {
         let text = fs::read_to_string(folder().join("iort.txt")).expect("the facts");
-        let all = iort::all(&text).into_iter();
-        let all = all.map(|iort::Rebuilt { name, bytes }| Table { name, bytes });
+        let all =
+            iort::all(&text).into_iter().map(|iort::Rebuilt { name, bytes }| Table { name, bytes });
         return all.collect();
     }
     let files = fs::read_dir(folder().join(signature)).expect("a folder");
@@ -239,9 +239,10 @@ fn dmar_is_decoded_as_iasl_has_it() {
             let rhsa = name == "Base Address" && said.has("Hardware Static Affinity");
             let found = said.values(name);
             let expected = expected.remove(name).unwrap_or_default();
-            match rhsa {
-                true => assert!(expected.iter().all(|one| found.contains(one)), "{}", table.name),
-                false => assert_eq!(found, expected, "{}: {name}", table.name),
+            if rhsa {
+                assert!(expected.iter().all(|one| found.contains(one)), "{}", table.name)
+            } else {
+                assert_eq!(found, expected, "{}: {name}", table.name)
             }
         }
         let width = u64::from(parsed.address_lg2()) - 1;
@@ -279,8 +280,10 @@ fn ivrs_is_decoded_as_iasl_or_a_dump_by_hand_has_it() {
             // It knows neither 40h nor what it does not know how to skip.
             let said = iasl.disassembled("ivrs", &table);
             let of = |units: bool| {
-                let all = all.iter().take_while(|block| known(&block.0));
-                let all = all.filter(move |block| (block.0 < 0x20) == units);
+                let all = all
+                    .iter()
+                    .take_while(|block| known(&block.0))
+                    .filter(move |block| (block.0 < 0x20) == units);
                 all.map(|block| block.1).collect::<Vec<_>>()
             };
             assert!(said.values("Base Address").starts_with(&of(true)), "{}", table.name);

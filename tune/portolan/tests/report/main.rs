@@ -75,8 +75,10 @@ fn a_report_that_cannot_be_written_is_refused_before_the_work() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("is another file of this command"), "{said}");
     assert!(output.status.code() == Some(2) && !both.exists());
-    let left = std::fs::read_dir(tmp).unwrap().flatten();
-    let left = left.filter(|entry| entry.path().extension().is_some_and(|e| e == "partial"));
+    let left = std::fs::read_dir(tmp)
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|e| e == "partial"));
     let left: Vec<_> = left.map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "{left:?}");
 }

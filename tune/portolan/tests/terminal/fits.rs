@@ -10,8 +10,8 @@ const COLUMNS: [usize; 5] = [40, 60, 80, 120, 200];
 /// Figures as printed: words with a digit in them, without the marks that end a sentence. Those in brackets or beside
 /// a `=` stay whole.
 fn figures(text: &str) -> BTreeSet<&str> {
-    let words = text.split_whitespace();
-    let words = words.map(|word| word.trim_matches(|one: char| ".,;:()`".contains(one)));
+    let words =
+        text.split_whitespace().map(|word| word.trim_matches(|one: char| ".,;:()`".contains(one)));
     words
         .filter(|word| word.contains(|one: char| one.is_ascii_digit()) && !word.contains('…'))
         .collect()
@@ -22,7 +22,7 @@ fn is_rule(line: &str) -> bool {
     line.starts_with("--") && line.chars().all(|one| one == '-' || one == ' ')
 }
 
-/// Holds one text, printed on so many columns, against that of `--wide`.
+/// Compares a text for `columns` columns with the output of `--wide`.
 pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     let what = format!("{name} on {columns} columns");
     assert!(!text.is_empty() && text.ends_with('\n'), "{what}");
@@ -58,7 +58,7 @@ pub fn fits(name: &str, text: &str, wide: &str, columns: usize) {
     }
 }
 
-/// Holds a text of every width against that of `--wide`.
+/// Compares a text of every width with the output of `--wide`.
 pub fn everywhere(name: &str, text: impl Fn(usize) -> String) {
     let wide = text(usize::MAX);
     for columns in COLUMNS {
@@ -75,8 +75,7 @@ pub fn has_words(name: &str, wide: &str, help: &str) {
         if !is_rule(rule) {
             continue;
         }
-        let words = head.split_whitespace();
-        let words = words.map(|word| word.trim_matches(','));
+        let words = head.split_whitespace().map(|word| word.trim_matches(','));
         for word in words.filter(|word| !units.contains(word)) {
             let found = help.to_lowercase().contains(&word.to_lowercase());
             assert!(found, "{name}: {word} is not in\n{help}");

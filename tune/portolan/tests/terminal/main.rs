@@ -74,7 +74,7 @@ pub fn firmware_report(name: &str) -> firmware::Report {
             kind: "firmware's memory: mapped one to one until a driver takes over".to_owned(),
         }],
     };
-    let function = |unit, group: &str| firmware::FunctionReport {
+    let function = |unit, group: &str| firmware::PciFunctionReport {
         function: name.to_owned(),
         id: "8086:1236".to_owned(),
         class: "0200".to_owned(),

@@ -55,7 +55,7 @@ fn scratch(name: &str, content: &str) -> PathBuf {
     path
 }
 
-/// Nothing that a terminal obeys but line ends.
+/// Tells if text has no control characters except line ends.
 fn is_harmless(text: &str) -> bool {
     let obeyed = |one: char| (one.is_control() && one != '\n') || one == '\u{202e}';
     !text.contains(obeyed)

@@ -58,11 +58,14 @@ pub fn bare(text: &str) -> String {
     out
 }
 
-/// Runs a command on three terminals, and holds its text against that of `--wide`.
+/// Runs a command on three terminals, and compares its text with the output of `--wide`.
 pub fn fits_terminals(arguments: &str) {
-    let of = |flag: &str| match arguments.starts_with("2>") {
-        true => format!("replay {flag} {arguments}"),
-        false => arguments.replacen(" 2>", &format!(" {flag} 2>"), 1),
+    let of = |flag: &str| {
+        if arguments.starts_with("2>") {
+            format!("replay {flag} {arguments}")
+        } else {
+            arguments.replacen(" 2>", &format!(" {flag} 2>"), 1)
+        }
     };
     let (wide, _) = piped(&of("--wide"));
     let (narrow, _) = piped(arguments);

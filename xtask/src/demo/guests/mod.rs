@@ -26,7 +26,7 @@ pub struct Event {
 pub enum Release {
     /// The distribution's will do.
     Any,
-    /// From 10.0 on.
+    /// Release 10.0 or newer.
     Ten,
 }
 
@@ -40,7 +40,7 @@ pub enum Firmware {
     Tree(&'static [u8], &'static [u8]),
 }
 
-/// One machine.
+/// A machine.
 pub struct Guest {
     /// Its name in commands.
     pub name: &'static str,
@@ -72,7 +72,7 @@ pub const X86: &str = "x86_64-unknown-linux-gnu";
 pub const ARM: &str = "aarch64-unknown-none";
 pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
-/// Socket of the disk, if a process of its own serves it.
+/// Socket of a disk that a separate process serves.
 pub const SOCKET: &str = "socket,id=disk,path=disk.sock";
 
 /// A PC with a disk and an `edu` device behind `$iommu`.
@@ -98,7 +98,7 @@ macro_rules! pc {
     };
 }
 
-/// A PC whose disk is the device `$device`, in a process of its own that has the machine's memory.
+/// A PC whose disk is the device `$device`, served by a separate process that shares the machine's memory.
 macro_rules! served_pc {
     ($($device:literal),*; $iommu:literal) => {
         pc!(@
@@ -204,7 +204,7 @@ macro_rules! vtd_kinds {
     };
 }
 
-/// And a device with a TLB of its own.
+/// Commands of a device with a TLB.
 const DEVICE_TLB: Kinds = kinds(&["dev_tlb_inv_dsc"], "desc type device high");
 
 /// All machines.
@@ -227,7 +227,7 @@ const VTD: Guest = Guest {
     kinds: vtd_kinds!(),
 };
 
-/// Its disk is a process of its own.
+/// A machine whose disk is a separate process.
 pub(super) const VHOST: Guest = Guest {
     name: "x86-vhost",
     step: "demo x86-vhost",
@@ -246,7 +246,7 @@ pub(super) const VHOST: Guest = Guest {
     kinds: vtd_kinds!(),
 };
 
-/// And that disk has a TLB of its own.
+/// A machine whose disk is a separate process and has a TLB.
 pub(super) const VHOST_ATS: Guest = Guest {
     name: "x86-vhost-ats",
     step: "demo x86-vhost-ats",
@@ -293,7 +293,7 @@ const RISCV_SYSTEM: Guest = Guest {
     ],
 };
 
-/// Those whose kernel moves data behind an IOMMU.
+/// Machines whose kernel moves data behind an IOMMU.
 const GUESTS: &[Guest] = &[
     VTD,
     Guest {

@@ -1,6 +1,6 @@
 //! The kernel's messages: the starts of its lines, in their order.
 
-/// Once a machine's QEMU has them, they are to be shown (`docs/demo.md`).
+/// Message of a machine whose QEMU has no page faults. Once it has them, they are to be shown (`docs/demo.md`).
 pub(super) const NO_PAGE_FAULTS: &str = "page faults: Absent";
 
 /// Messages where the unit records the accesses that it refuses.
@@ -11,7 +11,7 @@ pub(super) const RECORDED: &[&str] = &[
     "taken back: refused, NotMapped",
 ];
 
-/// And where it does not.
+/// Messages of a unit that does not record the accesses that it refuses.
 pub(super) const REFUSED: &[&str] =
     &[NO_PAGE_FAULTS, "not opened: refused", "mapped at ", "taken back: refused"];
 
@@ -29,10 +29,10 @@ pub(super) const RECORDED_REMAPPED: &[&str] = &[
     "an interrupt given back: refused, Interrupt",
 ];
 
-/// And where the unit raises one of its own.
+/// Messages of a unit that raises an interrupt for a fault.
 pub(super) const INTERRUPTED: &[&str] = &["fault, by interrupt: Blocked"];
 
-/// The same where a device that may interrupt has a second stage in which nothing is mapped.
+/// Messages of such a unit where a device that may interrupt has a second stage in which nothing is mapped.
 pub(super) const INTERRUPTED_UNMAPPED: &[&str] = &["fault, by interrupt: NotMapped"];
 
 /// Messages where the disks' data is moved under each policy.
@@ -44,7 +44,7 @@ pub(super) const MOVED: &[&str] = &[
     "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
 ];
 
-/// And with a disk that keeps translations.
+/// Messages for a disk that keeps translations.
 pub(super) const MOVED_BY_TLB: &[&str] = &[
     "the disk has a TLB of its own",
     "Strict, Untrusted: 192 requests",
@@ -52,7 +52,7 @@ pub(super) const MOVED_BY_TLB: &[&str] = &[
     "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
 ];
 
-/// And where a lazy one is refused: a hypervisor follows the tables.
+/// Messages where lazy is refused, because a hypervisor follows the tables.
 pub(super) const MOVED_STRICTLY: &[&str] = &[
     "Strict, Untrusted: 192 requests",
     "Strict, Trusted: 192 requests",

@@ -30,8 +30,7 @@ const IN_THE_KERNEL: [u8; 36] = dmar(0x10_0000, 24);
 const SILENT: [u8; 36] = dmar(0xfed9_0000, 24);
 const ENDLESS: [u8; 36] = dmar(0xfed9_0000, 0);
 
-/// Two units: one that is there, with the scope that names nothing, and one for all functions where
-/// nothing answers.
+/// Two units: an existing one whose scope names nothing, and one for all functions that does not exist.
 const HALF: [u8; 52] = {
     let (one, other) = (dmar(0xfed9_0000, 24), dmar(0xfeda_0000, 16));
     let mut table = [0; 52];
@@ -79,7 +78,7 @@ const fn registers(base: u64, bytes: u64) -> [u8; 16] {
     cells
 }
 
-/// That of QEMU's platform device.
+/// Registers of QEMU's platform device.
 const UNIT: [u8; 16] = registers(0x0301_0000, 0x1000);
 
 /// A board of RISC-V's whose kernel goes on without DMA.

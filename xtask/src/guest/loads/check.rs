@@ -46,10 +46,8 @@ impl Mappings {
     fn counted(run: &Run, policy: Policy) -> Self {
         let (maps, unmaps) = (run.counted(&MAPS), run.counted(&UNMAPS).events);
         let frees = run.counted(&FREES).events;
-        let ended = match policy.translates() {
-            true => run.counted(&["iommu/unmap"]).events,
-            false => unmaps + frees,
-        };
+        let ended =
+            if policy.translates() { run.counted(&["iommu/unmap"]).events } else { unmaps + frees };
         // They began in the load, since each request ends in it.
         let two_step = ended.saturating_sub(unmaps + frees);
         Self {
@@ -98,10 +96,7 @@ pub fn check(ran: &GuestRun, unit: Unit, policy: Policy) -> Result<(), String> {
             wrong.extend(load.compare().err().map(|why| format!("{file}: {why}")));
         }
     }
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(wrong.join("\n")),
-    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
 /// A load, with the counts of all three.
@@ -111,9 +106,9 @@ struct Load<'a> {
     policy: Policy,
     /// Set if the file names the kernel's release: from 7.3 on Linux waits for unmaps of the two-step API at once.
     says_release: bool,
-    /// By the kernel.
+    /// Mappings that the kernel counted.
     counted: Mappings,
-    /// By QEMU.
+    /// Invalidations that QEMU received.
     received: Invalidations,
     replayed: Replayed,
 }
@@ -167,9 +162,10 @@ impl Load<'_> {
     fn compare_pieces(&self) -> Result<(), String> {
         let pieces = self.run.counted(&["iommu/map"]).events;
         let requests = self.run.disks.events;
-        match self.run.load == "huge" && pieces > 2 * requests {
-            true => Err(format!("{requests} requests of huge pages are {pieces} pieces")),
-            false => Ok(()),
+        if self.run.load == "huge" && pieces > 2 * requests {
+            Err(format!("{requests} requests of huge pages are {pieces} pieces"))
+        } else {
+            Ok(())
         }
     }
 
@@ -198,11 +194,10 @@ impl Load<'_> {
             Unit::VtD => sent == submitted,
             Unit::AmdVi => sent == Invalidations::default(),
         };
-        match recorded && expected == counted {
-            true => Ok(()),
-            false => {
-                Err(format!("recorded {sent:?}, by the kernel {counted:?}, received {received:?}"))
-            }
+        if recorded && expected == counted {
+            Ok(())
+        } else {
+            Err(format!("recorded {sent:?}, by the kernel {counted:?}, received {received:?}"))
         }
     }
 
@@ -227,9 +222,10 @@ impl Load<'_> {
             }
             Policy::Passthrough | Policy::None => (0, sent, sent == 0),
         };
-        match right {
-            true => Ok(()),
-            false => Err(format!("{predicted} invalidations predicted, {sent} sent")),
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{predicted} invalidations predicted, {sent} sent"))
         }
     }
 }

@@ -55,11 +55,11 @@ macro_rules! devices {
     };
 }
 const DEVICES: &[&str] = devices!();
-/// The same where one clock, the instructions', is the timers' and the load's: a busy host's timers are late otherwise.
+/// Devices with one clock, the instructions', for timers and load. Otherwise timers are late on a busy host.
 const ON_ONE_CLOCK: &[&str] = devices!("-icount", "shift=2");
-/// Arguments of a kernel: those of its IOMMU; that all memory may be huge pages; that it sends nothing of its own;
-/// that all CPUs have one clock, as they have here, since events of two CPUs change places otherwise; and no tests of
-/// its ciphers, which take a CPU for some 10 s after a start (7.3): a machine at work has none.
+/// Arguments of a kernel: those of its IOMMU; all memory may be huge pages; it sends nothing by itself; all CPUs have
+/// one clock, as they have here, because events of two CPUs otherwise change places; and no tests of its ciphers,
+/// which take a CPU for some 10 s after the start (7.3), when a machine at work has none.
 macro_rules! told {
     ($iommu:literal) => {
         concat!(
@@ -111,7 +111,7 @@ pub const NEWEST_STRICT: Machine = Machine {
     check: |ran| check(ran, Unit::VtD, Policy::Strict),
 };
 
-/// The same, lazy.
+/// The newest kernel, lazy.
 pub const NEWEST_LAZY: Machine = Machine {
     name: "newest-lazy",
     step: "Linux guest: loads, newest, lazy",
@@ -122,7 +122,7 @@ pub const NEWEST_LAZY: Machine = Machine {
     ..NEWEST_STRICT
 };
 
-/// The same without translation.
+/// The newest kernel, without translation.
 pub const NEWEST_PASSTHROUGH: Machine = Machine {
     name: "newest-passthrough",
     step: "Linux guest: loads, newest, passthrough",
@@ -132,7 +132,7 @@ pub const NEWEST_PASSTHROUGH: Machine = Machine {
     ..NEWEST_STRICT
 };
 
-/// The same, with the unit left alone.
+/// The newest kernel, without using the unit.
 pub const NEWEST_NONE: Machine = Machine {
     name: "newest-none",
     step: "Linux guest: loads, newest, no IOMMU",
@@ -151,7 +151,7 @@ pub const STABLE_STRICT: Machine = Machine {
     ..NEWEST_STRICT
 };
 
-/// The same, lazy.
+/// The stable kernel, lazy.
 pub const STABLE_LAZY: Machine = Machine {
     name: "stable-lazy",
     step: "Linux guest: loads, stable, lazy",
@@ -160,7 +160,7 @@ pub const STABLE_LAZY: Machine = Machine {
     ..NEWEST_LAZY
 };
 
-/// The same without translation.
+/// The stable kernel, without translation.
 pub const STABLE_PASSTHROUGH: Machine = Machine {
     name: "stable-passthrough",
     step: "Linux guest: loads, stable, passthrough",
@@ -168,7 +168,7 @@ pub const STABLE_PASSTHROUGH: Machine = Machine {
     ..NEWEST_PASSTHROUGH
 };
 
-/// The same, with the unit left alone.
+/// The stable kernel, without using the unit.
 pub const STABLE_NONE: Machine = Machine {
     name: "stable-none",
     step: "Linux guest: loads, stable, no IOMMU",

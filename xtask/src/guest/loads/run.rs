@@ -9,7 +9,7 @@ use crate::guest::GuestRun;
 
 /// QEMU's event when the guest opens a port: before a load, and after it.
 const MARK: &str = "virtio_serial_handle_control_message event 6, value 1";
-/// Of a submitted command its kind, and of an invalidation of the IOTLB its granularity (VT-d, 6.5.2.3).
+/// Kind of a submitted command, and granularity of an IOTLB invalidation (VT-d, 6.5.2.3).
 const IOTLB: u64 = 2;
 
 /// The guest's counts of a load.
@@ -17,7 +17,7 @@ const IOTLB: u64 = 2;
 pub struct Run {
     pub load: String,
     pub recorder: String,
-    /// By event, and by the value of one of its fields.
+    /// Counts of kernel events, by the value of one of their fields.
     kernel: BTreeMap<String, BTreeMap<u64, Count>>,
     /// Requests of all disks.
     pub disks: Count,
@@ -33,7 +33,7 @@ pub struct Count {
 /// Invalidations of the IOTLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Invalidations {
-    /// By page or range.
+    /// Invalidations by page or range.
     pub pages: u64,
     pub domains: u64,
     pub global: u64,
@@ -50,15 +50,15 @@ pub struct Replayed {
     pub orphans: u64,
     pub bad_lines: u64,
     pub lost: u64,
-    /// Of the kernel that was recorded.
+    /// Invalidations of the recorded kernel.
     pub sent: Invalidations,
-    /// Of a strict kernel and of a lazy one.
+    /// Invalidations of a strict kernel, and of a lazy one.
     pub strict: u64,
     pub lazy: u64,
 }
 
 impl Run {
-    /// All that the guest told of.
+    /// Parses all results that the guest printed.
     pub fn all(console: &str) -> Result<Vec<Self>, String> {
         let lines = console.lines().filter_map(|line| line.strip_prefix("run: "));
         let runs = lines

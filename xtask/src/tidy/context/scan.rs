@@ -190,10 +190,7 @@ impl Scanner {
             if !test {
                 self.declared.traits.push(name.to_owned());
             }
-            match is_public(before) {
-                true => BlockKind::PublicTrait,
-                false => BlockKind::Other,
-            }
+            if is_public(before) { BlockKind::PublicTrait } else { BlockKind::Other }
         } else if let Some((_, name)) = named(&head, "mod") {
             // Its file, if it has one, is read for itself.
             if test {

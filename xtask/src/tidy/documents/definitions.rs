@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Keywords before the name that they define.
 const DEFINING: &[&str] =
     &["fn", "const", "static", "type", "mod", "struct", "enum", "trait", "union", "macro_rules"];
-/// Those whose block has items of the name.
+/// Keywords whose block has items of the name.
 const WITH_ITEMS: &[&str] = &["struct", "enum", "trait", "union"];
 /// Most aliases and traits that lead from a type to an item.
 const MOST_STEPS: usize = 4;
@@ -77,7 +77,7 @@ impl<'a> Definitions<'a> {
     }
 }
 
-/// One word or one character of code.
+/// Tokens of code: words or single characters.
 fn tokens(text: &str) -> Vec<&str> {
     let bytes = text.as_bytes();
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -219,8 +219,11 @@ impl<'r, 'a> Reader<'r, 'a> {
             "mod" => self.next = None,
             "macro_rules" => self.rules = self.rules.or(Some(self.blocks.len())),
             "type" => {
-                let rest = self.tokens[name_at..].iter().take_while(|token| **token != ";");
-                let rest = rest.skip_while(|token| **token != "=").copied();
+                let rest = self.tokens[name_at..]
+                    .iter()
+                    .take_while(|token| **token != ";")
+                    .skip_while(|token| **token != "=")
+                    .copied();
                 self.found.behind.entry(name).or_default().extend(rest);
             }
             _ if WITH_ITEMS.contains(&keyword) => {

@@ -8,8 +8,8 @@ use super::prose;
 
 /// Checks that relative links lead to a file, and the text behind `#` to a heading.
 pub(in crate::tidy) fn check(root: &Path, path: &str, text: &str) -> Vec<Finding> {
-    let folder = root.join(path);
-    let folder = folder.parent().unwrap_or(root);
+    let file = root.join(path);
+    let folder = file.parent().unwrap_or(root);
     let text = prose(text);
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let mut found = Vec::new();

@@ -21,7 +21,7 @@ pub(super) use links::check as links;
 pub(super) const MAX_README: (usize, usize) = (130, 1_000);
 /// Lines of a package's README.
 pub(super) const MAX_PACKAGE_README: usize = 40;
-/// The page that says why each dependency is there.
+/// Page with the reason for each dependency.
 const DEPENDENCIES: &str = "docs/dependencies.md";
 /// The page that figures of the README are from.
 const FIGURES: &str = "docs/performance.md";
@@ -92,10 +92,14 @@ fn too_long(path: &str, text: &str) -> Option<String> {
 fn dependencies(there: &BTreeSet<String>, page: &str) -> Vec<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let named: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
-    let missing = there.iter().filter(|name| !named.contains(name.as_str()));
-    let missing = missing.map(|name| format!("does not say why {name} is there"));
-    let gone = named.iter().filter(|name| !there.contains(**name));
-    let gone = gone.map(|name| format!("names {name}, on which nothing depends"));
+    let missing = there
+        .iter()
+        .filter(|name| !named.contains(name.as_str()))
+        .map(|name| format!("does not say why {name} is there"));
+    let gone = named
+        .iter()
+        .filter(|name| !there.contains(**name))
+        .map(|name| format!("names {name}, on which nothing depends"));
     missing.chain(gone).collect()
 }
 

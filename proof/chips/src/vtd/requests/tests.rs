@@ -10,7 +10,7 @@ use portolan_sim::decode::AccessKind;
 
 const STREAM: StreamId = StreamId::new(SOURCE);
 const REQUESTS: u64 = 0x10_d000;
-/// Of a context entry: translations, and requests.
+/// Device-TLB bit of a context entry: translations and page requests are allowed.
 const DTE: u64 = 1 << 2;
 const PRE: u64 = 1 << 4;
 

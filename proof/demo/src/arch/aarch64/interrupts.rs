@@ -53,7 +53,7 @@ impl Interrupts {
         Ok(self.0.listen(line).ok_or("there is no such line")?)
     }
 
-    /// Takes the interrupts that are there: nowhere else are they on.
+    /// Takes pending interrupts; they are enabled nowhere else.
     pub fn take(&self) {
         // SAFETY: the handler changes only registers that any function may.
         unsafe { asm!("msr daifclr, #2", "isb", "msr daifset, #2", clobber_abi("C")) };

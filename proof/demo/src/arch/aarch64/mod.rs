@@ -63,8 +63,11 @@ impl Loader {
     /// # Safety
     /// As of [`Machine::from_tables`].
     pub unsafe fn machine(&self, heap: &'static Heap) -> Outcome<Machine> {
-        let window = self.tree.compatible("qemu,fw-cfg-mmio").and_then(|node| node.reg());
-        let window = window.ok_or("there is no fw_cfg device")?;
+        let window = self
+            .tree
+            .compatible("qemu,fw-cfg-mmio")
+            .and_then(|node| node.reg())
+            .ok_or("there is no fw_cfg device")?;
         // SAFETY: the device tree says that registers are there.
         let registers = unsafe { heap.map().registers(window) };
         let tables = FwCfg::new(registers.ok_or("fw_cfg is not mapped")?).tables();
@@ -73,7 +76,7 @@ impl Loader {
         Ok(unsafe { Machine::from_tables(heap, fw_cfg::each(tables)) }?)
     }
 
-    /// Has the processor with this affinity enter `boot.s`.
+    /// Starts the processor with this affinity at `boot.s`.
     pub fn start_processor(&self, _machine: &Machine, affinity: u64) -> Outcome<()> {
         let node = self.tree.compatible("arm,psci-0.2");
         let method = node.and_then(|node| node.property("method"));

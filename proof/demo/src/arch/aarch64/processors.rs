@@ -42,8 +42,8 @@ pub fn number() -> CpuId {
     CpuId::new(number as u32)
 }
 
-/// Has the processor with this affinity enter `boot.s`; `method` is the device tree's entry about the
-/// way to the firmware.
+/// Starts the processor with this affinity at `boot.s`; `method` is the device tree's entry about the way to the
+/// firmware.
 pub fn start(affinity: u64, method: &[u8]) -> Outcome<()> {
     let entry = (&raw const other).expose_provenance();
     let answer: i64;

@@ -38,7 +38,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Has the hart's file deliver the interrupts that have a handler.
+    /// Makes the hart's file deliver the interrupts that have a handler.
     pub fn new(machine: &Machine) -> Outcome<Self> {
         let tree = machine.device_tree().ok_or("there is no device tree")?;
         let place = Place::of(tree, super::processor()).ok_or("there is no IMSIC")?;
@@ -71,7 +71,7 @@ impl Interrupts {
         Ok(listening.ok_or("there is no such wire")?)
     }
 
-    /// Takes the interrupts that are there: nowhere else are they on.
+    /// Takes pending interrupts; they are enabled nowhere else.
     pub fn take(&self) {
         // SAFETY: the handler changes only registers that any function may.
         unsafe { asm!("csrsi sstatus, 2", "csrci sstatus, 2", clobber_abi("C")) };

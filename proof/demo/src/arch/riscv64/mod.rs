@@ -71,7 +71,7 @@ impl Loader {
         Ok(unsafe { Machine::from_device_tree(heap, self.bytes) }?)
     }
 
-    /// Has this hart enter `boot.s`.
+    /// Starts this hart at `boot.s`.
     pub fn start_processor(&self, _machine: &Machine, hart: u64) -> Outcome<()> {
         processors::start(hart)
     }
@@ -83,7 +83,7 @@ impl Loader {
     }
 }
 
-/// The registers of the device that ends QEMU; 0 before they are known, and where there is none.
+/// Registers of the device that ends QEMU; 0 before they are known, and if it does not exist.
 static FINISHER: AtomicU64 = AtomicU64::new(0);
 /// Value that has it end QEMU, with a code in the upper half.
 const FINISHED: u32 = 0x3333;

@@ -37,7 +37,7 @@ pub fn number() -> CpuId {
     CpuId::new(number as u32)
 }
 
-/// Has this hart enter `boot.s`.
+/// Starts this hart at `boot.s`.
 pub fn start(hart: u64) -> Outcome<()> {
     sbi::start(hart as usize, (&raw const other).expose_provenance())
 }

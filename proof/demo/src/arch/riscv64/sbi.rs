@@ -7,7 +7,7 @@ use core::arch::asm;
 
 use crate::Outcome;
 
-/// Extensions, and the functions of theirs that are called.
+/// Extensions, and their functions that are called.
 const CONSOLE: usize = 0x4442_434e;
 const WRITE_BYTE: usize = 2;
 const OLD_CONSOLE: usize = 1;
@@ -35,7 +35,7 @@ pub fn put(byte: u8) {
     }
 }
 
-/// Has the hart enter `entry`.
+/// Starts the hart at `entry`.
 pub fn start(hart: usize, entry: usize) -> Outcome<()> {
     match call(HARTS, START, [hart, entry, 0]) {
         0 => Ok(()),

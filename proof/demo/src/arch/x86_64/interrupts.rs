@@ -14,7 +14,7 @@ use portolan_bare::{Machine, Registers};
 use crate::Outcome;
 use crate::interrupts::{DEVICE, FAULT, OTHER};
 
-/// Those that have a handler.
+/// Vectors that have a handler.
 const VECTORS: [u8; 3] = [DEVICE, OTHER, FAULT];
 
 // Handlers run Rust code, which may use all that a function may: tasks that take interrupts expect
@@ -37,7 +37,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// One handler each 16 bytes.
+    /// Handlers, each of 16 bytes.
     static interrupt_handlers: c_void;
 }
 
@@ -94,7 +94,7 @@ impl Interrupts {
         Err("lines are not supported".into())
     }
 
-    /// Takes an interrupt that is there: nowhere else are they on.
+    /// Takes a pending interrupt; they are enabled nowhere else.
     pub fn take(&self) {
         // SAFETY: handlers are set up. They change only registers that any function may.
         unsafe { asm!("sti", "nop", "cli", clobber_abi("C")) };

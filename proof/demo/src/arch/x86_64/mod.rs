@@ -71,7 +71,7 @@ impl Loader {
         usable.max_by_key(|range| range.len_minus_one())
     }
 
-    /// Has the processor with this APIC's number enter `boot.s`.
+    /// Starts the processor with this APIC number at `boot.s`.
     pub fn start_processor(&self, machine: &Machine, apic: u64) -> Outcome<()> {
         let page = self.left.low_page();
         processors::start(machine, page.ok_or("there is no RAM below 640 KiB")?, apic)
@@ -80,7 +80,7 @@ impl Loader {
 
 /// The first serial port.
 const SERIAL: u16 = 0x3f8;
-/// Its line status register, and the bit that says that it takes a byte.
+/// Line status register, and its bit that says that it takes a byte.
 const SERIAL_STATUS: u16 = SERIAL + 5;
 const SERIAL_READY: u8 = 0x20;
 /// Looks at the status before a byte is given up.

@@ -71,7 +71,7 @@ pub fn apic(machine: &Machine) -> Outcome<LocalApic<Registers>> {
     Ok(apic.ok_or("there is no APIC with registers in memory")?)
 }
 
-/// Has the processor with the APIC's number `apic` start at `page`, which is free RAM below 1 MiB.
+/// Starts the processor with the APIC number `apic` at `page`, which is free RAM below 1 MiB.
 pub fn start(machine: &Machine, page: u8, apic: u64) -> Outcome<()> {
     let first = &raw const real_mode;
     let bytes = (&raw const real_mode_end).addr() - first.addr();

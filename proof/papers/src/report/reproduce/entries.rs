@@ -5,7 +5,7 @@ use portolan_report::{
 };
 
 use crate::reproduce::{
-    Evidence, FlushQueue, HeldOut, HeldOutRow, IopfReproduction, Reproduction, Row, Swiotlb,
+    Evidence, FlushQueue, HeldOut, HeldOutRow, IopfReproduction, LatencyRow, Reproduction, Swiotlb,
     WindowRow,
 };
 use portolan_cli::display::{bytes, grouped};
@@ -20,7 +20,7 @@ pub(super) struct Of {
     pub(super) error: &'static str,
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) plot: Of,
@@ -53,7 +53,7 @@ fn of_each(count: u64, name: &str) -> String {
 }
 
 /// Prices over which computed latencies range.
-pub(super) fn ranged_over(rows: &[Row]) -> Option<String> {
+pub(super) fn ranged_over(rows: &[LatencyRow]) -> Option<String> {
     let mut overs: Vec<_> = rows.iter().filter_map(|row| Some(row.computed_range?.over)).collect();
     overs.sort_unstable();
     overs.dedup();
@@ -61,7 +61,7 @@ pub(super) fn ranged_over(rows: &[Row]) -> Option<String> {
 }
 
 pub(super) fn latencies(result: &Reproduction) -> Vec<Entry> {
-    let entry = |row: &Row| Entry {
+    let entry = |row: &LatencyRow| Entry {
         plot: Of {
             title: format!("Time of {}", row.case),
             says: "Latency by the size that is mapped or unmapped. Published marks have no word beside them.",
@@ -111,8 +111,8 @@ pub(super) fn swiotlb(result: &Swiotlb) -> Vec<Entry> {
     let mut entries = Vec::new();
     for quantity in ["throughput_mb_s", "guest_cpu_pct"] {
         for case in ["fio", "no-device-limit"] {
-            let rows = result.rows.iter();
-            let rows = rows.filter(|row| row.quantity == quantity && row.case == case);
+            let rows =
+                result.rows.iter().filter(|row| row.quantity == quantity && row.case == case);
             entries.extend(rows.map(|row| Entry {
                 plot: pool_plot(quantity, case),
                 row: format!("{}, {}", of_each(row.jobs as u64, "job"), row.direction),

@@ -3,9 +3,9 @@
 use super::super::bounds::{Bound, Evidence, Parts, worst};
 use super::super::published::{IopfKind, IopfPublished};
 use super::super::rows::error_pct;
-use super::machine::Counted;
+use super::machine::AccessCounts;
 use super::rows::IopfRow;
-use super::{Prices, kb_s};
+use super::{FaultPrices, kb_s};
 
 /// Faults of a guest that is not fitted on may be off by so many per cent.
 const FAULTS_BOUND: f64 = 2.5;
@@ -18,7 +18,7 @@ const LOSS_BOUND: f64 = 1.5;
 
 /// Figures that a bound is on.
 #[derive(Clone, Copy)]
-struct Which {
+struct FigureSelector {
     what: &'static str,
     kind: IopfKind,
     quantity: &'static str,
@@ -27,40 +27,47 @@ struct Which {
     from_times: u64,
 }
 
-const GUEST_FAULTS: Which = Which {
+const GUEST_FAULTS: FigureSelector = FigureSelector {
     what: "a guest's faults, 1 MiB messages",
     kind: IopfKind::Vfio,
     quantity: "faults",
     window: Some(false),
     from_times: 1,
 };
-const WINDOW_FAULTS: Which =
-    Which { what: "a guest's faults, windows of 512 pages", window: Some(true), ..GUEST_FAULTS };
-const PROCESS_FAULTS: Which =
-    Which { what: "a process's faults", kind: IopfKind::Sva, window: None, ..GUEST_FAULTS };
-const GUEST_SPEEDS: Which = Which {
+const WINDOW_FAULTS: FigureSelector = FigureSelector {
+    what: "a guest's faults, windows of 512 pages",
+    window: Some(true),
+    ..GUEST_FAULTS
+};
+const PROCESS_FAULTS: FigureSelector = FigureSelector {
+    what: "a process's faults",
+    kind: IopfKind::Sva,
+    window: None,
+    ..GUEST_FAULTS
+};
+const GUEST_SPEEDS: FigureSelector = FigureSelector {
     what: "a guest's speeds with faults, from 1000 messages on",
     quantity: "speed_kb_s",
     window: None,
     from_times: 1000,
     ..GUEST_FAULTS
 };
-const GUEST_LOSS: Which = Which {
+const GUEST_LOSS: FigureSelector = FigureSelector {
     what: "what faults cost a guest, from 1000 messages on, in points",
     quantity: "loss_pct",
     ..GUEST_SPEEDS
 };
-const PROCESS_SPEEDS: Which = Which {
+const PROCESS_SPEEDS: FigureSelector = FigureSelector {
     what: "a process's speeds with faults, from 100 messages on",
     kind: IopfKind::Sva,
     from_times: 100,
     ..GUEST_SPEEDS
 };
 
-const ALL: [Which; 6] =
+const ALL: [FigureSelector; 6] =
     [GUEST_FAULTS, WINDOW_FAULTS, PROCESS_FAULTS, GUEST_SPEEDS, GUEST_LOSS, PROCESS_SPEEDS];
 
-impl Which {
+impl FigureSelector {
     fn is_of(&self, row: &IopfRow) -> bool {
         let windowed = row.premap_pages.is_some_and(|pages| pages > 1);
         row.kind == self.kind.name()
@@ -84,11 +91,11 @@ impl Which {
 type Beside = (f64, (&'static str, f64), (&'static str, f64), Evidence);
 
 /// Published rows with the counts for them.
-struct Table<'t>(&'t [(IopfPublished, Counted)]);
+struct Table<'t>(&'t [(IopfPublished, AccessCounts)]);
 
 impl Table<'_> {
     /// Error of the worst row of `which` if `model` predicts it.
-    fn worst(&self, which: &Which, model: impl Fn(&IopfPublished) -> f64) -> f64 {
+    fn worst(&self, which: &FigureSelector, model: impl Fn(&IopfPublished) -> f64) -> f64 {
         let of = self.0.iter().filter(|(row, _)| {
             let fitted = match which.quantity {
                 "faults" => super::fits_faults(row),
@@ -99,8 +106,8 @@ impl Table<'_> {
         worst(of.map(|(row, _)| model(row)))
     }
 
-    /// Beside a bound on faults.
-    fn faults(&self, which: &Which) -> Beside {
+    /// Error of trivial predictors beside a bound on faults.
+    fn faults(&self, which: &FigureSelector) -> Beside {
         let off = |faults: fn(&IopfPublished) -> f64| {
             self.worst(which, |row| error_pct(faults(row), row.faults))
         };
@@ -125,13 +132,13 @@ impl Table<'_> {
     }
 
     /// Values beside a bound on the loss by faults.
-    fn loss(&self, which: &Which) -> Beside {
+    fn loss(&self, which: &FigureSelector) -> Beside {
         let none = self.worst(which, |row| 100.0 - row.kept_pct);
         (LOSS_BOUND, ("the price of a fault", none), ("no loss", none), Evidence::Predicted)
     }
 
-    /// Beside a bound on speeds.
-    fn speeds(&self, which: &Which, prices: &Prices) -> Beside {
+    /// Error of trivial predictors beside a bound on speeds.
+    fn speeds(&self, which: &FigureSelector, prices: &FaultPrices) -> Beside {
         let without = |row: &IopfPublished| kb_s(row, prices.without_ns(row));
         let limit = match which.kind {
             IopfKind::Vfio => VFIO_BOUND,
@@ -159,11 +166,11 @@ fn pages(row: &IopfPublished) -> f64 {
 /// The bounds; `prices` are a guest's and a process's.
 pub(super) fn bounds(
     rows: &[IopfRow],
-    counted: &[(IopfPublished, Counted)],
-    prices: [&Prices; 2],
+    counted: &[(IopfPublished, AccessCounts)],
+    prices: [&FaultPrices; 2],
 ) -> Vec<Bound> {
     let table = Table(counted);
-    let bound = |which: &Which| {
+    let bound = |which: &FigureSelector| {
         let errors = rows.iter().filter(|row| which.is_of(row));
         let (limit_pct, mechanism, trivial, would_be) = match which.quantity {
             "faults" => table.faults(which),

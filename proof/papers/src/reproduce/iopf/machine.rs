@@ -64,7 +64,7 @@ pub(super) enum Whose {
 
 /// Counts of a device's accesses to a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct AccessCounts {
     /// Faults.
     pub(super) faults: u64,
     /// Accesses that the unit held back, and commands that ended that.
@@ -75,8 +75,8 @@ pub(super) struct Counted {
     pub(super) used: u64,
 }
 
-impl Counted {
-    /// Of each hundred pages mapped, those that the device did not access.
+impl AccessCounts {
+    /// Percentage of the mapped pages that the device did not access.
     pub(super) fn wasted_pct(self) -> f64 {
         100.0 * (self.mapped - self.used) as f64 / self.mapped.max(1) as f64
     }
@@ -128,7 +128,7 @@ fn container<D: Domain + 'static>(
     Ok((handler, Box::new(move || container.usage())))
 }
 
-/// One device and the memory that it may use.
+/// A device and the memory that it may use.
 pub(super) struct Machine {
     // Before the unit: its mappings are taken back through the unit's queue.
     desk: Dispatcher<Clock, Arc<Unit>>,
@@ -183,7 +183,7 @@ impl Machine {
         Ok(Self { desk, usage, unit, registers, pasid, used: BTreeSet::new() })
     }
 
-    /// Has the device access a page; returns `true` if it had to wait.
+    /// Lets the device access a page; returns `true` if it had to wait.
     pub(super) fn access(&mut self, page: u64, kind: AccessKind) -> Result<bool> {
         self.used.insert(page);
         let iova = Iova::new(page * PAGE);
@@ -204,7 +204,7 @@ impl Machine {
         bail!("{iova} faults after its fault was served");
     }
 
-    /// Has the waiting access answered; returns its continuation.
+    /// Answers the waiting access; returns its continuation.
     fn serve(&self) -> Result<Transfer> {
         let Some(StallOrFault::Stalled { request, .. }) = self.unit.next_stall_or_fault()? else {
             bail!("an access waits, and no event says so");
@@ -219,7 +219,7 @@ impl Machine {
     ///
     /// # Errors
     /// If the hardware has complaints, or an access was not answered, or twice.
-    pub(super) fn counted(&self) -> Result<Counted> {
+    pub(super) fn counted(&self) -> Result<AccessCounts> {
         let (usage, seen) = ((self.usage)(), self.registers.counts());
         let wrong = self.registers.violations();
         let open = self.registers.unanswered();
@@ -227,7 +227,7 @@ impl Machine {
             return Err(anyhow!("{wrong:?}, {open:?}, {seen:?}"));
         }
         let resumed = seen.commands.get(&CommandKind::Resume);
-        Ok(Counted {
+        Ok(AccessCounts {
             faults: usage.faults,
             stalled: [seen.faults, resumed.copied().unwrap_or(0)],
             mapped: usage.granules_mapped,

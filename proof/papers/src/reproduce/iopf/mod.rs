@@ -22,7 +22,7 @@ use portolan::addr::Pasid;
 use portolan::demand::Window;
 use portolan_sim::profile::{Event, Profile};
 
-use self::machine::{Counted, Machine, Whose};
+use self::machine::{AccessCounts, Machine, Whose};
 use self::pattern::Queues;
 use super::bounds::Evidence;
 use super::published::{self, IopfKind, IopfPublished};
@@ -35,19 +35,19 @@ const MIB: f64 = 1_048_576.0;
 
 /// Prices that the fit found, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Prices {
+struct FaultPrices {
     start: f64,
     mib: f64,
     fault: f64,
     page: f64,
 }
 
-impl Prices {
+impl FaultPrices {
     fn without_ns(&self, row: &IopfPublished) -> f64 {
         self.start + self.mib * mib(row)
     }
 
-    fn faults_ns(&self, counted: Counted) -> f64 {
+    fn faults_ns(&self, counted: AccessCounts) -> f64 {
         self.fault * counted.faults as f64 + self.page * counted.mapped as f64
     }
 }
@@ -65,7 +65,7 @@ fn kb_s(row: &IopfPublished, ns: f64) -> f64 {
     mib(row) * 1024.0 / ns * 1e9
 }
 
-fn count(profile: &Profile, row: &IopfPublished) -> Result<Counted> {
+fn count(profile: &Profile, row: &IopfPublished) -> Result<AccessCounts> {
     let window = match row.premap_pages {
         Some(pages) if pages.get() > 1 => Window::Fixed(pages),
         _ => Window::Page,
@@ -101,7 +101,7 @@ fn fits_faults(row: &IopfPublished) -> bool {
     small && (row.times == 1 || row.times == 5000)
 }
 
-fn fit(kind: IopfKind, rows: &[(IopfPublished, Counted)]) -> Prices {
+fn fit(kind: IopfKind, rows: &[(IopfPublished, AccessCounts)]) -> FaultPrices {
     let of_kind = || rows.iter().filter(|(row, _)| row.kind == kind);
     let without: Vec<_> = of_kind().filter(|(row, _)| fits_without(row)).collect();
     let events: Vec<_> = without.iter().map(|(row, _)| vec![1.0, mib(row)]).collect();
@@ -121,10 +121,15 @@ fn fit(kind: IopfKind, rows: &[(IopfPublished, Counted)]) -> Prices {
         with.iter().map(|(row, _)| ns_at(row, row.with_kb_s) - ns_at(row, row.without_kb_s));
     let faults = non_negative(&events, &times.collect::<Vec<_>>(), unknowns);
     let at = |list: &[f64], index: usize| list.get(index).copied().unwrap_or(0.0);
-    Prices { start: at(&base, 0), mib: at(&base, 1), fault: at(&faults, 0), page: at(&faults, 1) }
+    FaultPrices {
+        start: at(&base, 0),
+        mib: at(&base, 1),
+        fault: at(&faults, 0),
+        page: at(&faults, 1),
+    }
 }
 
-fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 4] {
+fn figures(row: &IopfPublished, counted: AccessCounts, prices: &FaultPrices) -> [IopfRow; 4] {
     let without = prices.without_ns(row);
     let with = without + prices.faults_ns(counted);
     let figure = |variant, quantity, published: f64, computed: f64, fitted: bool| IopfRow {
@@ -139,10 +144,7 @@ fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 
         computed,
         error_pct: Some(error_pct(computed, published)),
         fitted,
-        evidence: match fitted {
-            true => Evidence::Fitted,
-            false => Evidence::Implied,
-        },
+        evidence: if fitted { Evidence::Fitted } else { Evidence::Implied },
     };
     let speed = |ns| kb_s(row, ns);
     let faults = counted.faults as f64;
@@ -209,10 +211,10 @@ pub fn iopf() -> Result<IopfReproduction> {
 }
 
 /// Each fault is an access that waited, and one command that ended that.
-fn answered<'c>(runs: impl Iterator<Item = &'c Counted>) -> Check {
+fn answered<'c>(runs: impl Iterator<Item = &'c AccessCounts>) -> Check {
     let mut sums = [0; 3];
     let mut holds = true;
-    for &Counted { faults, stalled, .. } in runs {
+    for &AccessCounts { faults, stalled, .. } in runs {
         let [stalls, resumes] = stalled;
         holds &= faults == stalls && stalls == resumes && faults > 0;
         for (sum, more) in sums.iter_mut().zip([faults, stalls, resumes]) {
@@ -227,7 +229,7 @@ fn answered<'c>(runs: impl Iterator<Item = &'c Counted>) -> Check {
     }
 }
 
-fn prices(vfio: &Prices, sva: &Prices) -> Vec<FittedPrice> {
+fn prices(vfio: &FaultPrices, sva: &FaultPrices) -> Vec<FittedPrice> {
     const HUNDRED: &str = "rows of 100 messages";
     const ONE: &str = "the row of one message";
     let price = |case, event, ns, fitted_on| FittedPrice { case, event, ns, fitted_on };

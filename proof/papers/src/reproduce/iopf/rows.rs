@@ -21,7 +21,7 @@ pub struct IopfReproduction {
     pub windows: Vec<WindowRow>,
     /// The bounds on figures that were not fitted, and the worth of each without its mechanism.
     pub bounds: Vec<Bound>,
-    /// Checks beside them.
+    /// Further checks.
     pub checks: Vec<Check>,
 }
 
@@ -33,7 +33,7 @@ impl IopfReproduction {
     }
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IopfRow {
     /// `encrypt`.
@@ -50,7 +50,7 @@ pub struct IopfRow {
     pub times: u64,
     /// `speed_kb_s`, `faults` or `loss_pct`.
     pub quantity: &'static str,
-    /// As published.
+    /// Published value.
     pub published: Option<f64>,
     /// Computed; faults are counted.
     pub computed: f64,
@@ -62,7 +62,7 @@ pub struct IopfRow {
     pub evidence: Evidence,
 }
 
-/// One workload under one window.
+/// A workload under one window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowRow {
     /// Pattern of the device's accesses.
@@ -75,6 +75,6 @@ pub struct WindowRow {
     pub pages_mapped: u64,
     /// Pages that the device accessed.
     pub pages_used: u64,
-    /// Of each hundred pages mapped, those that it did not access.
+    /// Percentage of the mapped pages that it did not access.
     pub wasted_pct: f64,
 }

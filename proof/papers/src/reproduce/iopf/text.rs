@@ -28,8 +28,7 @@ pub fn iopf_text(result: &IopfReproduction, columns: usize) -> String {
 /// Published and computed figures of the longest run of a guest.
 fn answer(result: &IopfReproduction) -> String {
     let of = |quantity: &str| {
-        let rows = result.rows.iter();
-        let rows = rows.filter(|row| {
+        let rows = result.rows.iter().filter(|row| {
             let guest = row.kind == "vfio" && row.quantity == quantity;
             guest && row.variant == "with" && row.published.is_some()
         });

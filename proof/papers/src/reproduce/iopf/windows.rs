@@ -8,7 +8,7 @@ use portolan::demand::premap::Adaptive;
 use portolan_sim::profile::Profile;
 
 use super::super::rows::Check;
-use super::machine::{Counted, Machine, Whose};
+use super::machine::{AccessCounts, Machine, Whose};
 use super::pattern::{self, Queues};
 use super::rows::WindowRow;
 
@@ -45,14 +45,14 @@ const fn encrypt(mib: u64, times: u64) -> Workload {
     Workload::Encrypt { bytes, times }
 }
 
-struct Task<'p> {
+struct WindowRun<'p> {
     profile: &'p Profile,
     workload: Workload,
     window: Window,
 }
 
-impl Task<'_> {
-    fn run(&self) -> Result<Counted> {
+impl WindowRun<'_> {
+    fn run(&self) -> Result<AccessCounts> {
         let (window, memory) = (self.window, pattern::MEMORY.max(PAGES << 12));
         let mut machine = Machine::new(self.profile, Whose::Guest, window, memory)?;
         match self.workload {
@@ -77,7 +77,7 @@ pub(super) fn compare(profile: &Profile) -> Result<Vec<WindowRow>> {
     for (name, workload) in WORKLOADS {
         for (label, window) in &windows {
             let window = *window;
-            let task = Task { profile, workload, window };
+            let task = WindowRun { profile, workload, window };
             let counted = task.run()?;
             rows.push(WindowRow {
                 workload: name,

@@ -5,7 +5,7 @@
 //! line is known only to be at least nothing, and at most the time that makes one of these prices nothing. A line
 //! written back after a map takes as long as one after an unmap, so the tighter of both bounds holds for both.
 
-use super::{Events, Evidence, MapOrUnmap, Ranged, Row, Run, Variant, fitted_us};
+use super::{Events, Evidence, LatencyRow, MapOrUnmap, Ranged, Run, Variant, fitted_us};
 
 /// The size that is split: the largest whose prices are fitted.
 const SIZE: &str = "4M";
@@ -23,7 +23,7 @@ pub(super) struct Halves {
 }
 
 impl Halves {
-    /// Of `runs` with the fitted prices `us`, if they have both.
+    /// Result for `runs` with the fitted prices `us`, if they have both halves.
     pub(super) fn of(direction: MapOrUnmap, runs: &[Run], us: &[f64]) -> Option<Self> {
         let find = |variant| {
             let same = |run: &&Run| (run.size, run.variant) == (SIZE, variant);
@@ -51,12 +51,12 @@ impl Halves {
     }
 
     /// The two rows: one flush with a line a page, and a flush a page with each line once.
-    fn rows(&self, line: f64, most: f64) -> [Row; 2] {
+    fn rows(&self, line: f64, most: f64) -> [LatencyRow; 2] {
         let [before, after] = self.us;
         let fewer = self.fewer();
         let row = |variant, flushes: &Events, lines: &Events, at: &dyn Fn(f64) -> f64| {
             let [one, other] = [at(0.0), at(most)];
-            Row {
+            LatencyRow {
                 case: self.direction.name(),
                 variant,
                 size_bytes: self.bytes,
@@ -109,9 +109,8 @@ impl Halves {
 }
 
 /// The rows of `all`, and a note on each, where a line is assumed to take `line` microseconds (`clean_line`).
-pub(super) fn rows(all: &[Halves], line: f64) -> (Vec<Row>, Vec<String>) {
-    let most = all.iter().map(|halves| halves.line_at_most);
-    let most = most.fold(f64::INFINITY, f64::min);
+pub(super) fn rows(all: &[Halves], line: f64) -> (Vec<LatencyRow>, Vec<String>) {
+    let most = all.iter().map(|halves| halves.line_at_most).fold(f64::INFINITY, f64::min);
     let line = line.min(most);
     let rows = all.iter().flat_map(|halves| halves.rows(line, most));
     (rows.collect(), all.iter().map(|halves| halves.note(line, most)).collect())

@@ -7,7 +7,7 @@ use super::super::bounds::{Bound, Evidence, Parts, worst};
 use super::super::published::{Direction4K, Kernel};
 use super::super::rows::error_pct;
 use super::guest::simulate;
-use super::{Fit, Row, Which};
+use super::{FittedPrices, RowKey, ThroughputRow};
 
 /// Largest error that a figure may have, in per cent.
 const LIMIT_PCT: f64 = 15.0;
@@ -51,15 +51,15 @@ const ALL: [Figures; 3] = [
 ];
 
 impl Figures {
-    fn is_of(&self, row: &Row) -> bool {
+    fn is_of(&self, row: &ThroughputRow) -> bool {
         let published = row.published.is_some() && !row.fitted && row.jobs == 4;
         published && (row.variant, row.quantity) == (self.variant, self.quantity)
     }
 
     /// Prediction of `row` without a model.
-    fn trivially(&self, rows: &[Row], row: &Row) -> Option<f64> {
+    fn trivially(&self, rows: &[ThroughputRow], row: &ThroughputRow) -> Option<f64> {
         let throughput = |jobs, direction| {
-            let same = |other: &&Row| {
+            let same = |other: &&ThroughputRow| {
                 other.case == row.case
                     && (other.variant, other.jobs, other.direction, other.quantity)
                         == (self.variant, jobs, direction, "throughput_mb_s")
@@ -73,14 +73,14 @@ impl Figures {
         }
     }
 
-    fn bound(&self, rows: &[Row], fit: &Fit, cpus: usize) -> Result<Bound> {
+    fn bound(&self, rows: &[ThroughputRow], fit: &FittedPrices, cpus: usize) -> Result<Bound> {
         let (mut off, mut trivial) = (Vec::new(), Vec::new());
-        let of: Vec<&Row> = rows.iter().filter(|row| self.is_of(row)).collect();
+        let of: Vec<&ThroughputRow> = rows.iter().filter(|row| self.is_of(row)).collect();
         for row in &of {
             let Some(published) = row.published else {
                 continue;
             };
-            let which = Which {
+            let which = RowKey {
                 jobs: row.jobs,
                 kernel: match self.variant {
                     "vanilla" => Kernel::Vanilla,
@@ -112,12 +112,16 @@ impl Figures {
 }
 
 /// The bounds on `rows`.
-pub(super) fn bounds(rows: &[Row], fit: &Fit, cpus: usize) -> Result<Vec<Bound>> {
+pub(super) fn bounds(
+    rows: &[ThroughputRow],
+    fit: &FittedPrices,
+    cpus: usize,
+) -> Result<Vec<Bound>> {
     ALL.iter().map(|figures| figures.bound(rows, fit, cpus)).collect()
 }
 
 /// Sets the evidence of each row. One busy job is one busy CPU under any model.
-pub(super) fn judge(rows: &mut [Row], bounds: &[Bound]) {
+pub(super) fn judge(rows: &mut [ThroughputRow], bounds: &[Bound]) {
     for row in rows.iter_mut().filter(|row| row.published.is_some()) {
         let of = ALL.iter().position(|figures| figures.is_of(row));
         row.evidence = match (row.fitted, of.and_then(|at| bounds.get(at))) {

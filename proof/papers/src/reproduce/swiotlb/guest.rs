@@ -34,7 +34,7 @@ const PATIENCE: f64 = 10e3;
 
 /// Load of the guest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
+pub struct GuestLoad {
     /// Strategy of its pool's search for slots.
     pub strategy: Strategy,
     /// Virtual CPUs.
@@ -53,7 +53,7 @@ pub struct Load {
 
 /// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct GuestResult {
     /// Requests a second.
     pub requests_per_s: f64,
     /// Busy CPUs, waiting for locks included; 100 is one CPU.
@@ -66,7 +66,7 @@ pub struct Outcome {
     pub pool_pages: u64,
 }
 
-impl Outcome {
+impl GuestResult {
     /// Megabytes (10^6) a second.
     pub fn mb_s(&self) -> f64 {
         self.requests_per_s * BLOCK as f64 / 1e6
@@ -80,7 +80,7 @@ impl Outcome {
 
 /// State that all CPUs share.
 struct Guest<'l> {
-    load: &'l Load,
+    load: &'l GuestLoad,
     cpus: VirtualCpus,
     pool: AnyPool<VirtualCpus>,
     /// Time at which the device is free, in nanoseconds.
@@ -103,7 +103,7 @@ struct Sums {
 ///
 /// # Errors
 /// If the library refuses an operation that it must take, which is a defect.
-pub fn simulate(load: &Load) -> Result<Outcome> {
+pub fn simulate(load: &GuestLoad) -> Result<GuestResult> {
     let cpus = VirtualCpus::new(load.cpus, load.sharing);
     let memory = PhysRange::from_len(PhysAddr::new(1 << 32), POOL).context("no pool")?;
     let options = PoolOptions::of_areas(load.cpus as u32);
@@ -131,13 +131,12 @@ pub fn simulate(load: &Load) -> Result<Outcome> {
     })?;
     let used = guest.used.into_inner();
     let pool_pages = used.unwrap_or_else(PoisonError::into_inner).len() as u64;
-    let sums = guest.sums.into_inner();
-    let sums = sums.unwrap_or_else(PoisonError::into_inner);
+    let sums = guest.sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(error) = sums.failure {
         return Err(error);
     }
     let window = HORIZON * 0.75;
-    Ok(Outcome {
+    Ok(GuestResult {
         requests_per_s: sums.counted as f64 / (window / 1e9),
         busy_pct: sums.busy_ns / window * 100.0,
         lock_waits: report.counters.lock_waits as f64 / sums.all.max(1) as f64,

@@ -22,11 +22,11 @@ use serde::Serialize;
 use super::bounds::{Bound, Evidence};
 use super::published::{self, Direction4K, Kernel, SwiotlbRow};
 use super::rows::{Check, FittedPrice, error_pct};
-use guest::{BLOCK, Load, Outcome, simulate};
+use guest::{BLOCK, GuestLoad, GuestResult, simulate};
 
 /// The machine.
 pub const MACHINE: &str = "fio-vm";
-/// Differences below this, in per cent, are those of counting whole requests in the time computed.
+/// Resolution in per cent: smaller differences come from counting whole requests in the computed time.
 const GRAIN: f64 = 0.25;
 /// Jobs for which the library's pool stands beside the published one.
 const JOBS: [usize; 4] = [1, 4, 16, 64];
@@ -43,7 +43,7 @@ pub struct Swiotlb {
     /// Name of the machine profile.
     pub machine: String,
     /// Each figure.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ThroughputRow>,
     /// Prices that were fitted.
     pub prices: Vec<FittedPrice>,
     /// Published rows that are not modelled.
@@ -77,9 +77,9 @@ pub struct NotModelled {
     pub host_cpu_pct: f64,
 }
 
-/// One figure.
+/// A figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ThroughputRow {
     /// `fio`, or `no-device-limit`: the same with a device that takes no time.
     pub case: &'static str,
     /// `vanilla`, `optimized` or `portolan`.
@@ -92,9 +92,9 @@ pub struct Row {
     pub direction: &'static str,
     /// `throughput_mb_s` or `guest_cpu_pct`.
     pub quantity: &'static str,
-    /// As published.
+    /// Published value.
     pub published: Option<f64>,
-    /// In virtual time.
+    /// Value computed in virtual time.
     pub computed: f64,
     /// `computed` against `published`, in per cent.
     pub error_pct: Option<f64>,
@@ -109,18 +109,18 @@ pub struct Row {
 }
 
 /// Prices that the rows fix.
-struct Fit {
+struct FittedPrices {
     sharing: SharingPrices,
-    /// By kernel and direction.
+    /// Work in nanoseconds, by kernel and direction.
     work_ns: [[f64; 2]; 2],
-    /// By direction.
+    /// Device time in nanoseconds, by direction.
     device_ns: [f64; 2],
 }
 
-impl Fit {
-    fn load(&self, cpus: usize, strategy: Strategy, row: Which) -> Load {
+impl FittedPrices {
+    fn load(&self, cpus: usize, strategy: Strategy, row: RowKey) -> GuestLoad {
         let direction = row.direction as usize;
-        Load {
+        GuestLoad {
             strategy,
             cpus,
             jobs: row.jobs,
@@ -134,7 +134,7 @@ impl Fit {
 
 /// A row of the table.
 #[derive(Clone, Copy)]
-struct Which {
+struct RowKey {
     jobs: usize,
     kernel: Kernel,
     direction: Direction4K,
@@ -189,7 +189,7 @@ fn not_modelled(row: &SwiotlbRow) -> NotModelled {
     }
 }
 
-fn find(table: &[SwiotlbRow], which: Which) -> Result<&SwiotlbRow> {
+fn find(table: &[SwiotlbRow], which: RowKey) -> Result<&SwiotlbRow> {
     let same = |row: &&SwiotlbRow| {
         (row.jobs, row.kernel, row.direction) == (which.jobs, which.kernel, which.direction)
     };
@@ -201,16 +201,16 @@ fn period_ns(row: &SwiotlbRow) -> f64 {
     BLOCK as f64 * 1e3 / row.throughput_mb_s
 }
 
-fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<Fit> {
-    let mut fit = Fit { sharing: known, work_ns: [[0.0; 2]; 2], device_ns: [0.0; 2] };
+fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<FittedPrices> {
+    let mut fit = FittedPrices { sharing: known, work_ns: [[0.0; 2]; 2], device_ns: [0.0; 2] };
     for direction in Direction4K::ALL {
         let kernel = Kernel::Optimized;
-        let which = Which { jobs: 4, kernel, direction };
+        let which = RowKey { jobs: 4, kernel, direction };
         fit.device_ns[direction as usize] = period_ns(find(table, which)?);
     }
     for kernel in Kernel::ALL {
         for direction in Direction4K::ALL {
-            let which = Which { jobs: 1, kernel, direction };
+            let which = RowKey { jobs: 1, kernel, direction };
             let wanted = period_ns(find(table, which)?);
             fit.work_ns[kernel as usize][direction as usize] = wanted;
             for _ in 0..STEPS {
@@ -221,7 +221,7 @@ fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<Fit> {
         }
     }
     let kernel = Kernel::Vanilla;
-    let which = Which { jobs: 4, kernel, direction: Direction4K::Read };
+    let which = RowKey { jobs: 4, kernel, direction: Direction4K::Read };
     let wanted = period_ns(find(table, which)?);
     for _ in 0..STEPS {
         let found = simulate(&fit.load(cpus, strategy_of(kernel), which))?.period_ns();
@@ -233,8 +233,8 @@ fn fit(table: &[SwiotlbRow], cpus: usize, known: SharingPrices) -> Result<Fit> {
 }
 
 /// The two figures of a published row.
-fn published_rows(row: &SwiotlbRow, fit: &Fit, cpus: usize) -> Result<[Row; 2]> {
-    let which = Which { jobs: row.jobs, kernel: row.kernel, direction: row.direction };
+fn published_rows(row: &SwiotlbRow, fit: &FittedPrices, cpus: usize) -> Result<[ThroughputRow; 2]> {
+    let which = RowKey { jobs: row.jobs, kernel: row.kernel, direction: row.direction };
     let strategy = strategy_of(row.kernel);
     let outcome = simulate(&fit.load(cpus, strategy, which))?;
     let predicted =
@@ -254,10 +254,10 @@ fn figures(
     case: &'static str,
     variant: &'static str,
     strategy: Strategy,
-    which: Which,
-    outcome: &Outcome,
-) -> [Row; 2] {
-    let row = |quantity, computed| Row {
+    which: RowKey,
+    outcome: &GuestResult,
+) -> [ThroughputRow; 2] {
+    let row = |quantity, computed| ThroughputRow {
         case,
         variant,
         strategy: strategy.name(),
@@ -276,7 +276,7 @@ fn figures(
 }
 
 /// Each of the published steps, with the optimised kernel's work: four jobs, and one.
-fn step_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
+fn step_rows(fit: &FittedPrices, cpus: usize) -> Result<Vec<ThroughputRow>> {
     let steps = [
         ("patch-1", Strategy::AreaLocks),
         ("patches-1-2", Strategy::AreaBitmaps),
@@ -285,7 +285,7 @@ fn step_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for jobs in [1, 4] {
         for (variant, strategy) in steps {
-            let which = Which { jobs, kernel: Kernel::Optimized, direction: Direction4K::Read };
+            let which = RowKey { jobs, kernel: Kernel::Optimized, direction: Direction4K::Read };
             let outcome = simulate(&fit.load(cpus, strategy, which))?;
             rows.extend(figures("each-patch", variant, strategy, which, &outcome));
         }
@@ -294,7 +294,7 @@ fn step_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
 }
 
 /// The library's own pool and the published one, with the work of the optimised kernel in both.
-fn own_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
+fn own_rows(fit: &FittedPrices, cpus: usize) -> Result<Vec<ThroughputRow>> {
     let kernel = Kernel::Optimized;
     let variants = [("optimized", strategy_of(kernel)), ("portolan", Strategy::LockFree)];
     let mut rows = Vec::new();
@@ -306,7 +306,7 @@ fn own_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
                     if published && (jobs == 1 || jobs == 4) {
                         continue;
                     }
-                    let which = Which { jobs, kernel, direction };
+                    let which = RowKey { jobs, kernel, direction };
                     let mut load = fit.load(cpus, strategy, which);
                     if case != "fio" {
                         load.device_ns = None;
@@ -320,7 +320,7 @@ fn own_rows(fit: &Fit, cpus: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn prices(fit: &Fit) -> Vec<FittedPrice> {
+fn prices(fit: &FittedPrices) -> Vec<FittedPrice> {
     let mut prices = Vec::new();
     for kernel in Kernel::ALL {
         for direction in Direction4K::ALL {
@@ -352,22 +352,29 @@ fn prices(fit: &Fit) -> Vec<FittedPrice> {
     prices
 }
 
-fn checks(rows: &[Row], own: &[Row], fit: &Fit, known_handover: f64) -> Vec<Check> {
+fn checks(
+    rows: &[ThroughputRow],
+    own: &[ThroughputRow],
+    fit: &FittedPrices,
+    known_handover: f64,
+) -> Vec<Check> {
     let fitted = rows.iter().filter(|row| row.fitted);
     let fitted = super::bounds::worst(fitted.filter_map(|row| row.error_pct));
     let off = error_pct(known_handover, fit.sharing.handover);
-    let slower = own.iter().filter(|row| row.variant == "portolan");
-    let slower = slower.filter(|row| {
-        let same = |other: &&Row| {
-            other.variant == "optimized"
-                && (other.case, other.jobs, other.direction, other.quantity)
-                    == (row.case, row.jobs, row.direction, "throughput_mb_s")
-        };
-        let theirs =
-            rows.iter().chain(own).find(same).map_or(f64::INFINITY, |other| other.computed);
-        row.quantity == "throughput_mb_s" && error_pct(row.computed, theirs) < -GRAIN
-    });
-    let slower = slower.count();
+    let slower = own
+        .iter()
+        .filter(|row| row.variant == "portolan")
+        .filter(|row| {
+            let same = |other: &&ThroughputRow| {
+                other.variant == "optimized"
+                    && (other.case, other.jobs, other.direction, other.quantity)
+                        == (row.case, row.jobs, row.direction, "throughput_mb_s")
+            };
+            let theirs =
+                rows.iter().chain(own).find(same).map_or(f64::INFINITY, |other| other.computed);
+            row.quantity == "throughput_mb_s" && error_pct(row.computed, theirs) < -GRAIN
+        })
+        .count();
     vec![
         Check {
             what: "rows that prices were fitted on come out as published, within 1 %".to_owned(),

@@ -17,10 +17,12 @@ pub fn swiotlb_text(result: &Swiotlb, columns: usize) -> String {
         let [throughput, cpu] = pair else {
             return None;
         };
-        let kind = |row: &super::Row| row.evidence.word();
-        let published = |row: &super::Row| row.published.map_or("-".to_owned(), |v| v.to_string());
-        let error =
-            |row: &super::Row| row.error_pct.map_or(String::new(), |error| format!("{error:+.1}"));
+        let kind = |row: &super::ThroughputRow| row.evidence.word();
+        let published =
+            |row: &super::ThroughputRow| row.published.map_or("-".to_owned(), |v| v.to_string());
+        let error = |row: &super::ThroughputRow| {
+            row.error_pct.map_or(String::new(), |error| format!("{error:+.1}"))
+        };
         Some(vec![
             throughput.case.to_owned(),
             throughput.jobs.to_string(),
@@ -67,7 +69,7 @@ pub fn swiotlb_text(result: &Swiotlb, columns: usize) -> String {
 
 /// Published and computed figures of the load that the change was for.
 fn answer(result: &Swiotlb) -> String {
-    let of = |variant: &str, quantity: fn(&super::Row) -> bool| {
+    let of = |variant: &str, quantity: fn(&super::ThroughputRow) -> bool| {
         let mut rows = result.rows.iter();
         let row = rows.find(|row| {
             let load = (row.case, row.jobs, row.direction) == ("fio", 4, "read");
@@ -88,7 +90,7 @@ fn answer(result: &Swiotlb) -> String {
     )
 }
 
-fn is_throughput(row: &super::Row) -> bool {
+fn is_throughput(row: &super::ThroughputRow) -> bool {
     row.quantity.starts_with("throughput")
 }
 

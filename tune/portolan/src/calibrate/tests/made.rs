@@ -145,7 +145,7 @@ struct Buffer {
     pa: u64,
     bytes: u64,
     leaves: u64,
-    /// Whole tables of pages.
+    /// Number of whole tables of pages.
     tables: u64,
 }
 
@@ -336,10 +336,7 @@ impl Machine {
             let rest = self.lines[at..].iter_mut().filter(|line| line.cpu == cpu);
             let mut first = true;
             for line in rest.take(count) {
-                line.what = match first && is_said {
-                    true => What::Lost(count as u32),
-                    false => What::Gone,
-                };
+                line.what = if first && is_said { What::Lost(count as u32) } else { What::Gone };
                 first = false;
             }
         }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{ReplayArgs, policies};
 use crate::cli::machine::{file_of, profile};
 use crate::cli::report::{fact, origin};
-use crate::fleet::{self, Aggregate, Ended, Entry, Failed, How, Job};
+use crate::fleet::{self, Aggregate, Entry, Failed, How, Job, TraceResult};
 use crate::{replay, report};
 
 /// Replays many traces, and adds them up or prints a line for each.
@@ -27,8 +27,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
         Job::Trace(path) => path.as_deref(),
         Job::Failed(_) => None,
     });
-    let others = args.results.iter().map(PathBuf::as_path);
-    let others = others.chain(args.machine.as_deref().and_then(file_of));
+    let others =
+        args.results.iter().map(PathBuf::as_path).chain(args.machine.as_deref().and_then(file_of));
     let inputs: Vec<_> = traces.chain(others).collect();
     let destination = args.report.destination(&inputs)?;
     if args.ndjson && destination.is_none() {
@@ -50,7 +50,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
 
 /// Numbers of traces and accesses that ended badly.
 #[derive(Clone, Copy, Default)]
-struct Ends {
+struct FailureCounts {
     /// Accesses that were refused.
     faults: u64,
     /// Traces that could not be replayed.
@@ -59,15 +59,15 @@ struct Ends {
     not_understood: usize,
 }
 
-impl Ends {
-    fn of(ended: &Ended) -> Self {
+impl FailureCounts {
+    fn of(ended: &TraceResult) -> Self {
         match ended {
-            Ended::Replayed(line) => Self {
+            TraceResult::Replayed(line) => Self {
                 faults: line.faults(),
                 failed: 0,
                 not_understood: usize::from(!line.report.trace.understood.is_enough()),
             },
-            Ended::Failed(_) => Self { failed: 1, ..Self::default() },
+            TraceResult::Failed(_) => Self { failed: 1, ..Self::default() },
         }
     }
 
@@ -91,32 +91,33 @@ impl Ends {
 }
 
 /// A line for each trace, in the order in which they end; nothing is kept of them.
-fn stream(jobs: &[Job], how: &How<'_>) -> Result<Ends> {
+fn stream(jobs: &[Job], how: &How<'_>) -> Result<FailureCounts> {
     let ends = fleet::run(jobs, how, |ended| {
-        let ends = Ends::of(&ended);
+        let ends = FailureCounts::of(&ended);
         Ok(match fleet::write_line(&ended)? {
             ControlFlow::Continue(()) => ControlFlow::Continue(ends),
             ControlFlow::Break(()) => ControlFlow::Break(()),
         })
     })?;
-    Ok(ends.into_iter().fold(Ends::default(), Ends::plus))
+    Ok(ends.into_iter().fold(FailureCounts::default(), FailureCounts::plus))
 }
 
 /// Traces that are added up.
-struct Gathered {
+struct ReplaySums {
     entries: Vec<Entry>,
     sum: Aggregate,
-    ends: Ends,
+    ends: FailureCounts,
 }
 
-impl Gathered {
-    /// Adds the results of other runs to those of the traces that ended here.
+impl ReplaySums {
+    /// Joins the results of other runs and those of the traces replayed here.
     fn new(args: &ReplayArgs, here: impl IntoIterator<Item = Kept>) -> Result<Self> {
-        let (mut entries, mut failed, mut ends) = (Vec::new(), Vec::new(), Ends::default());
+        let (mut entries, mut failed, mut ends) =
+            (Vec::new(), Vec::new(), FailureCounts::default());
         for path in &args.results {
             let (found, bad) = fleet::read_results(path)?;
             let faults = found.iter().map(Entry::faults);
-            ends = ends.plus(Ends {
+            ends = ends.plus(FailureCounts {
                 faults: faults.fold(0, u64::saturating_add),
                 failed: bad.len(),
                 not_understood: found.iter().filter_map(Entry::not_understood).count(),
@@ -139,43 +140,43 @@ impl Gathered {
 }
 
 /// Result of a trace that ended.
-type Kept = (Result<Entry, Failed>, Ends);
+type Kept = (Result<Entry, Failed>, FailureCounts);
 
-fn kept(ended: &Ended) -> Kept {
+fn kept(ended: &TraceResult) -> Kept {
     let entry = match ended {
-        Ended::Replayed(line) => Ok(line.entry()),
-        Ended::Failed(failed) => Err(failed.clone()),
+        TraceResult::Replayed(line) => Ok(line.entry()),
+        TraceResult::Failed(failed) => Err(failed.clone()),
     };
-    (entry, Ends::of(ended))
+    (entry, FailureCounts::of(ended))
 }
 
-/// As [`stream`], and adds up.
-fn lines(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
+/// Replays like [`stream`], and adds the results up.
+fn lines(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<ReplaySums> {
     let ended = fleet::run(jobs, how, |ended| {
         // A reader that has gone away does not take the report away.
         let _ = fleet::write_line(&ended)?;
         Ok(ControlFlow::Continue(kept(&ended)))
     })?;
-    Gathered::new(args, ended)
+    ReplaySums::new(args, ended)
 }
 
-fn tables(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
+fn tables(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<ReplaySums> {
     let ended = fleet::run(jobs, how, |ended| Ok(ControlFlow::Continue(kept(&ended))))?;
-    let all = Gathered::new(args, ended)?;
+    let all = ReplaySums::new(args, ended)?;
     portolan_cli::print(&fleet::text(&all.entries, &all.sum, args.output.columns()))?;
     Ok(all)
 }
 
-fn one_object(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<Gathered> {
+fn one_object(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<ReplaySums> {
     let traces = fleet::run(jobs, how, |ended| Ok(ControlFlow::Continue(ended)))?;
-    let all = Gathered::new(args, traces.iter().map(kept))?;
+    let all = ReplaySums::new(args, traces.iter().map(kept))?;
     portolan_cli::print_json(&Whole { traces: &traces, aggregate: &all.sum })?;
     Ok(all)
 }
 
-/// The one object of `--json`.
+/// The object that `--json` prints.
 #[derive(Serialize)]
 struct Whole<'a> {
-    traces: &'a [Ended],
+    traces: &'a [TraceResult],
     aggregate: &'a Aggregate,
 }

@@ -9,7 +9,7 @@ use portolan_sim::profile::{Event, Profile};
 use super::super::settings::Changed;
 use super::super::{RecordError, give_back, text};
 use super::machine::{Machine, TRACER, two};
-use crate::calibrate::Gathered;
+use crate::calibrate::MachineTraces;
 use crate::facts::LATENCY;
 use crate::trace;
 
@@ -82,7 +82,7 @@ fn latencies_are_measured_in_the_instance_and_a_replay_has_their_prices() {
 
     // `calibrate` takes the file, and finds the same calls as in the kernel's own text.
     let calls = |path: &Path| {
-        let mut gathered = Gathered::new(built_in.format(), 1).unwrap();
+        let mut gathered = MachineTraces::new(built_in.format(), 1).unwrap();
         gathered.read_file(path).unwrap();
         let text = Profile::text_of("xeon-vtd").unwrap();
         let report = gathered.calibrate(&built_in, text, "x").unwrap();

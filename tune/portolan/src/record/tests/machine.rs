@@ -286,7 +286,7 @@ impl Machine {
         fs::read_to_string(self.root.join("tracing/gone").join(file)).unwrap()
     }
 
-    /// Neither an instance nor a file is left.
+    /// Tells if no instance and no file is left.
     pub(super) fn is_as_before(&self) -> bool {
         let listed = fs::read_dir(&self.root).unwrap().flatten();
         let names = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());

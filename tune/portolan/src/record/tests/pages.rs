@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::super::events::{Chosen, Events, Tells};
+use super::super::events::{Chosen, EventSelection, Tells};
 use super::super::merge::{Merge, put_page, put_round};
-use super::super::output::{Destination, Existing};
+use super::super::output::{Existing, RecordingOutput};
 use super::machine::{HEADER_PAGE, MAP, Machine, PIECE, UNMAP, event, format, page};
 use crate::trace::binary::events::EventPrinter;
 use crate::trace::binary::ring::{Page, PageLayout};
@@ -124,7 +124,7 @@ fn pointers_and_words_of_a_name_stay_out_of_the_file() {
 fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were() {
     let machine = Machine::new("merge");
     let path = machine.root.join("out.gz");
-    let mut output = Destination::open(&path, Existing::Keep).unwrap();
+    let mut output = RecordingOutput::open(&path, Existing::Keep).unwrap();
     let chosen = [MAP, UNMAP].map(|id| Chosen {
         path: String::new(),
         filter: None,
@@ -134,7 +134,7 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
             _ => Tells::Dma,
         },
     });
-    let events = Events { chosen: chosen.to_vec(), ..Events::default() };
+    let events = EventSelection { chosen: chosen.to_vec(), ..EventSelection::default() };
     let mut parcels = Vec::new();
     let one = |time, lost| page(time, &[(0, event(MAP, time)), (20, event(UNMAP, time))], lost);
     // The first CPU is ahead; of the second a page comes late, a round after.
@@ -169,15 +169,15 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
 fn a_buffer_that_was_not_read_to_its_end_holds_the_others_back() {
     let machine = Machine::new("held-back");
     let path = machine.root.join("out.gz");
-    let mut output = Destination::open(&path, Existing::Keep).unwrap();
-    let events = Events {
+    let mut output = RecordingOutput::open(&path, Existing::Keep).unwrap();
+    let events = EventSelection {
         chosen: vec![Chosen {
             path: String::new(),
             filter: None,
             format: format(MAP),
             tells: Tells::Map,
         }],
-        ..Events::default()
+        ..EventSelection::default()
     };
     let mut parcels = Vec::new();
     let at = |time| page(time, &[(0, event(MAP, time))], 0);

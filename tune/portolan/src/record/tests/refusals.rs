@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::super::environment::{Environment, Refusal};
-use super::super::events::Events;
+use super::super::events::EventSelection;
 use super::super::tracefs::Tracefs;
 use super::super::{RecordError, text};
 use super::machine::{Machine, PIECE, event, page, two};
@@ -148,7 +148,8 @@ fn a_kernel_without_iommu_events_says_so_and_one_with_neither_is_refused() {
     machine.remove("tracing/events/dma");
     machine.write("tracing/events/swiotlb/swiotlb_bounced/format", "");
     machine.write("proc/sys/kernel/osrelease", "6.1.0\n");
-    let said = Events::choose(&tracefs.root, &[], &tracefs.environment).unwrap_err().to_string();
+    let said =
+        EventSelection::choose(&tracefs.root, &[], &tracefs.environment).unwrap_err().to_string();
     let wanted = "Linux 6.1.0, has no events of what is mapped";
     assert!(said.contains(wanted) && said.contains("it has swiotlb:swiotlb_bounced"), "{said}");
     machine.remove("tracing/gone");

@@ -45,8 +45,11 @@ fn pool(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let cpus = input.facts.map_or(0, |facts| facts.cpus);
     let cpus = if cpus > 0 { cpus } else { input.profile.cpus() };
     let areas = u64::from(cpus).next_power_of_two();
-    let wanted = peak.saturating_mul(2).max(slots.saturating_mul(2)).max(areas * AREA);
-    let wanted = wanted.checked_next_power_of_two()?;
+    let wanted = peak
+        .saturating_mul(2)
+        .max(slots.saturating_mul(2))
+        .max(areas * AREA)
+        .checked_next_power_of_two()?;
     let evidence = match (failed, &input.summary.first_failed) {
         (true, Some(line)) => {
             let count = input.trace.failed_maps;
@@ -96,8 +99,7 @@ fn pool(input: &Input<'_>, now: &Situation) -> Option<Setting> {
 
 /// A kernel whose pool has a lock for each CPU instead of one.
 fn areas(input: &Input<'_>, now: &Situation) -> Option<Setting> {
-    let at_work = input.shape.cpus.iter().filter(|cpu| cpu.bounced.count > 0);
-    let at_work = at_work.count();
+    let at_work = input.shape.cpus.iter().filter(|cpu| cpu.bounced.count > 0).count();
     let many = input.shape.bounced.count >= FEWEST && at_work > 1;
     if now.now != Now::Bounced || !many || !is_older(input, AREAS) {
         return None;
@@ -123,7 +125,7 @@ fn areas(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     })
 }
 
-/// Without `swiotlb=force` nothing is copied that the device reaches.
+/// Advises to remove `swiotlb=force`: devices that reach a buffer then need no copy.
 fn forced_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let evidence =
         bounce_shown(input, "a bounce that was forced, though the device reaches the memory")?;
@@ -174,7 +176,9 @@ fn iommu_for_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let strict = Cost::of(input, Now::Strict)?;
     let ends = strict.range_us.map(|us| pct(copies_us, us));
     let saving = Saving::of(copies_us, strict.us, [ends[0]?, ends[1]?])?;
-    (saving.pct >= WORTH_PCT).then_some(())?;
+    if saving.pct < WORTH_PCT {
+        return None;
+    }
     Some(Setting {
         rule: Rule::IommuForBounce,
         where_to_set: COMMAND_LINE.to_owned(),
@@ -214,7 +218,9 @@ fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     // Nothing, if the buffers stay scattered.
     let most = pct(cost.us, after_us)?;
     let saving = Saving::of(cost.us, after_us, [0.0, most])?;
-    (saving.pct >= WORTH_PCT).then_some(())?;
+    if saving.pct < WORTH_PCT {
+        return None;
+    }
     let each = pieces / scattered.count;
     let shows = format!(
         "a list of single pages, the first of {} with {each} on average",
@@ -264,7 +270,9 @@ fn keep_mapped(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     // Nothing, if no buffer comes back in time to be used again.
     let most = pct(cost.us, after_us)?;
     let saving = Saving::of(cost.us, after_us, [0.0, most])?;
-    (saving.pct >= WORTH_PCT).then_some(())?;
+    if saving.pct < WORTH_PCT {
+        return None;
+    }
     let shows = format!(
         "a packet's buffer mapped again, the first of {}; the trace has {} buffers",
         grouped(again.count),

@@ -23,18 +23,18 @@ use crate::replay::situation::{KnownBy, Now, Situation};
 pub(super) struct Commands {
     /// Their number.
     pub(super) count: u64,
-    /// At most so many, where it goes with time.
+    /// Upper limit, if the number depends on time.
     pub(super) most: u64,
     /// Source of that number.
-    pub(super) are: Known,
+    pub(super) are: CountSource,
 }
 
 /// Source of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It was sent, or one goes with each operation.
+pub(super) enum CountSource {
+    /// Counted in the recording, or once for each operation.
     Counted,
-    /// It goes with time, which no other recording tells.
+    /// Predicted, because it depends on time, which no other recording tells.
     Predicted,
 }
 
@@ -42,11 +42,11 @@ pub(super) enum Known {
 #[derive(Clone, Debug)]
 pub(super) struct Cost {
     pub(super) us: f64,
-    /// The least and the most that may be, as far as prices are known.
+    /// Lower and upper limit, from the known prices.
     pub(super) range_us: [f64; 2],
-    /// The same by cause.
+    /// Cost by cause.
     pub(super) causes: Causes,
-    /// Time that devices wait for walks beside it.
+    /// Additional time that devices wait for walks.
     pub(super) stall_us: f64,
     pub(super) commands: Commands,
     pub(super) exposed: Exposed,
@@ -68,7 +68,7 @@ impl Cost {
             range_us: [us; 2],
             causes: Causes { copies: us, ..Causes::default() },
             stall_us: 0.0,
-            commands: Commands { count: 0, most: 0, are: Known::Counted },
+            commands: Commands { count: 0, most: 0, are: CountSource::Counted },
             exposed: Exposed::default(),
             assumed: None,
         })
@@ -90,15 +90,17 @@ impl Cost {
             return Some(Self::of_lane(input, how, lane));
         };
         let cost = Self::of_linux(input, how, lane, linux);
-        let other = input.linux.and_then(|counts| counts.lazy_else.as_ref());
-        let other = other.filter(|_| how == Now::Lazy && recorded(input, how).is_none());
+        let other = input
+            .linux
+            .and_then(|counts| counts.lazy_else.as_ref())
+            .filter(|_| how == Now::Lazy && recorded(input, how).is_none());
         Some(match other {
             Some(other) => cost.or(&Self::of_linux(input, how, lane, other)),
             None => cost,
         })
     }
 
-    /// The same, where the kernel may be one that costs `other`.
+    /// Widens the range to include `other`, if the kernel may be one with that cost.
     fn or(self, other: &Self) -> Self {
         let [low, high] = self.range_us;
         let [other_low, other_high] = other.range_us;
@@ -128,22 +130,22 @@ impl Cost {
             commands: Commands {
                 count: lane.invalidations.total(),
                 most: lane.invalidations.total(),
-                are: Known::of(how),
+                are: CountSource::of(how),
             },
             exposed: lane.exposed,
             assumed: None,
         }
     }
 
-    /// The table work of `lane` with the invalidations that the kernel sent, or those of `linux`.
+    /// Cost of Linux: the table work of `lane`, and the invalidations that the kernel sent, or else those of `linux`.
     fn of_linux(input: &Input<'_>, how: Now, lane: &PolicyReport, linux: &LinuxReport) -> Self {
         let recorded = recorded(input, how);
         let (done, syncs, are) = match recorded {
             Some(sent) => {
                 let done = sent.invalidations;
-                (done, done.total(), Known::Counted)
+                (done, done.total(), CountSource::Counted)
             }
-            None => (linux.invalidations, linux.syncs, Known::of(how)),
+            None => (linux.invalidations, linux.syncs, CountSource::of(how)),
         };
         let flushes = match recorded {
             Some(sent) => sent.device,
@@ -169,8 +171,8 @@ impl Cost {
             commands: Commands {
                 count: done.total(),
                 most: match are {
-                    Known::Counted => done.total(),
-                    Known::Predicted => done.total().max(linux.syncs_range[1]),
+                    CountSource::Counted => done.total(),
+                    CountSource::Predicted => done.total().max(linux.syncs_range[1]),
                 },
                 are,
             },
@@ -180,7 +182,7 @@ impl Cost {
     }
 }
 
-impl Known {
+impl CountSource {
     /// Source of the invalidations of a kernel under the policy `how`, from a recording of another policy.
     fn of(how: Now) -> Self {
         match how {
@@ -190,7 +192,7 @@ impl Known {
     }
 }
 
-/// Invalidations of the recorded kernel, if its policy is `how` and the trace says so itself.
+/// Invalidations that the kernel sent, if its policy is `how` and the trace itself shows that.
 fn recorded(input: &Input<'_>, how: Now) -> Option<Sent> {
     let now = Situation::of(input);
     let told = now.now == how && matches!(now.known_by, KnownBy::Line(_));
@@ -204,7 +206,7 @@ struct Bill<'a> {
     paid: Vec<(Event, u64)>,
     /// Amount by which the rest may cost more, at either end of its prices.
     spread_us: [f64; 2],
-    /// By event, in microseconds.
+    /// Microseconds of each event.
     by_event: Vec<(Event, f64)>,
 }
 
@@ -223,7 +225,7 @@ impl<'a> Bill<'a> {
         bill
     }
 
-    /// Tables, addresses and queues of Linux, at prices of its own path.
+    /// Costs of Linux's tables, addresses and queues, at the prices of its own path.
     fn of_linux(input: &Input<'a>, linux: &LinuxReport, times: &LinuxTimes) -> Self {
         let profile = input.profile;
         let done = linux.invalidations;

@@ -35,10 +35,11 @@ fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     Some(Setting {
         rule: Rule::ForceDac,
         where_to_set: COMMAND_LINE.to_owned(),
-        value: match old {
-            true => "iommu.forcedac=1, or Linux 6.5 or later".to_owned(),
-            false => "iommu.forcedac=1".to_owned(),
-        },
+        value: if old {
+"iommu.forcedac=1, or Linux 6.5 or later".to_owned()
+} else {
+"iommu.forcedac=1".to_owned()
+},
         effect: Effect {
             says: format!(
                 "{} searches below 4 GiB fewer that find nothing; no price says what they cost",
@@ -58,14 +59,15 @@ fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
             "a device or driver that cannot use 64 bits of address, and says that it can, fails at once.".to_owned(),
         ),
         note: None,
-        assumes: match old {
-            true => Vec::new(),
-            false => vec!["Linux before 6.5; later ones give up searching by themselves".to_owned()],
-        },
+        assumes: if old {
+Vec::new()
+} else {
+vec!["Linux before 6.5; later ones give up searching by themselves".to_owned()]
+},
     })
 }
 
-/// No device TLB, where invalidating it costs more than the walks that it saves.
+/// Advises to turn the device TLB off if invalidating it costs more than the walks that it saves.
 fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let recorded = &input.summary.recorded;
     if !now.is_strict() || recorded.device < FEWEST {
@@ -85,7 +87,9 @@ fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let after_us = cost.us - flushes_us;
     let most = pct(cost.us, after_us - of(sync.high()))?;
     let saving = Saving::of(cost.us, after_us, [pct(cost.us, after_us)?, most])?;
-    (saving.pct >= WORTH_PCT).then_some(())?;
+    if saving.pct < WORTH_PCT {
+        return None;
+    }
     let shows = format!("a flush of a device's TLB, the first of {}", grouped(recorded.device));
     Some(Setting {
         rule: Rule::NoAts,

@@ -18,9 +18,9 @@ use crate::trace::{At, Op, Summary};
 pub(in crate::replay) struct LinuxCounters {
     strict: Counter,
     shadowed: Counter,
-    /// Of the traced kernel, or of one before 7.3.
+    /// Counts under the rules of the traced kernel, or of one before 7.3.
     lazy: Counter,
-    /// Of one since 7.3, if nothing says the release.
+    /// Counts under the rules since 7.3, if the release is unknown.
     newest: Option<Counter>,
 }
 
@@ -29,12 +29,12 @@ pub(in crate::replay) struct LinuxCounts {
     pub(super) strict: LinuxReport,
     pub(super) shadowed: LinuxReport,
     pub(super) lazy: LinuxReport,
-    /// The same of another release, where nothing tells which one it is and they differ.
+    /// Counts under the rules of another release, if the release is unknown and they differ.
     pub(super) lazy_else: Option<LinuxReport>,
 }
 
 impl LinuxCounters {
-    /// For `profile` and the traced `kernel`; `None` if Linux's rules for that machine are not known.
+    /// Makes counters for `profile` and the traced `kernel`; `None` if Linux's rules for that machine are unknown.
     pub(in crate::replay) fn new(profile: &Profile, kernel: Kernel) -> Option<Self> {
         let counter = |asked, caching, stage, kernel| {
             let options = Options { asked, caching: Some(caching), stage, kernel: Some(kernel) };
@@ -84,7 +84,7 @@ impl LinuxCounters {
     }
 }
 
-/// Release of a lazy kernel, as far as its rules differ.
+/// Releases of Linux between which the rules of a lazy kernel differ.
 enum LazyRelease {
     /// Before 7.3.
     Older,

@@ -21,10 +21,10 @@ use portolan_sim::profile::Profile;
 
 use cost::Cost;
 
-use super::cost::{CpuCost, Load, MappingCost};
+use super::cost::{CostDivisors, CpuCost, MappingCost};
 use super::report::{PolicyReport, TraceReport};
 use super::setting::{Rule, Setting};
-use super::shape::Shape;
+use super::shape::TraceShape;
 use super::situation::{KnownBy, Now, Situation};
 use crate::advice::Advice;
 use crate::facts::Facts;
@@ -33,19 +33,19 @@ use crate::trace::{Clock, Summary};
 /// Least share of all that mapping costs for which a setting is advised. Prices are known to about that: the library's
 /// plan is held to within 5 % of the best (`tests/threshold.rs`).
 pub(super) const WORTH_PCT: f64 = 5.0;
-/// As [`WORTH_PCT`], for settings that open a window or take protection away: they have to bring more.
+/// Threshold like [`WORTH_PCT`] for settings that open a window or remove protection: they must save more.
 pub(super) const WINDOW_WORTH_PCT: f64 = 10.0;
 /// Fewer operations say nothing of a load: they do not fill one flush queue of Linux (256 places).
 pub(super) const FEWEST: u64 = 256;
 
-/// All that advice is taken from.
+/// Data that advice is based on.
 pub(super) struct Input<'a> {
     pub(super) profile: &'a Profile,
     /// Facts of the recording on its machine, if it has them.
     pub(super) facts: Option<&'a Facts>,
     pub(super) summary: &'a Summary,
     pub(super) trace: &'a TraceReport,
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a TraceShape,
     pub(super) policies: &'a [PolicyReport],
     /// Counts by Linux's rules, where they are known.
     pub(super) linux: Option<&'a LinuxCounts>,
@@ -53,8 +53,8 @@ pub(super) struct Input<'a> {
 }
 
 /// Result of the rules for a traced system.
-pub(super) struct Advised {
-    /// Its policy.
+pub(super) struct SystemAdvice {
+    /// Policy of the kernel.
     pub(super) situation: Situation,
     /// Cost of that, where prices tell.
     pub(super) cost: Option<MappingCost>,
@@ -64,10 +64,10 @@ pub(super) struct Advised {
 
 /// Policy of the traced system, its cost, and settings to change; nothing of the latter two for a trace that was
 /// not understood.
-pub(super) fn advise(input: &Input<'_>) -> Advised {
+pub(super) fn advise(input: &Input<'_>) -> SystemAdvice {
     let situation = Situation::of(input);
     if !input.trace.understood.is_enough() {
-        return Advised { situation, cost: None, settings: Vec::new() };
+        return SystemAdvice { situation, cost: None, settings: Vec::new() };
     }
     let mut settings: Vec<Setting> = Vec::new();
     let rules = [policy::RULES, buffers::RULES, device::RULES];
@@ -88,7 +88,7 @@ pub(super) fn advise(input: &Input<'_>) -> Advised {
         settings.retain(|setting| setting.rule != Rule::NoAts);
     }
     settings.sort_by(|a, b| b.effect.sure_pct().total_cmp(&a.effect.sure_pct()));
-    Advised { cost: cost(input, &situation, &settings), situation, settings }
+    SystemAdvice { cost: cost(input, &situation, &settings), situation, settings }
 }
 
 /// Cost of mapping now, and with the first of `settings` that prices tell of.
@@ -102,7 +102,7 @@ fn cost(input: &Input<'_>, now: &Situation, settings: &[Setting]) -> Option<Mapp
     let summary = input.summary;
     let events_ns = summary.last_ns.saturating_sub(summary.first_ns?);
     let told = input.facts.map_or(0, |facts| facts.cpus);
-    let load = Load {
+    let load = CostDivisors {
         span_us: events_ns.max(input.shape.span_ns) as f64 / 1000.0,
         cpus: match told {
             0 => summary.cpus.into(),

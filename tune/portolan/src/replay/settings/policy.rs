@@ -6,7 +6,7 @@
 use portolan::dma::Trust;
 use portolan_cli::display::{bytes, duration, grouped};
 
-use super::cost::{Commands, Cost, Known, saving};
+use super::cost::{Commands, Cost, CountSource, saving};
 use super::situation::{FLUSH_AFTER_MAP, has_first_stage};
 use super::{FEWEST, Input, WINDOW_WORTH_PCT};
 use crate::counts::Exposed;
@@ -39,10 +39,13 @@ fn shown(input: &Input<'_>, now: &Situation) -> Option<Evidence> {
     let pages: u64 = recorded.page_masks.values().sum();
     let unmaps = &input.shape.streaming.unmaps;
     let (line, shows, count) = match (&now.known_by, now.now) {
-        (KnownBy::Line(line), Now::Shadowed) => match line.text.contains(FLUSH_AFTER_MAP) {
-            true => (line, "an invalidation after a map", of_maps(input)),
-            false => (line, "an invalidation for a map or an unmap", pages),
-        },
+        (KnownBy::Line(line), Now::Shadowed) => {
+            if line.text.contains(FLUSH_AFTER_MAP) {
+                (line, "an invalidation after a map", of_maps(input))
+            } else {
+                (line, "an invalidation for a map or an unmap", pages)
+            }
+        }
         (KnownBy::Line(line), Now::Lazy) => (line, "one flush for many unmaps", recorded.domain),
         (KnownBy::Line(line), _) => (line, "an invalidation for one unmap", pages),
         (KnownBy::Fact(_) | KnownBy::Nobody, _) => {
@@ -127,7 +130,7 @@ fn group_file(input: &Input<'_>, kind: &str) -> Option<String> {
     }
 }
 
-/// A number that goes with time, as far as that is known: `a few hundred`.
+/// Words for a number that depends on time: `a few hundred`.
 pub(in crate::replay) fn about(number: u64) -> String {
     match number {
         ..10 => "a few".to_owned(),
@@ -141,8 +144,8 @@ pub(in crate::replay) fn about(number: u64) -> String {
 impl Commands {
     fn in_words(self) -> String {
         match self.are {
-            Known::Counted => grouped(self.count),
-            Known::Predicted => format!("at most {}", about(self.most)),
+            CountSource::Counted => grouped(self.count),
+            CountSource::Predicted => format!("at most {}", about(self.most)),
         }
     }
 }
@@ -279,9 +282,10 @@ fn first_stage(input: &Input<'_>, now: &Situation) -> Option<Setting> {
         assumes.push("Linux 6.3 or later in the guest, which may be lazy then".to_owned());
     }
     let setting = "intel_iommu=on,sm_on iommu.strict=0";
-    let value = match is_older(input, LAZY_FIRST_STAGE) {
-        true => format!("{setting}, on Linux 6.3 or later"),
-        false => setting.to_owned(),
+    let value = if is_older(input, LAZY_FIRST_STAGE) {
+        format!("{setting}, on Linux 6.3 or later")
+    } else {
+        setting.to_owned()
     };
     Some(Setting {
         rule: Rule::FirstStage,
@@ -299,7 +303,7 @@ fn first_stage(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     })
 }
 
-/// No translation, where the machine refuses to be lazy, the devices are trusted and facts say both.
+/// Advises pass-through if the machine refuses to be lazy, and facts say both this and that the devices are trusted.
 fn identity(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let facts = input.facts?;
     let refused = input.defaults.lazy_if_asked == "no"

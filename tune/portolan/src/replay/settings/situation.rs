@@ -60,8 +60,9 @@ fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
             // Since 7.3 a lazy kernel waits for unmaps by the two-step API: then the groups' types tell.
             let waits = input.linux.is_some_and(|linux| linux.lazy.unqueued >= half);
             let told = input.facts.filter(|_| waits);
-            let lazy = told.and_then(|facts| by_facts(facts, &summary.devices));
-            let lazy = lazy.filter(|told| told.now == Now::Lazy);
+            let lazy = told
+                .and_then(|facts| by_facts(facts, &summary.devices))
+                .filter(|told| told.now == Now::Lazy);
             return Some(lazy.unwrap_or_else(|| of(Now::Strict, line)));
         }
     }
@@ -69,7 +70,7 @@ fn by_invalidations(input: &Input<'_>) -> Option<Situation> {
     (recorded.domain < unmaps.div_ceil(2)).then(|| of(Now::Lazy, line))
 }
 
-/// By the groups of the devices that the trace names.
+/// Finds the situation from the groups of the devices that the trace names.
 fn by_facts(facts: &Facts, devices: &[String]) -> Option<Situation> {
     let strict = facts.is_strict(devices)?;
     let kinds = facts.kinds_of(devices).into_iter();

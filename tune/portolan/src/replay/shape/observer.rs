@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
-use super::{ClassShape, Histogram, Seen, Shape, Share};
+use super::{ClassShape, Histogram, OperationGroup, Share, TraceShape};
 use portolan::dma::Direction;
 
 use crate::trace::{Class, Excerpt, Mix, Op, OpKind, Piece};
@@ -31,7 +31,7 @@ struct Book<'a> {
 
 impl Book<'_> {
     /// Adds an operation of `bytes` to `seen`, and keeps the line if it is the first.
-    fn add(&mut self, seen: &mut Seen, bytes: u64) {
+    fn add(&mut self, seen: &mut OperationGroup, bytes: u64) {
         seen.count += 1;
         seen.bytes = seen.bytes.saturating_add(bytes);
         if seen.first_line.is_none() {
@@ -40,7 +40,7 @@ impl Book<'_> {
         }
     }
 
-    fn add_if(&mut self, seen: &mut Seen, bytes: u64, holds: impl FnOnce() -> bool) {
+    fn add_if(&mut self, seen: &mut OperationGroup, bytes: u64, holds: impl FnOnce() -> bool) {
         if holds() {
             self.add(seen, bytes);
         }
@@ -58,12 +58,12 @@ struct Life {
     since_ns: u64,
     bytes: u64,
     slots: u64,
-    known: Known,
+    known: EarlierMap,
 }
 
 /// Answer to a look for a buffer among those that were mapped before.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum EarlierMap {
     No,
     Yes,
     Unknown,
@@ -79,7 +79,7 @@ struct Buffer {
 /// Counts gathered while a trace is read.
 #[derive(Default)]
 pub(in crate::replay) struct Observer {
-    shape: Shape,
+    shape: TraceShape,
     begin_ns: Option<u64>,
     live: HashMap<u64, Life, BuildHasherDefault<Mix>>,
     buffers: HashSet<Buffer, BuildHasherDefault<Mix>>,
@@ -101,7 +101,7 @@ impl Observer {
     }
 
     /// Finishes the counts; `devices` are the trace's names.
-    pub(in crate::replay) fn finish(mut self, devices: &[String]) -> Shape {
+    pub(in crate::replay) fn finish(mut self, devices: &[String]) -> TraceShape {
         for life in self.live.values() {
             class_of(&mut self.shape, life.class).left_mapped += 1;
         }
@@ -147,7 +147,7 @@ impl Observer {
                 streaming(&mut self.shape, &mut book, op, known);
                 known
             }
-            Class::Coherent => Known::Unknown,
+            Class::Coherent => EarlierMap::Unknown,
         };
         let life = Life { class, since_ns: now_ns, bytes, slots, known };
         self.live.insert(id.0, life);
@@ -168,7 +168,7 @@ impl Observer {
         let sum = &mut of_class.lifetimes_sum_ns;
         *sum = sum.saturating_add(lived_ns);
         book.add(bucket(&mut of_class.lifetimes_ns, lived_ns), life.bytes);
-        if life.known == Known::Yes {
+        if life.known == EarlierMap::Yes {
             let lifetimes = &mut self.shape.reused_lifetimes_ns;
             book.add(bucket(lifetimes, lived_ns), life.bytes);
         }
@@ -189,23 +189,23 @@ fn begin(op: &Op<'_>) -> Option<u64> {
 }
 
 /// Tells if the buffer that `op` maps was mapped before; remembers it.
-fn known(buffers: &mut HashSet<Buffer, BuildHasherDefault<Mix>>, op: &Op<'_>) -> Known {
+fn known(buffers: &mut HashSet<Buffer, BuildHasherDefault<Mix>>, op: &Op<'_>) -> EarlierMap {
     let Some(pa) = begin(op) else {
-        return Known::Unknown;
+        return EarlierMap::Unknown;
     };
     let buffer = Buffer { device: op.device.0, pa };
     if buffers.contains(&buffer) {
-        return Known::Yes;
+        return EarlierMap::Yes;
     }
     if buffers.len() >= MOST_BUFFERS {
-        return Known::Unknown;
+        return EarlierMap::Unknown;
     }
     buffers.insert(buffer);
-    Known::No
+    EarlierMap::No
 }
 
 /// Counts a streaming map.
-fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) {
+fn streaming(shape: &mut TraceShape, book: &mut Book<'_>, op: &Op<'_>, known: EarlierMap) {
     let OpKind::Map { direction, bytes, offset, pieces, dma, .. } = op.kind else {
         return;
     };
@@ -232,31 +232,31 @@ fn streaming(shape: &mut Shape, book: &mut Book<'_>, op: &Op<'_>, known: Known) 
     book.add_if(&mut shape.off_page, bytes, || begin(op).is_some_and(|pa| pa % PAGE > 0));
     book.add_if(&mut shape.short, bytes, || bytes < PAGE);
     book.add_if(&mut shape.above_caches, bytes, || pages > CACHED_PAGES);
-    book.add_if(&mut shape.reused, bytes, || known == Known::Yes);
+    book.add_if(&mut shape.reused, bytes, || known == EarlierMap::Yes);
     book.add_if(&mut shape.packets_again, bytes, || {
-        (known, direction) == (Known::Yes, Some(Direction::FromDevice)) && bytes < PAGE
+        (known, direction) == (EarlierMap::Yes, Some(Direction::FromDevice)) && bytes < PAGE
     });
-    shape.reuse_unknown += u64::from(known == Known::Unknown);
+    shape.reuse_unknown += u64::from(known == EarlierMap::Unknown);
     book.add_if(&mut shape.dma_above_4g, bytes, || last(dma, bytes) >= FOUR_GIB);
     book.add_if(&mut shape.memory_above_4g, bytes, || pieces.iter().any(high));
     book.add_if(&mut shape.untranslated, bytes, || begin(op) == Some(dma));
 }
 
-fn class_of(shape: &mut Shape, class: Class) -> &mut ClassShape {
+fn class_of(shape: &mut TraceShape, class: Class) -> &mut ClassShape {
     match class {
         Class::Streaming => &mut shape.streaming,
         Class::Coherent => &mut shape.coherent,
     }
 }
 
-fn bucket(histogram: &mut Histogram, value: u64) -> &mut Seen {
+fn bucket(histogram: &mut Histogram, value: u64) -> &mut OperationGroup {
     let lg2 = value.checked_ilog2().unwrap_or(0);
     histogram.entry(lg2 as u8).or_default()
 }
 
 /// Counts of the device and the CPU of `op`.
 fn shares<'a>(
-    shape: &'a mut Shape,
+    shape: &'a mut TraceShape,
     cpus: &'a mut BTreeMap<u16, Share>,
     op: &Op<'_>,
 ) -> [&'a mut Share; 2] {
@@ -264,13 +264,11 @@ fn shares<'a>(
     if index < MOST_DEVICES && shape.devices.len() <= index {
         shape.devices.resize(index + 1, Share::default());
     }
-    let device = shape.devices.get_mut(index);
-    let device = device.unwrap_or(&mut shape.other_devices);
-    let cpu = match cpus.len() < MOST_CPUS || cpus.contains_key(&op.cpu) {
-        true => cpus
-            .entry(op.cpu)
-            .or_insert_with(|| Share { name: op.cpu.to_string(), ..Share::default() }),
-        false => &mut shape.other_cpus,
+    let device = shape.devices.get_mut(index).unwrap_or(&mut shape.other_devices);
+    let cpu = if cpus.len() < MOST_CPUS || cpus.contains_key(&op.cpu) {
+        cpus.entry(op.cpu).or_insert_with(|| Share { name: op.cpu.to_string(), ..Share::default() })
+    } else {
+        &mut shape.other_cpus
     };
     [device, cpu]
 }

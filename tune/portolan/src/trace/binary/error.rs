@@ -13,7 +13,7 @@ pub enum RecordingError {
     /// perf's first form, of before 2013.
     #[error("it is of perf's first form (PERFFILE), which is not read")]
     FirstPerf,
-    /// The other byte order.
+    /// The file has the other byte order.
     #[error("a big-endian machine wrote it; those of little-endian ones are read")]
     BigEndian,
     /// Words of another size.
@@ -40,7 +40,7 @@ pub enum RecordingError {
     /// Text of a latency tracer.
     #[error("it holds the text of a latency tracer and no events")]
     Latency,
-    /// No event is described.
+    /// The file describes no event.
     #[error("it describes no events: {0}")]
     NoEvents(&'static str),
     /// Events lie in other buffers than the main one.

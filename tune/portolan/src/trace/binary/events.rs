@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 
 use super::error::RecordingError;
-use super::format::{Format, Shape};
-use super::input::Fields;
+use super::format::{FieldShape, Format};
+use super::input::PartReader;
 use super::recipe::Recipe;
 use super::value::{Disclosure, HIDDEN, Record, push_text, write_hexadecimal};
 
@@ -21,8 +21,8 @@ const MOST_TEXT: usize = 64 << 20;
 const MOST_TASKS: usize = 1 << 16;
 
 /// An event that was described.
-enum Known {
-    /// Not met so far.
+enum EventDescription {
+    /// Not parsed so far.
     Described(Box<str>),
     /// Met; the description made no sense.
     Odd,
@@ -45,17 +45,20 @@ pub(super) struct Moment {
     pub(super) time_ns: u64,
 }
 
-/// All events that a recording describes, and the tasks that it names.
+/// Events that a recording describes, and names of tasks.
 #[derive(Default)]
-pub(super) struct Events {
-    by_id: HashMap<u16, Known>,
+pub(super) struct EventTable {
+    by_id: HashMap<u16, EventDescription>,
     bytes: usize,
     tasks: HashMap<i32, Box<[u8]>>,
 }
 
-impl Events {
+impl EventTable {
     /// Reads the descriptions of the tracers' own events: a count, then each with its length.
-    pub(super) fn read_own(&mut self, from: &mut Fields<impl Read>) -> Result<(), RecordingError> {
+    pub(super) fn read_own(
+        &mut self,
+        from: &mut PartReader<impl Read>,
+    ) -> Result<(), RecordingError> {
         let count = from.u32()?;
         for _ in 0..count {
             let length = from.u64()?;
@@ -68,7 +71,7 @@ impl Events {
     /// Reads the descriptions of the kernel's events: by system, in each as the tracers' own.
     pub(super) fn read_systems(
         &mut self,
-        from: &mut Fields<impl Read>,
+        from: &mut PartReader<impl Read>,
     ) -> Result<(), RecordingError> {
         let systems = from.u32()?;
         for _ in 0..systems {
@@ -86,7 +89,7 @@ impl Events {
         if let Ok(text) = String::from_utf8(text)
             && let Some(id) = Format::id_of(&text)
         {
-            self.by_id.insert(id, Known::Described(text.into()));
+            self.by_id.insert(id, EventDescription::Described(text.into()));
         }
         Ok(())
     }
@@ -129,7 +132,7 @@ impl Events {
     pub(super) fn write_line(&mut self, at: Moment, record: &[u8], out: &mut Vec<u8>) {
         let id = record.first_chunk().map(|id| u16::from_le_bytes(*id));
         let known = id.and_then(|id| self.by_id.get_mut(&id));
-        let Some(printer) = known.and_then(Known::printer) else {
+        let Some(printer) = known.and_then(EventDescription::printer) else {
             // Writes to memory do not fail.
             let _ = match id {
                 Some(id) => {
@@ -156,7 +159,7 @@ fn write_place(tasks: &HashMap<i32, Box<[u8]>>, pid: i32, at: Moment, out: &mut 
     let _ = write!(out, "-{pid} [{:03}] {seconds}.{rest:09}: ", at.cpu);
 }
 
-impl Known {
+impl EventDescription {
     fn printer(&mut self) -> Option<&EventPrinter> {
         if let Self::Described(text) = self {
             *self = match EventPrinter::parse(text, Disclosure::Whole) {
@@ -222,7 +225,7 @@ impl EventPrinter {
                     out.extend_from_slice(HIDDEN);
                 }
                 (_, Some(number)) => write_hexadecimal(out, number as u64),
-                (Some(bytes), None) if field.element == 1 || field.shape == Shape::Text => {
+                (Some(bytes), None) if field.element == 1 || field.shape == FieldShape::Text => {
                     self.disclosure.push_string(out, bytes);
                 }
                 _ => out.push(b'?'),

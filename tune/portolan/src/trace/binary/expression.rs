@@ -4,7 +4,7 @@
 
 /// Names of numbers.
 #[derive(Debug)]
-pub(super) struct Names(pub(super) Vec<(u64, Box<str>)>);
+pub(super) struct NumberNames(pub(super) Vec<(u64, Box<str>)>);
 
 /// An expression.
 #[derive(Debug)]
@@ -29,11 +29,11 @@ pub(super) enum Expression {
     },
     /// Bytes of a field that has several elements.
     Length(usize),
-    Symbol(Box<Self>, Names),
+    Symbol(Box<Self>, NumberNames),
     Flags {
         value: Box<Self>,
         between: Box<str>,
-        names: Names,
+        names: NumberNames,
     },
     /// Array, count of elements if given, and size of each.
     List {

@@ -11,7 +11,7 @@ const MOST_FIELDS: usize = 256;
 
 /// Form in which a field holds its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum FieldShape {
     /// A number.
     Number { signed: bool },
     /// Text of a fixed length.
@@ -25,7 +25,7 @@ pub(super) enum Shape {
     },
 }
 
-/// One field of an event.
+/// A field of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EventField {
     pub(super) name: Box<str>,
@@ -33,8 +33,8 @@ pub(super) struct EventField {
     pub(super) size: usize,
     /// Bytes of an element, where there are several.
     pub(super) element: usize,
-    pub(super) shape: Shape,
-    /// It holds an address of the kernel's.
+    pub(super) shape: FieldShape,
+    /// True if it holds a kernel address.
     pub(super) is_pointer: bool,
 }
 
@@ -116,12 +116,12 @@ impl EventField {
         let (element, shape) = match length {
             _ if located => {
                 let relative = kind.starts_with("__rel_loc");
-                (element_size(kind), Shape::Located { relative })
+                (element_size(kind), FieldShape::Located { relative })
             }
-            Some(_) if is_text && !kind.contains("unsigned") => (1, Shape::Text),
-            Some(length) if length > 0 => (size / length, Shape::Array),
-            _ if size <= 8 => (size, Shape::Number { signed }),
-            _ => (1, Shape::Array),
+            Some(_) if is_text && !kind.contains("unsigned") => (1, FieldShape::Text),
+            Some(length) if length > 0 => (size / length, FieldShape::Array),
+            _ if size <= 8 => (size, FieldShape::Number { signed }),
+            _ => (1, FieldShape::Array),
         };
         Some(Self {
             name: name.into(),
@@ -137,7 +137,7 @@ impl EventField {
     pub(super) fn bytes<'r>(&self, record: &'r [u8]) -> Option<&'r [u8]> {
         let end = self.offset.checked_add(self.size)?;
         let own = record.get(self.offset..end)?;
-        let Shape::Located { relative } = self.shape else {
+        let FieldShape::Located { relative } = self.shape else {
             return Some(own);
         };
         let place = u32::from_le_bytes(own.try_into().ok()?);
@@ -149,7 +149,7 @@ impl EventField {
     /// The value, if it is a number.
     pub(super) fn number(&self, record: &[u8]) -> Option<i128> {
         match self.shape {
-            Shape::Number { signed } => number(self.bytes(record)?, signed),
+            FieldShape::Number { signed } => number(self.bytes(record)?, signed),
             _ => None,
         }
     }
@@ -164,10 +164,7 @@ pub(super) fn number(bytes: &[u8], signed: bool) -> Option<i128> {
     whole[..bytes.len()].copy_from_slice(bytes);
     let value = u64::from_le_bytes(whole);
     let unused = 64 - 8 * bytes.len() as u32;
-    Some(match signed {
-        true => i128::from(((value << unused) as i64) >> unused),
-        false => i128::from(value),
-    })
+    Some(if signed { i128::from(((value << unused) as i64) >> unused) } else { i128::from(value) })
 }
 
 /// Bytes of an element of `__data_loc u64[] `.

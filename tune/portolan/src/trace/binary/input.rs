@@ -13,13 +13,13 @@ pub(in crate::trace) trait Seekable: Read + Seek {}
 impl<T: Read + Seek> Seekable for T {}
 
 /// A part of a recording that is read from front to back.
-pub(super) struct Fields<R> {
+pub(super) struct PartReader<R> {
     input: R,
     /// Name of the part, for errors.
     part: &'static str,
 }
 
-impl<'f> Fields<BufReader<&'f mut dyn Seekable>> {
+impl<'f> PartReader<BufReader<&'f mut dyn Seekable>> {
     /// The part of `file` that begins at `offset`.
     pub(super) fn at(
         file: &'f mut dyn Seekable,
@@ -31,7 +31,7 @@ impl<'f> Fields<BufReader<&'f mut dyn Seekable>> {
     }
 }
 
-impl<R: Read> Fields<R> {
+impl<R: Read> PartReader<R> {
     pub(super) fn new(input: R, part: &'static str) -> Self {
         Self { input, part }
     }
@@ -109,9 +109,6 @@ impl<R: Read> Fields<R> {
     /// Takes `text`, which has to come next.
     pub(super) fn expect(&mut self, text: &[u8]) -> Result<(), RecordingError> {
         let found = self.block(text.len() as u64, text.len() as u64)?;
-        match found == text {
-            true => Ok(()),
-            false => Err(RecordingError::Odd(self.part)),
-        }
+        if found == text { Ok(()) } else { Err(RecordingError::Odd(self.part)) }
     }
 }

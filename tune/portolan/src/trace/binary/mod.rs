@@ -88,10 +88,7 @@ trait Recording {
 /// The line that says the kernel's release; empty where that is no plain word.
 fn release_line(release: &str) -> String {
     let plain = !release.is_empty() && release.bytes().all(|byte| byte.is_ascii_graphic());
-    match plain {
-        true => format!("{RELEASE}{release}\n"),
-        false => String::new(),
-    }
+    if plain { format!("{RELEASE}{release}\n") } else { String::new() }
 }
 
 /// A recording as text.

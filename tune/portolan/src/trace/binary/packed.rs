@@ -3,7 +3,7 @@
 use std::io::{self, Cursor, Read};
 
 use super::error::RecordingError;
-use super::input::{Fields, Seekable};
+use super::input::{PartReader, Seekable};
 use crate::trace::unpack;
 
 /// The program that packed the parts.
@@ -27,7 +27,7 @@ impl Packing {
     /// Unpacks the next part of `from`: its packed length, its length, and its bytes; at most `most` either way.
     pub(super) fn unpack(
         self,
-        from: &mut Fields<impl Read>,
+        from: &mut PartReader<impl Read>,
         part: &'static str,
         most: u64,
     ) -> Result<Vec<u8>, RecordingError> {
@@ -121,7 +121,7 @@ impl CpuData {
     fn next_chunk(&mut self, file: &mut dyn Seekable, most: u64) -> Result<(), RecordingError> {
         const PART: &str = "the packed events of a CPU";
         let before = self.offset;
-        let mut fields = Fields::at(file, self.offset, PART)?;
+        let mut fields = PartReader::at(file, self.offset, PART)?;
         let left = match self.chunks {
             Some(left) => left,
             None => {
@@ -131,7 +131,7 @@ impl CpuData {
         };
         self.chunks = Some(left.checked_sub(1).ok_or(RecordingError::Cut(PART))?);
         let packed = fields.u32()?;
-        let mut fields = Fields::at(file, self.offset, PART)?;
+        let mut fields = PartReader::at(file, self.offset, PART)?;
         self.chunk = self.packing.unpack(&mut fields, PART, most)?;
         self.at = 0;
         if self.chunk.is_empty() {

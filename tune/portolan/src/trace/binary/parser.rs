@@ -5,7 +5,7 @@
 //! include/trace/stages), and the blocks that `min()` becomes. Not supported: assignments and calls of
 //! the kernel's functions.
 
-use super::expression::{Expression, Names, Operator};
+use super::expression::{Expression, NumberNames, Operator};
 use super::format::Format;
 use super::value::Record;
 
@@ -69,7 +69,7 @@ const TYPES: [(&str, u32, bool); 23] = [
     ("bool", 8, false),
 ];
 
-/// Bits and sign of the type that `words` name; `None` if it has none.
+/// Bits and sign of the type that `words` name; `None` if it is no number.
 fn type_of(words: &str) -> Option<(u32, bool)> {
     if words.contains('*') {
         return Some((64, false));
@@ -134,7 +134,7 @@ impl<'t> Parser<'t> {
         Some(word)
     }
 
-    /// One string, or several in a row.
+    /// Parses a string literal, or several in a row.
     pub(super) fn string(&mut self) -> Option<String> {
         let mut out = String::new();
         let mut any = false;
@@ -379,7 +379,7 @@ impl<'t> Parser<'t> {
     }
 
     /// `, { 1, "ONE" }, { 2, "TWO" }`.
-    fn names(&mut self) -> Option<Names> {
+    fn names(&mut self) -> Option<NumberNames> {
         let mut names = Vec::new();
         while self.take(",") {
             self.need("{")?;
@@ -400,7 +400,7 @@ impl<'t> Parser<'t> {
                 names.push((value as u64, name.into()));
             }
         }
-        Some(Names(names))
+        Some(NumberNames(names))
     }
 
     /// Reads the rest of `({ int a = 1; int b = 2; a < b ? a : b; })`.

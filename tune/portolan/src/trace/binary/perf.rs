@@ -11,8 +11,8 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{BufReader, Read};
 
 use super::error::RecordingError;
-use super::events::{Events, Moment};
-use super::input::{Fields, Seekable};
+use super::events::{EventTable, Moment};
+use super::input::{PartReader, Seekable};
 use super::sample::SampleLayout;
 use super::trace_dat::{read_layouts, read_start};
 use super::unpacking::Unpacking;
@@ -51,25 +51,25 @@ mod feature {
 
 /// A line that waits for its turn.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Waiting {
+struct PendingLine {
     time_ns: u64,
-    /// Its place in the file.
+    /// Its position in the file.
     number: u64,
     line: Box<[u8]>,
 }
 
 /// A recording of perf.
 pub(super) struct PerfData {
-    input: Fields<BufReader<Box<dyn Seekable>>>,
+    input: PartReader<BufReader<Box<dyn Seekable>>>,
     /// Bytes of records that are left; `None` up to the end of the file.
     left: Option<u64>,
-    events: Events,
+    events: EventTable,
     layouts: Vec<SampleLayout>,
     /// Index of the layout by the event's number.
     by_id: HashMap<u64, usize>,
     /// Lines before the events.
     head: String,
-    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting: BinaryHeap<Reverse<PendingLine>>,
     waiting_bytes: usize,
     number: u64,
     /// Times up to which nothing more can come.
@@ -86,10 +86,10 @@ pub(super) struct PerfData {
     rounds: VecDeque<u64>,
     /// Reason for which there are no more records in the file.
     broken: Option<RecordingError>,
-    ended: Ended,
+    ended: EndOfRecords,
 }
 
-enum Ended {
+enum EndOfRecords {
     No,
     Yes,
     Broken(RecordingError),
@@ -140,10 +140,10 @@ struct Span {
 }
 
 impl Span {
-    /// Its length in a file.
+    /// Length of its encoding.
     const BYTES: u64 = 16;
 
-    fn read(fields: &mut Fields<impl Read>) -> Result<Self, RecordingError> {
+    fn read(fields: &mut PartReader<impl Read>) -> Result<Self, RecordingError> {
         Ok(Self { offset: fields.u64()?, length: fields.u64()? })
     }
 }
@@ -154,8 +154,8 @@ fn read_release(file: &mut dyn Seekable, head: &FileHead) -> Result<String, Reco
     let Some(at) = head.place_of(feature::RELEASE) else {
         return Ok(String::new());
     };
-    let span = Span::read(&mut Fields::at(file, at?, PART)?)?;
-    let mut fields = Fields::at(file, span.offset, PART)?;
+    let span = Span::read(&mut PartReader::at(file, at?, PART)?)?;
+    let mut fields = PartReader::at(file, span.offset, PART)?;
     let length = fields.u32()?;
     let release = fields.block(length.into(), LONGEST_RELEASE)?;
     let release = release.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -164,7 +164,7 @@ fn read_release(file: &mut dyn Seekable, head: &FileHead) -> Result<String, Reco
 
 impl PerfData {
     pub(super) fn open(mut file: Box<dyn Seekable>) -> Result<Self, RecordingError> {
-        let mut fields = Fields::at(&mut *file, 0, "the head of the file")?;
+        let mut fields = PartReader::at(&mut *file, 0, "the head of the file")?;
         match &fields.array()? {
             b"PERFILE2" => {}
             b"2ELIFREP" => return Err(RecordingError::BigEndian),
@@ -188,9 +188,9 @@ impl PerfData {
         // Errors in it show in its first samples.
         while perf.waiting.is_empty() {
             match perf.ended {
-                Ended::No => perf.read_record(),
-                Ended::Yes => break,
-                Ended::Broken(error) => return Err(error),
+                EndOfRecords::No => perf.read_record(),
+                EndOfRecords::Yes => break,
+                EndOfRecords::Broken(error) => return Err(error),
             }
         }
         Ok(perf)
@@ -203,9 +203,9 @@ impl PerfData {
     ) -> Result<Self, RecordingError> {
         file.seek(std::io::SeekFrom::Start(offset))?;
         Ok(Self {
-            input: Fields::new(BufReader::with_capacity(1 << 18, file), "the events"),
+            input: PartReader::new(BufReader::with_capacity(1 << 18, file), "the events"),
             left,
-            events: Events::default(),
+            events: EventTable::default(),
             layouts: Vec::new(),
             by_id: HashMap::new(),
             head: String::new(),
@@ -221,16 +221,16 @@ impl PerfData {
             unpacked: Unpacked::Open,
             rounds: VecDeque::new(),
             broken: None,
-            ended: Ended::No,
+            ended: EndOfRecords::No,
         })
     }
 
     fn of_file(mut file: Box<dyn Seekable>, head: &FileHead) -> Result<Self, RecordingError> {
-        let mut events = Events::default();
+        let mut events = EventTable::default();
         // perf writes the descriptions when it ends, and the length of the data with them.
         if let Some(at) = head.place_of(feature::TRACING_DATA) {
-            let span = Span::read(&mut Fields::at(&mut *file, at?, DESCRIPTIONS)?)?;
-            let mut fields = Fields::at(&mut *file, span.offset, DESCRIPTIONS)?;
+            let span = Span::read(&mut PartReader::at(&mut *file, at?, DESCRIPTIONS)?)?;
+            let mut fields = PartReader::at(&mut *file, span.offset, DESCRIPTIONS)?;
             read_events(&mut fields, &mut events)?;
         }
         if events.is_empty() {
@@ -257,8 +257,7 @@ impl PerfData {
         ids: impl IntoIterator<Item = u64>,
     ) -> Result<(), RecordingError> {
         let (layout, _) = SampleLayout::parse(attr)?;
-        let index = self.layouts.iter().position(|known| *known == layout);
-        let index = index.unwrap_or_else(|| {
+        let index = self.layouts.iter().position(|known| *known == layout).unwrap_or_else(|| {
             self.layouts.push(layout);
             self.layouts.len() - 1
         });
@@ -294,7 +293,7 @@ impl PerfData {
             }
             (Err(error), Unpacked::Whole) => {
                 let first = self.broken.take().unwrap_or(error);
-                self.finish(Ended::Broken(first));
+                self.finish(EndOfRecords::Broken(first));
             }
         }
     }
@@ -329,13 +328,13 @@ impl PerfData {
             }
             (None, Unpacked::Whole) => {
                 let broken = self.broken.take();
-                self.finish(broken.map_or(Ended::Yes, Ended::Broken));
+                self.finish(broken.map_or(EndOfRecords::Yes, EndOfRecords::Broken));
                 Ok(())
             }
         }
     }
 
-    /// Ends a round: the time up to which all events are there is that of the round before it.
+    /// Ends a round. All events up to the time of the previous round have been read then.
     fn end_round(&mut self) {
         self.complete_ns = std::mem::replace(&mut self.round_ns, self.latest_ns);
     }
@@ -353,7 +352,7 @@ impl PerfData {
             record::TRACING_DATA => {
                 behind = u64::from(number(&body, 0) as u32).next_multiple_of(8);
                 let data = self.input.block(behind, MOST_PART)?;
-                let mut fields = Fields::new(&*data, "the events' descriptions");
+                let mut fields = PartReader::new(&*data, "the events' descriptions");
                 read_events(&mut fields, &mut self.events)?;
             }
             record::AUXTRACE => {
@@ -364,8 +363,9 @@ impl PerfData {
             record::COMPRESSED2 => {
                 let length = usize::try_from(number(&body, 0)).ok();
                 let data = body.get(8..).zip(length);
-                let data = data.and_then(|(data, length)| data.get(..length));
-                let data = data.ok_or(RecordingError::Odd("the compressed records"))?;
+                let data = data
+                    .and_then(|(data, length)| data.get(..length))
+                    .ok_or(RecordingError::Odd("the compressed records"))?;
                 self.unpacking.feed(data);
             }
             _ => self.kernel_record(kind, &body),
@@ -430,10 +430,10 @@ impl PerfData {
         self.latest_ns = self.latest_ns.max(time_ns);
         self.waiting_bytes += line.len();
         self.number += 1;
-        self.waiting.push(Reverse(Waiting { time_ns, number: self.number, line: line.into() }));
+        self.waiting.push(Reverse(PendingLine { time_ns, number: self.number, line: line.into() }));
     }
 
-    fn finish(&mut self, ended: Ended) {
+    fn finish(&mut self, ended: EndOfRecords) {
         let more = self.lost_samples.saturating_sub(self.lost);
         if more > 0 {
             self.wait(self.latest_ns, format!("CPU:0 [LOST {more} EVENTS]\n").into_bytes());
@@ -449,7 +449,7 @@ impl Recording for PerfData {
             return Ok(true);
         }
         loop {
-            let reading = matches!(self.ended, Ended::No);
+            let reading = matches!(self.ended, EndOfRecords::No);
             let first = self.waiting.peek();
             let due = first.is_some_and(|Reverse(first)| {
                 !reading || first.time_ns <= self.complete_ns || self.waiting_bytes > MOST_WAITING
@@ -459,20 +459,23 @@ impl Recording for PerfData {
                 out.extend_from_slice(&first.line);
                 return Ok(true);
             }
-            match std::mem::replace(&mut self.ended, Ended::Yes) {
-                Ended::No => {
-                    self.ended = Ended::No;
+            match std::mem::replace(&mut self.ended, EndOfRecords::Yes) {
+                EndOfRecords::No => {
+                    self.ended = EndOfRecords::No;
                     self.read_record();
                 }
-                Ended::Yes => return Ok(false),
-                Ended::Broken(error) => return Err(error),
+                EndOfRecords::Yes => return Ok(false),
+                EndOfRecords::Broken(error) => return Err(error),
             }
         }
     }
 }
 
 /// Reads the descriptions of events, which perf writes as trace-cmd does.
-fn read_events(fields: &mut Fields<impl Read>, events: &mut Events) -> Result<(), RecordingError> {
+fn read_events(
+    fields: &mut PartReader<impl Read>,
+    events: &mut EventTable,
+) -> Result<(), RecordingError> {
     let version = read_start(fields)?;
     if !["0.5", "0.6"].contains(&version.as_str()) {
         return Err(RecordingError::Version(version.escape_debug().to_string()));
@@ -499,7 +502,7 @@ fn read_attrs(
         return Err(RecordingError::TooLarge(PART));
     }
     let mut spans = Vec::new();
-    let mut fields = Fields::at(file, head.attrs.offset, PART)?;
+    let mut fields = PartReader::at(file, head.attrs.offset, PART)?;
     for _ in 0..count {
         let attr = fields.block(own, 1 << 16)?;
         spans.push((attr, Span::read(&mut fields)?));
@@ -510,7 +513,7 @@ fn read_attrs(
     }
     let mut attrs = Vec::new();
     for (attr, span) in spans {
-        let mut fields = Fields::at(file, span.offset, PART)?;
+        let mut fields = PartReader::at(file, span.offset, PART)?;
         let bytes = fields.block(span.length, length)?;
         let numbers =
             bytes.chunks_exact(8).filter_map(|id| Some(u64::from_le_bytes(*id.first_chunk()?)));

@@ -16,10 +16,10 @@ const WIDEST: usize = 64;
 /// Length beyond which the rest of an event's text is left out.
 const LONGEST: usize = 1 << 18;
 
-/// One conversion: `%016llx`.
+/// A conversion such as `%016llx`.
 #[derive(Debug)]
 struct Conversion {
-    kind: Kind,
+    kind: ConversionKind,
     bits: u32,
     zeros: bool,
     left: bool,
@@ -29,7 +29,7 @@ struct Conversion {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ConversionKind {
     Signed,
     Unsigned,
     Hexadecimal { upper: bool },
@@ -61,7 +61,7 @@ impl Width {
 }
 
 #[derive(Debug)]
-enum Piece {
+enum FormatPiece {
     Plain(Box<str>),
     Converted {
         how: Conversion,
@@ -73,7 +73,7 @@ enum Piece {
 
 /// Recipe by which an event is printed.
 #[derive(Debug)]
-pub(super) struct Recipe(Vec<Piece>);
+pub(super) struct Recipe(Vec<FormatPiece>);
 
 impl Recipe {
     /// Reads `print fmt` of `format`; `None` if it is beyond this reader.
@@ -84,17 +84,16 @@ impl Recipe {
         let mut rest = text.as_str();
         while let Some(at) = rest.find('%') {
             let (plain, after) = rest.split_at(at);
-            pieces.push(Piece::Plain(plain.into()));
+            pieces.push(FormatPiece::Plain(plain.into()));
             if let Some(after) = after.strip_prefix("%%") {
-                pieces.push(Piece::Plain("%".into()));
+                pieces.push(FormatPiece::Plain("%".into()));
                 rest = after;
                 continue;
             }
             let (how, after) = Conversion::parse(&after[1..])?;
             rest = after;
             let mut argument = || {
-                parser.take(",").then_some(())?;
-                parser.expression()
+                if parser.take(",") { parser.expression() } else { None }
             };
             let width = match how.width {
                 Width::Argument => Some(argument()?),
@@ -105,9 +104,9 @@ impl Recipe {
                 _ => None,
             };
             let what = argument()?;
-            pieces.push(Piece::Converted { how, width, precision, what });
+            pieces.push(FormatPiece::Converted { how, width, precision, what });
         }
-        pieces.push(Piece::Plain(rest.into()));
+        pieces.push(FormatPiece::Plain(rest.into()));
         parser.at_end().then_some(Self(pieces))
     }
 
@@ -119,8 +118,8 @@ impl Recipe {
                 return;
             }
             match piece {
-                Piece::Plain(text) => push_text(out, text.as_bytes()),
-                Piece::Converted { how, width, precision, what } => {
+                FormatPiece::Plain(text) => push_text(out, text.as_bytes()),
+                FormatPiece::Converted { how, width, precision, what } => {
                     let given = |from: &Option<Expression>| {
                         let number = record.number(from.as_ref()?)?;
                         Some(usize::try_from(number).ok()?.min(WIDEST))
@@ -146,25 +145,25 @@ impl Conversion {
         let (length, rest) = rest.split_at(length);
         let mut letters = rest.chars();
         let kind = match letters.next()? {
-            'd' | 'i' => Kind::Signed,
-            'u' => Kind::Unsigned,
-            'x' => Kind::Hexadecimal { upper: false },
-            'X' => Kind::Hexadecimal { upper: true },
-            'o' => Kind::Octal,
-            'c' => Kind::Letter,
-            's' => Kind::Text,
-            'p' => Kind::Pointer,
+            'd' | 'i' => ConversionKind::Signed,
+            'u' => ConversionKind::Unsigned,
+            'x' => ConversionKind::Hexadecimal { upper: false },
+            'X' => ConversionKind::Hexadecimal { upper: true },
+            'o' => ConversionKind::Octal,
+            'c' => ConversionKind::Letter,
+            's' => ConversionKind::Text,
+            'p' => ConversionKind::Pointer,
             _ => return None,
         };
         let mut rest = letters.as_str();
-        if kind == Kind::Pointer {
+        if kind == ConversionKind::Pointer {
             // The target of the pointer is not in the record; nor are further letters text.
             rest = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
         }
         let bits = match length {
             "hh" => 8,
             "h" => 16,
-            "" if kind != Kind::Pointer => 32,
+            "" if kind != ConversionKind::Pointer => 32,
             _ => 64,
         };
         let conversion = Self {
@@ -192,7 +191,7 @@ impl Conversion {
             Width::Argument => width.unwrap_or(0),
         };
         match self.kind {
-            Kind::Text => {
+            ConversionKind::Text => {
                 record.print(what, out);
                 let most = match self.precision {
                     Some(Width::Fixed(most)) => Some(most),
@@ -203,7 +202,7 @@ impl Conversion {
                     out.truncate(start.saturating_add(most));
                 }
             }
-            Kind::Pointer if record.disclosure == Disclosure::Masked => {
+            ConversionKind::Pointer if record.disclosure == Disclosure::Masked => {
                 out.extend_from_slice(HIDDEN);
             }
             _ => match record.number(what) {
@@ -219,7 +218,7 @@ impl Conversion {
             out.resize(out.len() + missing, b' ');
             return;
         }
-        let numeric = !matches!(self.kind, Kind::Text | Kind::Letter);
+        let numeric = !matches!(self.kind, ConversionKind::Text | ConversionKind::Letter);
         let (fill, skip) = match self.zeros && numeric {
             true if out[start..].starts_with(b"0x") => (b'0', 2),
             true if out[start..].starts_with(b"-") => (b'0', 1),
@@ -235,26 +234,26 @@ impl Conversion {
         let plain = cut(value, self.bits, false) as u64;
         // Writes to memory do not fail.
         let _ = match self.kind {
-            Kind::Signed => write!(out, "{}", cut(value, self.bits, true)),
-            Kind::Octal => write!(out, "{plain:o}"),
-            Kind::Hexadecimal { upper: true } => write!(out, "{plain:X}"),
-            Kind::Hexadecimal { upper: false } if self.prefix => {
+            ConversionKind::Signed => write!(out, "{}", cut(value, self.bits, true)),
+            ConversionKind::Octal => write!(out, "{plain:o}"),
+            ConversionKind::Hexadecimal { upper: true } => write!(out, "{plain:X}"),
+            ConversionKind::Hexadecimal { upper: false } if self.prefix => {
                 write_hexadecimal(out, plain);
                 Ok(())
             }
-            Kind::Hexadecimal { upper: false } => {
+            ConversionKind::Hexadecimal { upper: false } => {
                 push_hexadecimal(out, plain, 1);
                 Ok(())
             }
-            Kind::Pointer => {
+            ConversionKind::Pointer => {
                 push_hexadecimal(out, plain, 16);
                 Ok(())
             }
-            Kind::Letter => {
+            ConversionKind::Letter => {
                 push_text(out, &[plain as u8]);
                 Ok(())
             }
-            Kind::Unsigned | Kind::Text => write!(out, "{plain}"),
+            ConversionKind::Unsigned | ConversionKind::Text => write!(out, "{plain}"),
         };
     }
 }

@@ -51,14 +51,15 @@ impl PageLayout {
         }
         let size = data.offset.saturating_add(data.size);
         let fits = |offset: usize| offset.checked_add(8).is_some_and(|end| end <= size);
-        match SIZES.contains(&size) && fits(length.offset) && fits(data.offset) {
-            true => Ok(Self {
+        if SIZES.contains(&size) && fits(length.offset) && fits(data.offset) {
+            Ok(Self {
                 length_at: length.offset,
                 length_size: length.size,
                 data_at: data.offset,
                 size,
-            }),
-            false => Err(odd),
+            })
+        } else {
+            Err(odd)
         }
     }
 
@@ -198,8 +199,7 @@ impl Cursor {
                 31 => self.absolute(delta | u64::from(second()?) << 27),
                 _ => self.time_ns.wrapping_add(delta),
             };
-            let end = data.checked_add(length).filter(|end| *end <= self.end);
-            let end = end.ok_or(Damaged)?;
+            let end = data.checked_add(length).filter(|end| *end <= self.end).ok_or(Damaged)?;
             self.at = end.next_multiple_of(4);
             if kind < 29 {
                 return Ok(Some((self.time_ns, data..end)));
@@ -211,9 +211,10 @@ impl Cursor {
     /// An absolute time stamp with the bits that it lacks.
     fn absolute(&self, stamp: u64) -> u64 {
         let whole = stamp | self.time_ns & TIME_TOP;
-        match whole < self.time_ns && self.time_ns & TIME_TOP != 0 {
-            true => whole.wrapping_add(1 << 59),
-            false => whole,
+        if whole < self.time_ns && self.time_ns & TIME_TOP != 0 {
+            whole.wrapping_add(1 << 59)
+        } else {
+            whole
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) struct SampleLayout {
 
 /// Contents of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sample<'r> {
+pub(super) struct PerfSample<'r> {
     pub(super) pid: i32,
     pub(super) time_ns: u64,
     pub(super) cpu: u32,
@@ -116,9 +116,9 @@ impl SampleLayout {
     }
 
     /// Reads the body of a sample.
-    pub(super) fn sample(self, body: &[u8]) -> Option<Sample<'_>> {
+    pub(super) fn sample(self, body: &[u8]) -> Option<PerfSample<'_>> {
         let mut words = Words(body);
-        let mut sample = Sample::default();
+        let mut sample = PerfSample::default();
         let has = |part: u64| self.parts & part != 0;
         let ones = |parts: u64| u64::from((self.parts & parts).count_ones());
         words.take(ones(part::IDENTIFIER | part::IP))?;
@@ -154,7 +154,7 @@ impl SampleLayout {
     }
 
     /// Reads time and CPU at the end of another record; nothing if they are not there.
-    pub(super) fn mark(self, body: &[u8]) -> Option<Sample<'_>> {
+    pub(super) fn mark(self, body: &[u8]) -> Option<PerfSample<'_>> {
         let parts = self.parts
             & (part::TID | part::TIME | part::ID | part::STREAM_ID | part::CPU | part::IDENTIFIER);
         let words = parts.count_ones() as usize;

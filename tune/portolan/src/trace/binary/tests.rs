@@ -2,7 +2,7 @@
 
 use std::io::{Cursor, Read};
 
-use crate::trace::{OpenError, Reader, Recorded, from_bytes, open_bytes};
+use crate::trace::{KernelInvalidations, OpenError, Reader, from_bytes, open_bytes};
 
 mod damage;
 mod parts;
@@ -25,7 +25,7 @@ const PAIRS: [(&str, &[u8], &[u8]); 6] = [
     ("compressed", COMPRESSED, include_bytes!("fixtures/compressed.txt.xz")),
 ];
 
-/// All bytes of a packed file.
+/// Unpacks a whole file.
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let packed = Cursor::new(packed.to_vec());
@@ -105,7 +105,8 @@ fn a_recording_replays_as_its_own_text_does() {
         assert_eq!((ours.first_ns, ours.last_ns), (theirs.first_ns, theirs.last_ns), "{name}");
         assert_eq!((ours.bad_lines, ours.out_of_order), (0, 0), "{name}: {:?}", ours.first_bad);
         assert_eq!(ours.devices, theirs.devices, "{name}");
-        let counts = |recorded: &Recorded| (recorded.page_masks.clone(), recorded.domain);
+        let counts =
+            |recorded: &KernelInvalidations| (recorded.page_masks.clone(), recorded.domain);
         assert_eq!(counts(&ours.recorded), counts(&theirs.recorded), "{name}");
     }
 }

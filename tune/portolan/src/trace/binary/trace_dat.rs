@@ -11,8 +11,8 @@ use std::io::{BufReader, Cursor, Read, SeekFrom, Write};
 use std::ops::Range;
 
 use super::error::RecordingError;
-use super::events::{Events, Moment};
-use super::input::{Fields, Seekable};
+use super::events::{EventTable, Moment};
+use super::input::{PartReader, Seekable};
 use super::packed::{CpuData, Packing};
 use super::ring::{LostBefore, Page, PageLayout};
 use super::{Recording, release_line};
@@ -34,9 +34,9 @@ const CLOCKS: [&str; 8] = ["local", "global", "uptime", "perf", "mono", "mono_ra
 /// A recording of trace-cmd.
 pub(super) struct TraceDat {
     file: Box<dyn Seekable>,
-    events: Events,
+    events: EventTable,
     layout: PageLayout,
-    cpus: Vec<Cpu>,
+    cpus: Vec<CpuEvents>,
     /// Times of the next events, and the indices of their CPUs.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     begun: Begun,
@@ -54,8 +54,8 @@ enum Begun {
     Yes,
 }
 
-/// One CPU's events.
-struct Cpu {
+/// Reader of one CPU's events.
+struct CpuEvents {
     id: u32,
     data: CpuData,
     page: Page,
@@ -66,19 +66,19 @@ struct Cpu {
 /// Contents of a file's head.
 #[derive(Default)]
 struct Head {
-    events: Events,
+    events: EventTable,
     layout: Option<PageLayout>,
     cpus: Vec<(u32, CpuData)>,
     clock: Option<String>,
     release: String,
     others: Vec<String>,
-    /// Sections of version 7 that were read; each is there once.
+    /// Sections of version 7 that were read; none may occur twice.
     sections: Vec<u16>,
 }
 
 impl TraceDat {
     pub(super) fn open(mut file: Box<dyn Seekable>) -> Result<Self, RecordingError> {
-        let mut fields = Fields::at(&mut *file, 0, "the head of the file")?;
+        let mut fields = PartReader::at(&mut *file, 0, "the head of the file")?;
         let head = match read_start(&mut fields)?.as_str() {
             "6" => read_six(&mut fields)?,
             "7" => {
@@ -103,7 +103,7 @@ impl TraceDat {
         if sum > length {
             return Err(RecordingError::Cut("the events of a CPU"));
         }
-        let cpus = head.cpus.into_iter().map(|(id, data)| Cpu {
+        let cpus = head.cpus.into_iter().map(|(id, data)| CpuEvents {
             id,
             data,
             page: Page::default(),
@@ -185,7 +185,7 @@ impl Recording for TraceDat {
 }
 
 /// Reads the part with which each version begins; returns the version.
-pub(super) fn read_start(fields: &mut Fields<impl Read>) -> Result<String, RecordingError> {
+pub(super) fn read_start(fields: &mut PartReader<impl Read>) -> Result<String, RecordingError> {
     fields.expect(b"\x17\x08\x44tracing")?;
     let version = fields.string()?;
     match fields.u8()? {
@@ -203,7 +203,9 @@ pub(super) fn read_start(fields: &mut Fields<impl Read>) -> Result<String, Recor
 }
 
 /// Reads the layouts of a page and of an event.
-pub(super) fn read_layouts(fields: &mut Fields<impl Read>) -> Result<PageLayout, RecordingError> {
+pub(super) fn read_layouts(
+    fields: &mut PartReader<impl Read>,
+) -> Result<PageLayout, RecordingError> {
     fields.enter("the layout of a page");
     fields.expect(b"header_page\0")?;
     let length = fields.u64()?;
@@ -214,7 +216,7 @@ pub(super) fn read_layouts(fields: &mut Fields<impl Read>) -> Result<PageLayout,
     Ok(layout)
 }
 
-fn read_six(fields: &mut Fields<impl Read>) -> Result<Head, RecordingError> {
+fn read_six(fields: &mut PartReader<impl Read>) -> Result<Head, RecordingError> {
     let mut head = Head { layout: Some(read_layouts(fields)?), ..Head::default() };
     fields.enter("the events' descriptions");
     head.events.read_own(fields)?;
@@ -250,14 +252,14 @@ fn read_six(fields: &mut Fields<impl Read>) -> Result<Head, RecordingError> {
 
 impl Head {
     /// Reads an option of version 6; its number, which is 0 at the end.
-    fn read_option(&mut self, fields: &mut Fields<impl Read>) -> Result<u16, RecordingError> {
+    fn read_option(&mut self, fields: &mut PartReader<impl Read>) -> Result<u16, RecordingError> {
         let id = fields.u16()?;
         if id == 0 {
             return Ok(id);
         }
         let length = fields.u32()?;
         let option = fields.block(length.into(), MOST_SECTION)?;
-        let mut option = Fields::new(&*option, "an option");
+        let mut option = PartReader::new(&*option, "an option");
         match id {
             3 => {
                 option.u64()?;
@@ -272,7 +274,7 @@ impl Head {
 
     /// Reads where a buffer of version 7 has its events.
     fn read_buffer(&mut self, option: &[u8], packing: Packing) -> Result<(), RecordingError> {
-        let mut option = Fields::new(option, "the places of the events");
+        let mut option = PartReader::new(option, "the places of the events");
         option.u64()?;
         let name = option.string()?;
         let clock = option.string()?;
@@ -307,7 +309,7 @@ fn chosen(words: &str) -> Option<String> {
 }
 
 /// Section of version 7 that an option names.
-struct Section {
+struct TraceDatSection {
     id: u16,
     name: &'static str,
 }
@@ -316,10 +318,10 @@ struct Section {
 fn read_section(
     file: &mut dyn Seekable,
     offset: u64,
-    section: &Section,
+    section: &TraceDatSection,
     packing: Packing,
-) -> Result<Fields<BufReader<Cursor<Vec<u8>>>>, RecordingError> {
-    let mut fields = Fields::at(file, offset, section.name)?;
+) -> Result<PartReader<BufReader<Cursor<Vec<u8>>>>, RecordingError> {
+    let mut fields = PartReader::at(file, offset, section.name)?;
     let (id, flags) = (fields.u16()?, fields.u16()?);
     if id != section.id {
         return Err(RecordingError::Odd(section.name));
@@ -330,7 +332,7 @@ fn read_section(
         0 => fields.block(length, MOST_SECTION)?,
         _ => packing.unpack(&mut fields, section.name, MOST_SECTION)?,
     };
-    Ok(Fields::new(BufReader::new(Cursor::new(bytes)), section.name))
+    Ok(PartReader::new(BufReader::new(Cursor::new(bytes)), section.name))
 }
 
 fn read_seven(
@@ -338,7 +340,7 @@ fn read_seven(
     packing: Packing,
     mut options: u64,
 ) -> Result<Head, RecordingError> {
-    const OPTIONS: Section = Section { id: 0, name: "the options" };
+    const OPTIONS: TraceDatSection = TraceDatSection { id: 0, name: "the options" };
     let mut head = Head::default();
     for _ in 0..MOST_OPTIONS {
         let mut fields = read_section(file, options, &OPTIONS, packing)?;
@@ -346,7 +348,7 @@ fn read_seven(
             let (id, length) = (fields.u16()?, fields.u32()?);
             let option = fields.block(length.into(), MOST_SECTION)?;
             if id == 0 {
-                options = Fields::new(&*option, "an option").u64()?;
+                options = PartReader::new(&*option, "an option").u64()?;
                 break;
             }
             head.read_seven(file, packing, id, &option)?;
@@ -370,7 +372,7 @@ impl Head {
         let name = match id {
             3 => return self.read_buffer(option, packing),
             UNAME => {
-                self.release = release_of(&Fields::new(option, "an option").string()?);
+                self.release = release_of(&PartReader::new(option, "an option").string()?);
                 return Ok(());
             }
             22 => return Err(RecordingError::Latency),
@@ -379,12 +381,12 @@ impl Head {
             21 => "the tasks' names",
             _ => return Ok(()),
         };
-        let offset = Fields::new(option, "an option").u64()?;
+        let offset = PartReader::new(option, "an option").u64()?;
         if self.sections.contains(&id) {
             return Err(RecordingError::Odd(name));
         }
         self.sections.push(id);
-        let mut fields = read_section(file, offset, &Section { id, name }, packing)?;
+        let mut fields = read_section(file, offset, &TraceDatSection { id, name }, packing)?;
         match id {
             16 => self.layout = Some(read_layouts(&mut fields)?),
             17 => self.events.read_own(&mut fields)?,

@@ -20,7 +20,7 @@ const PART: &str = "the compressed records";
 /// A stream that is being unpacked.
 pub(super) struct Unpacking {
     decoder: FrameDecoder,
-    frame: Option<Frame>,
+    frame: Option<ZstdFrame>,
     packed: Vec<u8>,
     plain: Vec<u8>,
     /// Bytes of `plain` that were read.
@@ -30,10 +30,10 @@ pub(super) struct Unpacking {
 }
 
 /// The frame that is being unpacked.
-struct Frame {
+struct ZstdFrame {
     /// Bytes that the decoder keeps back.
     window: u64,
-    /// It keeps that many now.
+    /// True if the decoder keeps that many bytes back.
     is_full: bool,
 }
 
@@ -99,7 +99,7 @@ impl Unpacking {
         }
     }
 
-    /// Unpacks one block; false if none is there as a whole.
+    /// Unpacks a block; returns `false` if the input has no complete block.
     fn unpack_block(&mut self) -> Result<bool, RecordingError> {
         if self.frame.is_none() && !self.begin()? {
             return Ok(false);
@@ -158,7 +158,7 @@ impl Unpacking {
         self.decoder.init(&mut source).map_err(invalid)?;
         let taken = self.packed.len() - source.len();
         self.packed.drain(..taken);
-        self.frame = Some(Frame { window, is_full: false });
+        self.frame = Some(ZstdFrame { window, is_full: false });
         Ok(true)
     }
 }

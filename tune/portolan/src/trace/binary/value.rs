@@ -2,21 +2,21 @@
 
 use std::io::Write;
 
-use super::expression::{Expression, Names, Operator};
-use super::format::{EventField, Shape, number};
+use super::expression::{Expression, NumberNames, Operator};
+use super::format::{EventField, FieldShape, number};
 
 /// Elements of one list that are printed; the kernel's own lists have at most 128.
 const MOST_ELEMENTS: usize = 4096;
 
-/// In place of a pointer that is not shown.
+/// Text in place of a hidden pointer.
 pub(super) const HIDDEN: &[u8] = b"hidden";
 
 /// Parts of a record that its text may show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disclosure {
-    /// All that is in it.
+    /// Everything is printed.
     Whole,
-    /// No pointers of the kernel's, and each string as one word: the text is for others to read.
+    /// Kernel pointers are hidden and strings are single words, so that the text can be published.
     Masked,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Record<'r> {
 struct Unprintable;
 
 impl<'r> Record<'r> {
-    /// No event: an expression that is a number in it is a number in each.
+    /// An event without fields. An expression that is a number in it is constant.
     pub(super) const EMPTY: Self = Self::new(&[], &[], Disclosure::Whole);
 
     pub(super) const fn new(
@@ -112,7 +112,7 @@ impl<'r> Record<'r> {
         inside.number(last)
     }
 
-    /// Writes the text that an expression is worth; `?` if it has none.
+    /// Writes the value of an expression as text; `?` if it has none.
     pub(super) fn print(self, of: &Expression, out: &mut Vec<u8>) {
         if self.try_print(of, out).is_err() {
             out.push(b'?');
@@ -123,7 +123,7 @@ impl<'r> Record<'r> {
         match of {
             Expression::Text(text) => out.extend_from_slice(text.as_bytes()),
             Expression::Field(index) => match self.field(*index).ok_or(Unprintable)? {
-                (field, bytes) if matches!(field.shape, Shape::Number { .. }) => {
+                (field, bytes) if matches!(field.shape, FieldShape::Number { .. }) => {
                     write_number(
                         out,
                         field.number(self.bytes).ok_or(Unprintable)?,
@@ -221,10 +221,7 @@ impl Operator {
 pub(super) fn cut(value: i128, bits: u32, signed: bool) -> i128 {
     let unused = 64 - bits.clamp(1, 64);
     let value = (value as u64) << unused;
-    match signed {
-        true => i128::from(value as i64 >> unused),
-        false => i128::from(value >> unused),
-    }
+    if signed { i128::from(value as i64 >> unused) } else { i128::from(value >> unused) }
 }
 
 /// Writes text up to its end, without characters that would end a line or a word of it.
@@ -236,7 +233,7 @@ pub(super) fn push_text(out: &mut Vec<u8>, bytes: &[u8]) {
     }));
 }
 
-fn print_flags(value: u64, between: &str, names: &Names, out: &mut Vec<u8>) {
+fn print_flags(value: u64, between: &str, names: &NumberNames, out: &mut Vec<u8>) {
     let mut left = value;
     let start = out.len();
     for (flag, name) in &names.0 {

@@ -1,6 +1,6 @@
 //! Events of tables: pieces that `dma:*` events claim, and operations of their own.
 
-use super::{OutOfTable, Pairing, Wanted, map_op, unmap_op};
+use super::{MapArguments, OutOfTable, Pairing, map_op, unmap_op};
 use crate::trace::mappings::{FoundInTable, InTable, Named};
 use portolan::dma::Direction;
 
@@ -48,7 +48,7 @@ impl Pairing {
         self.taken = taken;
     }
 
-    /// Ends parts of one mapping, or several: the range is that of no single mapping.
+    /// Ends several mappings, or parts of them: no single mapping has this range.
     fn end_within(
         &mut self,
         origin: Origin,
@@ -163,8 +163,7 @@ impl Pairing {
     /// Hands out pieces that nothing claimed as one map, where the last of them is.
     fn map_alone(&mut self, taken: &[TakenPiece], summary: &mut Summary) -> Option<InTable> {
         let (first, end) = (taken.first()?, taken.iter().max_by_key(|one| one.place)?);
-        let bytes = taken.iter().map(|one| one.piece.bytes);
-        let bytes = bytes.fold(0u64, u64::saturating_add);
+        let bytes = taken.iter().map(|one| one.piece.bytes).fold(0u64, u64::saturating_add);
         let id = self.new_id(bytes, taken.len() as u64, summary);
         summary.mapped.note_mapped(first.iova);
         let device = match first.piece.device {
@@ -174,7 +173,7 @@ impl Pairing {
         let mapping = id.map(|id| {
             self.pieces.clear();
             self.pieces.extend(taken.iter().map(TakenPiece::as_memory));
-            let wanted = Wanted {
+            let wanted = MapArguments {
                 device,
                 class: Class::Streaming,
                 direction: Some(Direction::Bidirectional),

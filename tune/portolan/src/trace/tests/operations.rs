@@ -29,9 +29,10 @@ pub(super) fn invalidate(at: u64, cpu: u16, iova: u64) -> String {
 
 /// `dma_map_phys` or `dma_unmap_phys` of a page.
 pub(super) fn phys(at: u64, cpu: u16, name: &str, device: &str, iova: u64) -> String {
-    let of_map = match name.contains("unmap") {
-        true => String::new(),
-        false => format!("phys_addr={:x} ", iova ^ 0x7000_0000),
+    let of_map = if name.contains("unmap") {
+        String::new()
+    } else {
+        format!("phys_addr={:x} ", iova ^ 0x7000_0000)
     };
     format!(
         "  fio-1  [{cpu:03}] ..... 1.{at:06}: {name}: {device} dir=FROM_DEVICE dma_addr={iova:x} \
@@ -330,7 +331,7 @@ fn an_address_that_is_given_out_before_its_unmap_is_printed_is_unmapped_once() {
     assert_eq!((sum.maps, sum.unmaps, sum.orphan_unmaps, sum.left_mapped), (1, 1, 1, 0));
 }
 
-/// The same, and the other CPU unmaps it again before either is printed; the second time by clocks that differ.
+/// The other CPU unmaps the address again before either event is printed; then the same by clocks that differ.
 #[test]
 fn an_address_that_two_cpus_unmap_at_once_is_unmapped_twice() {
     let named = |at: u64, cpu: u16, name| phys(at, cpu, name, "nic", 0xff00_0000);

@@ -17,7 +17,7 @@ enum Step {
     Mapped(u64),
     TableUnmap(u64),
     Unmapped(u64),
-    /// Of the two-step API, whose operations have no `dma:*` events.
+    /// Mapped by the two-step API, whose operations have no `dma:*` events.
     Linked(u64),
     Unlinked(u64),
 }
@@ -34,7 +34,7 @@ struct Told {
 struct Kernel {
     random: fastrand::Rng,
     free: Vec<u64>,
-    /// Mapped addresses; true for those of the trace.
+    /// Mapped addresses; true for those that the trace knows.
     live: Vec<(u64, bool)>,
     linked: Vec<u64>,
     /// Steps that each CPU has to print, the next last: interrupts come between two events of a task.
@@ -69,9 +69,10 @@ impl Kernel {
                 return;
             };
             self.told.maps += 1;
-            match linked {
-                true => steps.push(Step::Linked(address)),
-                false => steps.extend([Step::Mapped(address), Step::TableMap(address)]),
+            if linked {
+                steps.push(Step::Linked(address))
+            } else {
+                steps.extend([Step::Mapped(address), Step::TableMap(address)])
             }
         } else if linked && !self.linked.is_empty() {
             let index = self.random.usize(..self.linked.len());
@@ -81,9 +82,10 @@ impl Kernel {
         } else if !self.live.is_empty() {
             let index = self.random.usize(..self.live.len());
             let (address, in_trace) = self.live.swap_remove(index);
-            match in_trace {
-                true => self.told.unmaps += 1,
-                false => self.told.orphans += 1,
+            if in_trace {
+                self.told.unmaps += 1
+            } else {
+                self.told.orphans += 1
             }
             steps.extend([Step::Unmapped(address), Step::TableUnmap(address)]);
         }
@@ -117,9 +119,10 @@ impl Kernel {
     fn run(mut self, steps: usize) -> (String, Told) {
         for _ in 0..steps {
             let cpu = self.random.usize(..CPUS);
-            match self.cpus[cpu].len() < 4 && self.random.u8(..3) == 0 {
-                true => self.begin(cpu),
-                false => self.print(cpu),
+            if self.cpus[cpu].len() < 4 && self.random.u8(..3) == 0 {
+                self.begin(cpu)
+            } else {
+                self.print(cpu)
             }
         }
         for cpu in 0..CPUS {

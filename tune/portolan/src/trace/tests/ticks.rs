@@ -58,7 +58,7 @@ fn the_last_run_of_a_cpu_counts_and_none_tells_nothing() {
     assert_eq!(lateness(&(on_time(2000) + &run("b-2", 1, 90_000, 1044))), None);
 }
 
-/// They come in pauses, too, so that they are no part of the load's time, nor are their CPUs.
+/// Timers run in pauses too, so neither they nor their CPUs count as part of the load.
 #[test]
 fn runs_of_timers_are_counted_and_make_a_load_no_longer() {
     let mut reader = reader(

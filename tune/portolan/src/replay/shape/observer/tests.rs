@@ -3,7 +3,7 @@
 use super::*;
 use crate::trace::Reader;
 
-fn shape(text: &str) -> Shape {
+fn shape(text: &str) -> TraceShape {
     let mut reader = Reader::new(Box::new(std::io::Cursor::new(text.as_bytes().to_vec()))).unwrap();
     let mut observer = Observer::default();
     let mut now_ns = 0;
@@ -28,7 +28,7 @@ const NETWORK: &str = "\
 #[test]
 fn sizes_lifetimes_devices_and_cpus_are_counted_with_their_lines() {
     let shape = shape(NETWORK);
-    let seen = |count, bytes, line| Seen { count, bytes, first_line: Some(line) };
+    let seen = |count, bytes, line| OperationGroup { count, bytes, first_line: Some(line) };
     assert_eq!(shape.span_ns, 3_004_000);
     assert_eq!(shape.streaming.maps, seen(3, 1522 + 1522 + 8192, 3));
     let sizes: Vec<_> = shape.streaming.sizes.iter().collect();

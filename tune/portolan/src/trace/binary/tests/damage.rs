@@ -96,10 +96,7 @@ fn changed_bytes_end_in_lines_or_an_error() {
                     2 => whole.len() - near + random.usize(..near),
                     _ => random.usize(..whole.len()),
                 };
-                bad[at] = match random.bool() {
-                    true => random.u8(..),
-                    false => bad[at] ^ 1 << random.u8(..8),
-                };
+                bad[at] = if random.bool() { random.u8(..) } else { bad[at] ^ 1 << random.u8(..8) };
             }
             if let Ok((text, _)) = text_of(bad) {
                 assert!(text.len() < LARGEST, "{name} {round}: {}", text.len());

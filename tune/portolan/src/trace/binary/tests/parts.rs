@@ -2,9 +2,9 @@
 
 use std::io::{Cursor, Write};
 
-use super::super::events::{Events, Moment};
+use super::super::events::{EventTable, Moment};
 use super::super::format::Format;
-use super::super::input::Fields;
+use super::super::input::PartReader;
 use super::super::packed::{CpuData, Packing};
 use super::super::recipe::Recipe;
 use super::super::ring::{Damaged, LostBefore, Page, PageLayout};
@@ -104,9 +104,10 @@ fn an_event_that_reaches_past_its_page_is_none() {
 /// Kernels with words of four bytes count a page's bytes with one.
 #[test]
 fn a_page_may_have_a_length_of_four_bytes() {
-    let text = std::str::from_utf8(LAYOUT).unwrap();
-    let text = text.replace("commit;\toffset:8;\tsize:8;", "commit;\toffset:8;\tsize:4;");
-    let text = text.replace("offset:16;\tsize:4080;", "offset:12;\tsize:4084;");
+    let text = std::str::from_utf8(LAYOUT)
+        .unwrap()
+        .replace("commit;\toffset:8;\tsize:8;", "commit;\toffset:8;\tsize:4;")
+        .replace("offset:16;\tsize:4080;", "offset:12;\tsize:4084;");
     let layout = PageLayout::parse(text.as_bytes()).unwrap();
     let length = 8 | 3 << 30;
     let entry = [word(1, 10), *b"abcd"].concat();
@@ -152,8 +153,8 @@ fn line(description: &str, record: &[u8]) -> String {
     let mut input = 1u32.to_le_bytes().to_vec();
     input.extend_from_slice(&(description.len() as u64).to_le_bytes());
     input.extend_from_slice(description.as_bytes());
-    let mut events = Events::default();
-    events.read_own(&mut Fields::new(&*input, "a test")).unwrap();
+    let mut events = EventTable::default();
+    events.read_own(&mut PartReader::new(&*input, "a test")).unwrap();
     events.name_tasks(b"12 dd [x] 1.0: map: \n");
     let mut line = Vec::new();
     let at = Moment { cpu: 3, time_ns: 1_000_000_007 };

@@ -13,13 +13,13 @@ const MOST_STRAYS: usize = 64;
 #[derive(Clone, Copy)]
 enum Expected {
     Nothing,
-    /// Of these addresses, first and last.
+    /// Unmap of these addresses, first and last.
     Range((u64, u64)),
-    /// Of a list, whose mapping here is the oldest of those that are alike.
+    /// Unmap of a list. If several mappings are alike, it is the oldest.
     List(MappingKey, (u64, u64)),
-    /// Of addresses that the trace does not tell.
+    /// Unmap of addresses that the trace does not tell.
     Any,
-    /// Of a list of this device whose map was not found, by the event in this line.
+    /// Unmap of a list of this device; its map was not found by the event in this line.
     OfList {
         line: u64,
         device: DeviceId,
@@ -55,12 +55,12 @@ pub(super) struct SaidUnmap {
 
 /// The last events of each CPU.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct RecentEvents {
     cpus: Vec<LastOfCpu>,
     strays: Vec<StrayUnmap>,
 }
 
-impl Beside {
+impl RecentEvents {
     fn of(&mut self, cpu: u16) -> &mut LastOfCpu {
         let index = usize::from(cpu);
         if self.cpus.len() <= index {
@@ -103,7 +103,7 @@ impl Beside {
         self.of(origin.cpu).expected = Expected::OfList { line, device };
     }
 
-    /// Another `dma:*` event of `cpu`: nothing is expected any more.
+    /// Notes another `dma:*` event of `cpu`, which ends the wait for an expected event.
     pub(super) fn settle(&mut self, cpu: u16, summary: &mut Summary) {
         let of = self.of(cpu);
         if let Expected::OfList { line, .. } = of.expected {
@@ -137,7 +137,7 @@ impl Beside {
         }
     }
 
-    /// Tells if an unmap on `cpu` is that of a list of `device` whose map was not found.
+    /// Tells if an unmap on `cpu` belongs to a list of `device` whose map was not found.
     pub(super) fn is_list_of(&mut self, cpu: u16, device: DeviceId) -> bool {
         let of = self.of(cpu);
         let is = matches!(of.expected, Expected::OfList { device: of, .. } if of == device);
@@ -200,7 +200,7 @@ impl Beside {
         })
     }
 
-    /// Takes the last unmap of `dma` on `cpu` that found no map out of those that wait, if there is one.
+    /// Removes the last waiting unmap of `dma` on `cpu` that found no map; returns `false` if there is none.
     pub(super) fn forget_stray(&mut self, cpu: u16, dma: u64) -> bool {
         let taken = self.take_last(|stray| stray.cpu == cpu && stray.has(dma));
         taken.is_some()
