@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     let good = match words.as_slice() {
         ["mutants", options @ ..] => return mutants::run(&root, options),
         ["mistakes", options @ ..] => return mutants::mistakes::run(&root, options),
-        // For the command itself, which runs it beside its other steps.
+        // For the command itself, which runs this in parallel with its other steps.
         ["test", "--beside", options @ ..] => match steps::Extent::of(options) {
             Some(extent) => runner::run_beside(&root, extent),
             None => return unknown(&words),

@@ -1,4 +1,4 @@
-//! A QEMU from 10.0 on, beside the distribution's own.
+//! A QEMU of version 10.0 or newer, next to the distribution's.
 //!
 //! Where the distribution's is older, that of Debian's backports is unpacked below `target`;
 //! nothing of it is installed and no source of packages is changed. Root is not needed.
@@ -98,7 +98,7 @@ pub fn provide(root: &Path) -> Result<Newer, String> {
 
 fn unpacked(place: &Path) -> Option<Newer> {
     let place = place.canonicalize().ok()?.join("root/usr");
-    // Firmware of other architectures lies beside these libraries, below their names.
+    // Firmware of other architectures is next to these libraries, under their names.
     let libraries = place.join(format!("lib/{}-linux-gnu", std::env::consts::ARCH));
     let libraries = Some(libraries).filter(|libraries| libraries.is_dir());
     let newer =

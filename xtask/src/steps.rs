@@ -328,7 +328,7 @@ fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str]) -> Outcome
     let mut command = Command::new("cargo");
     command.arg(format!("+{toolchain}")).args(["check", "--quiet"]).args(what);
     let target = root.join("target").join(format!("rust-{version}"));
-    // `cargo xtask` itself runs under another toolchain and says so to its children.
+    // `cargo xtask` itself runs under another toolchain, which passes its settings to children.
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
     outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
 }

@@ -1,4 +1,4 @@
-//! One CPU whose interrupts strike between any two steps of the code under test.
+//! A CPU that may be interrupted between any two steps of the code under test.
 //!
 //! A *step* is an access to a word or lock that CPUs share, a look at the clock, or, by
 //! [`Stepping`], an access to a register. [`sweep`] runs a scenario once for each step, and lets

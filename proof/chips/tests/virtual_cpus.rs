@@ -1,7 +1,6 @@
-//! Strict invalidation by many CPUs at once, in virtual time, against an IOMMU that never forgets until
-//! it is told.
-//! Each virtual CPU maps, lets the device read, unmaps, and after a sync that went well lets the device try again:
-//! that has to fault, by any CPU's invalidation. The same from many seeds, each of which is another interleaving.
+//! Strict invalidation by many CPUs at once, in virtual time, with an IOMMU that forgets nothing until it is told to.
+//! Each virtual CPU maps, lets the device read, unmaps, and after a successful sync lets the device try again: that
+//! access has to fault, whichever CPU submitted the invalidation. Each seed is another interleaving.
 
 #[path = "../../../crates/portolan/tests/support/promised.rs"]
 mod promised;

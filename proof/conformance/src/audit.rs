@@ -234,7 +234,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
                 self.leaf((iova, pa), span, above.and(permissions))
             }
             Decoded::Part { pa, size, permissions } => {
-                // That all of them say the same, `walk` sees.
+                // `walk` checks that all of them agree.
                 let pa = PhysAddr::new(pa.get() + (iova & (size.bytes() - 1)));
                 self.leaf((iova, pa), span, above.and(permissions));
             }

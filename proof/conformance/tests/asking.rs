@@ -1,4 +1,4 @@
-//! Devices that ask, on every model that has them: no scenario of theirs is skipped there.
+//! Devices that send requests, on every model that has them: none of their scenarios is skipped there.
 #![allow(missing_docs)]
 
 use portolan_verify::backend::seam::Seam;

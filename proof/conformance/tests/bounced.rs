@@ -1,5 +1,5 @@
-//! Buffers that share their pages with others, copied for a device that tries every place around its
-//! mapping, on the model that forgets nothing until it is told to.
+//! Buffers that share their pages with others, copied for a device that tries every address around its mapping, on a
+//! model that forgets nothing until it is told to.
 #![allow(missing_docs)]
 
 use std::sync::atomic::AtomicU64;

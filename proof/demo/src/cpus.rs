@@ -56,7 +56,7 @@ impl Cpus {
             let mut stack = machine.pages(STACK).ok_or("no memory")?;
             let end = stack.bytes_mut().as_mut_ptr_range().end;
             NEXT_STACK.store(end.expose_provenance(), Ordering::Release);
-            // The CPU has it for good.
+            // The CPU uses it for ever.
             mem::forget(stack);
             loader.start_processor(&machine, other)?;
             let number = before + 1;

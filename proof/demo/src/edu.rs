@@ -1,4 +1,4 @@
-//! The driver of QEMU's `edu` device, which copies a buffer of its own to memory.
+//! The driver of QEMU's `edu` device, which copies its internal buffer to memory.
 //!
 //! QEMU: `docs/specs/edu`.
 

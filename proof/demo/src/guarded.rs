@@ -25,7 +25,7 @@ const SOON: Nanos = Nanos::from_millis(1000);
 
 pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
     let edu = Edu::new(machine, function)?;
-    // The device writes to `at`, and nothing of it comes to `page`.
+    // The device writes to `at`, and none of it arrives at `page`.
     let must_be_refused = |what, at, page: &mut Pages| -> Outcome<()> {
         forget_faults(iommus.unit_of(function.at())?.0)?;
         page.bytes_mut().fill(UNTOUCHED);

@@ -129,7 +129,7 @@ impl Scene<'_> {
     /// The device's own interrupt arrives; another's does not, nor its own once that is given back.
     fn remapped(&self, remapping: &dyn RemapInterrupts, other: &Function) -> Outcome<()> {
         let (own, message) = self.allocate(self.device, DEVICE)?;
-        // Where each device has a table of its own, the second entry is one that this one has not.
+        // If each device has a table, the second entry does not exist in this one.
         let _first = self.allocate(other, OTHER)?;
         let (_second, forged) = self.allocate(other, OTHER)?;
         if self.raise(message)? != [1, 0] {

@@ -109,7 +109,7 @@ fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let described = unsafe { TrustedDescription::new() };
     let iommus = topology
         .enable_with(machine, options, described, |place| virtio::queues(machine, place))?;
-    // Others could go on with the devices of the units that work: here it is all or none.
+    // Other kernels could use the devices of the units that work; this one requires all units.
     match iommus.units().iter().find_map(|unit| unit.as_ref().err()) {
         Some(error) => Err(*error),
         None => Ok(iommus),

@@ -27,7 +27,7 @@ fn read(table: &[u8]) {
     let processors = madt::processors(table);
     assert!(processors.is_none_or(|all| all.count() <= table.len()));
     let _ = (madt::local_apic(table), madt::gic(table));
-    // The bytes may be those of a damaged table of units, which is refused.
+    // The bytes may be a damaged table of units, which is refused.
     if let Ok(topology) = Topology::from_acpi([table, &units()]) {
         let _ = topology.interrupt_remapping(|_, _| None);
     }

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Err(error) => println!("guest: failed: {error:#}"),
     }
     rustix::fs::sync();
-    // Where this returns, the kernel panics and the machine ends as well.
+    // If this returns, the kernel panics, and the machine ends as well.
     let _ = reboot(RebootCommand::PowerOff);
     ExitCode::FAILURE
 }

@@ -67,7 +67,7 @@ fn scale_agrees(profile: &Profile, report: &scale::ScaleReport, said: &Advice) {
     let work = profile.workload().unwrap().work.ns;
     let alone = 1e9 / rate(scale::ScalePolicy::Strict, 1);
     assert!(alone > work.min(unmap.invalidation_ns), "{name}: {alone} {unmap:?}");
-    // Where lazy is the default, it is because strict does not grow with the CPUs.
+    // If lazy is the default, the reason is that strict does not grow with the CPUs.
     let gain = rate(scale::ScalePolicy::Lazy, 16) / rate(scale::ScalePolicy::Strict, 16);
     assert!(said.kept.policy != "lazy" || gain > 1.5, "{name}: {gain}");
     assert!(scale::text(report, usize::MAX).ends_with(&said.text()), "{name}");

@@ -57,7 +57,7 @@ fn what_is_called_predicted_or_counted_could_have_failed() {
             }
         }
     }
-    // Words of evidence as of today: a claim that falls, or a new one, is to be seen here.
+    // Kinds of evidence today. A claim that is dropped or added shows here.
     let (counted, predicted) = (Evidence::Counted, Evidence::Predicted);
     spoken.sort_by_key(|(name, evidence)| (*name, evidence.word()));
     assert_eq!(

@@ -46,7 +46,7 @@ fn the_table_is_met() {
     let (busy, ..) = figure(&result, ("fio", "vanilla", 4, "read", "guest_cpu_pct"));
     assert!((399.0..=400.0).contains(&busy), "{busy}");
 
-    // Where no device is in the way, the library's pool scales with the CPUs.
+    // Without a device as the bottleneck, the library's pool scales with the CPUs.
     let own = |jobs| {
         let key = ("no-device-limit", "portolan", jobs, "read", "throughput_mb_s");
         figure(&result, key).0

@@ -1,5 +1,5 @@
-//! Output of every command on terminals of 40 to 200 columns: no line is wider, nothing is cut or left out without a
-//! word, and the figures are those of `--wide`.
+//! Output of every command on terminals of 40 to 200 columns: no line is wider, nothing is cut or left out silently,
+//! and the figures are those of `--wide`.
 
 #[path = "../../../tune/portolan/tests/terminal/fits.rs"]
 mod fits;

@@ -65,7 +65,7 @@ impl Trace {
     }
 
     fn each_line(&self, from: Mark, mut line: impl FnMut(&str)) -> io::Result<()> {
-        // Lines that are written meanwhile are not waited for.
+        // Lines that are written during the call are not awaited.
         let (mut at, end) = (from.0, self.file.metadata()?.len());
         let mut rest = Vec::new();
         let mut piece = vec![0; PIECE];

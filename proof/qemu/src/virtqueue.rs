@@ -1,4 +1,4 @@
-//! One split virtqueue in guest RAM. Virtual I/O Device 1.2, section 2.7.
+//! A split virtqueue in guest RAM. Virtual I/O Device 1.2, section 2.7.
 //!
 //! Without indirect descriptors, event indices and notifications from the device: it is polled.
 
@@ -205,7 +205,7 @@ mod tests {
         ram.write32(at(0x58), 9).unwrap();
         ram.write16(at(0x52), 1).unwrap();
         assert_eq!(queue.pop(), Ok(Some(Used { head, written: 9 })));
-        // The same once more, and nonsense.
+        // The same again, and nonsense.
         ram.write32(at(0x5c), head.into()).unwrap();
         ram.write32(at(0x64), u32::MAX).unwrap();
         ram.write16(at(0x52), 3).unwrap();

@@ -1,5 +1,5 @@
-//! By which requester identifiers QEMU's VT-d sees a device behind bridges to conventional PCI, beside
-//! those that the topology expects from their configuration space alone.
+//! Requester identifiers by which QEMU's VT-d sees a device behind bridges to conventional PCI, compared with those
+//! that the topology derives from their configuration space.
 
 mod support;
 

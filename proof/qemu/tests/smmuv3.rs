@@ -288,7 +288,7 @@ fn a_full_event_queue_says_that_events_were_lost() {
     }
     assert!((3..=4).contains(&faults), "{faults}");
     assert_eq!(driver.next_fault(), Ok(None));
-    // And it goes on.
+    // It continues.
     assert!(!bench.reaches(0x4000, buffer));
     assert_eq!(bench.fault(&driver).reason, FaultReason::Blocked);
 }

@@ -227,7 +227,7 @@ fn reserved_memory_stays_reachable() {
     unit.attach(stream, &domain).unwrap();
     edu.dma_write32(Iova::new(page.get()), 5).unwrap();
     assert_eq!(machine.ram().read32(page), Ok(5));
-    // Where something else is in its place, the stream is not moved.
+    // If the register holds something else, the stream is not moved.
     let taken = Arc::new(unit.second_stage().unwrap());
     let mut owed = Gather::new();
     let other = PhysAddr::new(0x1000);

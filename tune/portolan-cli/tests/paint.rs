@@ -1,4 +1,4 @@
-//! Conditions for colour, and that it says nothing of its own.
+//! Conditions for colour, and that colour carries no information by itself.
 
 use std::collections::BTreeMap;
 

@@ -117,7 +117,7 @@ pub(crate) fn in_two(text: &str, size: u32, room: u32) -> String {
     if width(&text, size) <= room {
         return text;
     }
-    // Where the first line may end, and the second begins.
+    // Places at which the first line may end and the second begin.
     let spaces = || text.match_indices(' ').map(|(at, _)| (at, at + 1));
     let parts = || {
         let marks = text.match_indices(['/', '=', '_']);

@@ -1,4 +1,4 @@
-//! From numbers to places on an axis, and the ticks of it.
+//! Axes: places of numbers, and ticks.
 //!
 //! The plotting library sees places between 0 and 1 alone: the ends of an axis are finite and apart for any numbers.
 

@@ -68,7 +68,7 @@ fn a_page_asks_nothing_of_any_other_place() {
     assert!(html.contains("default-src 'none'; style-src 'unsafe-inline';\n script-src 'sha256-"));
     let body = &html[html.find("</style>").expect("a style")..];
     for what in [" src=", "url(", "@import", "<link", "<iframe", "<object", " on"] {
-        // Names of traces stand escaped: no quote or bracket of theirs begins an attribute.
+        // Names of traces are escaped: their quotes and brackets begin no attribute.
         let inside = body.match_indices(what).filter(|(at, _)| markup::within_tag(body, *at));
         assert_eq!(inside.count(), 0, "{what} in a tag");
     }

@@ -135,7 +135,7 @@ impl UnmapCost {
         let work = profile.price(Event::UnmapCall)? + profile.price(Event::UnmapPage)?;
         let command = profile.quote(Event::CmdRange).or_else(|_| profile.quote(Event::CmdPage))?;
         let sync = profile.quote(Event::Sync)?;
-        // Those that have a price are exits.
+        // Commands with a price are exits.
         let exit = profile.quote(Event::Exit).ok();
         let sum = |end: fn(&Price) -> f64| end(command) + end(sync) + exit.map_or(0.0, end);
         let range = [sum(Price::low), sum(Price::high)];

@@ -124,8 +124,8 @@ pub fn own_quirks(profile: &Profile) -> Result<Quirks> {
     let caps = profile.capabilities();
     let walks = match caps.range {
         RangeForm::Absent => u64::from(profile.format().levels()),
-        // Several ranges are several buffers, beside which as many others are in use: all of the IOTLB
-        // has to be walked for again.
+        // Several ranges are several buffers, and as many others are in use: the whole IOTLB has to be refilled by
+        // walks.
         _ => u64::from(profile.caches().iotlb.entries),
     };
     let one = match caps.page {

@@ -75,7 +75,7 @@ fn half_a_trace_gets_no_answer_and_exit_code_1() {
     let (text, code) = said(&[&most]);
     assert_eq!(code, 0, "{text}");
     assert!(!text.contains("No answer") && !text.contains("all of it understood"), "{text}");
-    // Of several traces it is left out, and the exit code says so.
+    // With several traces it is left out, and the exit code shows this.
     let output = portolan(&["replay", &half, &most]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");

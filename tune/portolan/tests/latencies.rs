@@ -1,5 +1,5 @@
-//! `portolan calibrate` on made-up latencies: of any trace there is a profile or an error that helps, and no price
-//! that is none.
+//! `portolan calibrate` on invented latencies: every trace gives a profile or a helpful error, and never an invalid
+//! price.
 
 #[path = "../../../crates/portolan-vmm/tests/corpus/mod.rs"]
 mod corpus;

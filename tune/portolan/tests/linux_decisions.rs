@@ -1,4 +1,4 @@
-//! From a unit's capability registers the library decides as Linux did in each recorded guest.
+//! The library's decision from a unit's capability registers, compared with Linux's in each recorded guest.
 
 use std::path::Path;
 

@@ -177,7 +177,7 @@ fn an_empty_folder_and_one_that_cannot_be_read_are_told() {
     let [line] = &lines(&output)[..] else { panic!("one line") };
     assert_eq!(source(line), empty);
     assert!(line["error"].as_str().unwrap().contains("no trace is in the folder"), "{line}");
-    // The tables say the same, and a trace beside it is replayed.
+    // The tables say the same, and the other trace is replayed.
     let boot = trace("vtd-strict.boot");
     let text = portolan(&[empty, &boot]);
     assert_eq!(text.status.code(), Some(2));
@@ -231,7 +231,7 @@ fn a_pipe_that_is_closed_ends_the_work_early_and_is_no_error() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
-    // Those that were begun end all the same.
+    // Traces that were begun are still finished.
     match std::thread::available_parallelism().map_or(1, usize::from) {
         0..20 => assert!(!said.contains("/nowhere/last"), "{said}"),
         cpus => {

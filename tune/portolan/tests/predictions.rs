@@ -1,4 +1,4 @@
-//! Predictions of a recording for another of the same load under another policy, beside that one's commands.
+//! Predictions from one recording for another of the same load under another policy, compared with its commands.
 //!
 //! `docs/advice.md` has the table that is made here, row by row.
 
@@ -61,7 +61,7 @@ fn pairs() -> Vec<(String, String)> {
 /// unmap on the same CPU.
 fn counted(text: &str) -> (u64, u64) {
     let (mut all, mut full) = (0, 0);
-    // For each CPU the address that it last took out of the table, and the commands sent in softirqs since.
+    // For each CPU, the address that it last removed from the table, and the commands sent in softirqs since.
     let mut unmapping: HashMap<&str, (u64, u64)> = HashMap::new();
     for line in text.lines() {
         let Some((_, rest)) = line.split_once(" [") else {
@@ -136,7 +136,7 @@ fn each_recording_predicts_what_the_other_of_its_pair_counts() {
             assert_eq!(report.sent.unwrap().invalidations.total(), all, "{name}");
         }
         if two.b.situation.now != Now::Lazy {
-            // Lazy was asked for and refused: both do the same, and predict that of each other exactly.
+            // Lazy was requested and refused: both do the same, and predict each other exactly.
             assert_eq!((strict.as_str(), two.predictions.len()), ("vtd-strict-cm.read4k-1j", 0));
             let predicted = two.a.predicted.as_ref().unwrap().shadowed;
             assert_eq!((predicted, predicted), (texts[0].0, texts[1].0));

@@ -121,7 +121,7 @@ fn gnu_parallel_replays_what_portolan_does_and_a_dead_job_costs_the_others_nothi
     command.arg(format!("{ROOT}/docs/recipes/fleet.sh")).arg(&folder).args(LAZY);
     command.env("PORTOLAN", deadly(&folder, "$$")).env("JOBLOG", &log).env("HOSTS", "2/:");
     let output = command.output().unwrap();
-    // Two jobs did not end well: the trace that is none, and the poison.
+    // Two jobs failed: the file that is not a trace, and the one that kills its worker.
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert_eq!(sorted(&output), expected(&folder), "{}", said(&output));
     let log = std::fs::read_to_string(log).unwrap();

@@ -1,4 +1,4 @@
-//! The kernel's counts beside QEMU's traces.
+//! The kernel's counts compared with QEMU's traces.
 
 use super::guests::{Event, Kinds};
 

@@ -1,4 +1,4 @@
-//! A guest's disk in a process of its own: the example `vhost-user-blk` of `portolan-vmm`, and its counts.
+//! A guest's disk in a separate process: the example `vhost-user-blk` of `portolan-vmm`, and its counts.
 //!
 //! The daemon keeps every translation until it is invalidated. It counts its misses and invalidations, QEMU traces
 //! the messages about them, and the kernel says the number of invalidations that it gave for the disk: the three
@@ -66,7 +66,7 @@ impl Daemon {
         let mut process = command.stderr(complaints).spawn().map_err(error)?;
         let said = process.stdout.take().ok_or("the disk's daemon is mute")?;
         let mut daemon = Self { process, said: BufReader::new(said) };
-        // It says so when there is a socket.
+        // It prints a line once the socket exists.
         let mut line = String::new();
         daemon.said.read_line(&mut line).map_err(error)?;
         if line.starts_with("listening") {

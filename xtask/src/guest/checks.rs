@@ -31,7 +31,8 @@ pub const CHECK: Machine = Machine {
         "pcie-root-port,id=below,bus=aside",
         "-device",
         "edu,bus=below",
-        // An edu takes 100 ms for each transfer: of the guest's time, which goes on at once where the guest waits.
+        // An edu takes 100 ms of the guest's time for each transfer. With instruction counting, that time passes at
+        // once while the guest waits.
         "-icount",
         "shift=auto,sleep=off",
     ],

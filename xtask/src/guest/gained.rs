@@ -1,4 +1,4 @@
-//! Gain of a lazy kernel, by the guest's own clock, beside the gain that a replay predicts.
+//! Gain of a lazy kernel, by the guest's clock, compared with the gain that a replay predicts.
 //!
 //! QEMU counts instructions (`-icount`) and the guest's clock goes by them, so that it hardly moves from run to run.
 //! The gain is the instructions that Linux does not execute: an emulated invalidation is done when the write that

@@ -140,7 +140,7 @@ fn unpacked(place: &Path) -> Option<Found> {
         })
     };
     let modules = first("lib/modules", "").or_else(|| first("usr/lib/modules", ""))?;
-    // From Linux 7.3 on Debian has the image beside the modules.
+    // Since Linux 7.3, Debian puts the image next to the modules.
     let beside = Some(modules.join("vmlinuz")).filter(|image| image.is_file());
     Some(Found { image: first("boot", "vmlinuz-").or(beside)?, modules: Some(modules) })
 }

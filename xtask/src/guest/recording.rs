@@ -1,4 +1,4 @@
-//! Recordings that `portolan record` wrote in a guest, beside QEMU's trace and the kernel's counts.
+//! Recordings that `portolan record` wrote in a guest, compared with QEMU's trace and the kernel's counts.
 //!
 //! The recorder's lines of `intel_iommu:qi_submit` are the commands that the kernel gave to its unit, and QEMU traces
 //! each of them. The strict kernel gives one for each operation that it unmaps, and the replay counts those.

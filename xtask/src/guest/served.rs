@@ -1,4 +1,4 @@
-//! A guest's disk in a process of its own, behind VT-d, with and without a TLB of its own (ATS).
+//! A guest's disk in a separate process, behind VT-d, with and without a TLB (ATS).
 //!
 //! The process, the example `vhost-user-blk`, keeps every translation until it is invalidated. Linux copies half of
 //! the disk to the other half under its strict policy and under its lazy one. Its own trace, QEMU's and the process

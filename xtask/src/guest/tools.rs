@@ -1,5 +1,4 @@
-//! Debian's own programs for the guests: recorders that people use beside `portolan record`, with their
-//! libraries.
+//! Debian's programs for the guests: the recorders besides `portolan record`, with their libraries.
 //!
 //! They are downloaded once and unpacked below `target`; nothing of the machine is changed.
 
@@ -100,7 +99,7 @@ fn needed(listed: &str, root: &str) -> Result<Vec<String>, String> {
         let path = place.split(" (").next().unwrap_or_default();
         match path.starts_with(root) {
             true => found.push(path.to_owned()),
-            // The loader itself is in a place of its own.
+            // The loader itself is in another place.
             false if name.contains("ld-linux") => {}
             false => return Err(format!("{name} is missing: {place}")),
         }

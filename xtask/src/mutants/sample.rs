@@ -94,7 +94,7 @@ pub fn choose(all: &[Mutant], many: usize, seed: u64) -> Vec<Mutant> {
         room.sort_by(|one, other| one.name.cmp(&other.name));
         rng.shuffle(room);
     }
-    // Where there are fewer places than rooms, which rooms have one is chance too.
+    // If there are fewer places than rooms, chance also decides which rooms get one.
     rng.shuffle(&mut rooms);
     let mut chosen = Vec::new();
     while chosen.len() < many {

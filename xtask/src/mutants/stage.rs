@@ -92,7 +92,7 @@ impl<'t> Stage<'t> {
                 None => {
                     let packages = match reach {
                         Reach::Own | Reach::Whole => vec![mutant.package.clone()],
-                        // Those before it do not depend on it.
+                        // Earlier packages do not depend on it.
                         Reach::Wider => {
                             let others = wider.iter().map(|&name| name.to_owned());
                             others.skip_while(|name| *name != mutant.package).collect()

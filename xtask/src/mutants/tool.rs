@@ -79,7 +79,7 @@ impl Tree {
     pub fn cargo(&self) -> Command {
         let mut command = Command::new("cargo");
         command.current_dir(self.path());
-        // `cargo xtask` runs under another cargo and says so to its children.
+        // `cargo xtask` runs under another cargo, which passes its settings to children.
         command.env_remove("CARGO").env_remove("RUSTC");
         command.env("CARGO_TARGET_DIR", self.home.join("build"));
         // A mutant may leave a variable unused; it must not fail because of that.

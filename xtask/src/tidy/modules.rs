@@ -120,7 +120,7 @@ pub(super) fn map(sources: &[(String, String)]) -> String {
         while !left.is_empty() {
             let ready = |used: &BTreeSet<String>| used.is_subset(&placed);
             let next = left.iter().find(|(_, used)| ready(used));
-            // In a circle the first one will do: it is a finding of its own.
+            // In a circle any module will do: circles are reported separately.
             let Some((module, _)) = next.or(left.iter().next()) else {
                 break;
             };

@@ -1,4 +1,4 @@
-//! Each type and each trait of a package has a name of its own.
+//! Checks that no two types or traits of a package have the same name.
 //!
 //! Looked for are declarations in product code, as the rule on contexts reads them. Aliases and the
 //! types that a macro names are not looked at.

@@ -153,7 +153,7 @@ pub(super) fn provide(compiler: &str, place: &Path, sources: &Path) -> Result<Pa
     if object.exists() {
         return Ok(object);
     }
-    // Others may be at it as well: each in a folder of its own, and the last one wins.
+    // Other processes may compile at the same time: each uses a folder of its own, and the last one wins.
     let work = place.join(format!("build-{}", std::process::id()));
     let built = build(compiler, &work, sources, &object);
     let _ = std::fs::remove_dir_all(&work);
@@ -224,7 +224,7 @@ fn headers(include: &Path, sources: &Path) -> std::io::Result<()> {
     for (_, text) in SHIM.iter().filter(|(name, _)| *name != HOST) {
         names.extend(included(text));
     }
-    // Those of the compiler itself.
+    // Headers that come with the compiler.
     for own in ["stdarg.h", "stddef.h", "stdbool.h"] {
         names.remove(own);
     }

@@ -142,7 +142,7 @@ impl Machine<'_> {
         let live = self.buffers(&first)?;
         first = self.domains(first, &live)?;
         for buffer in live {
-            // Linux has told the device of them once more.
+            // Linux has told the device about them again.
             self.reaches(0, buffer)?;
             self.take(&first, buffer)?;
         }

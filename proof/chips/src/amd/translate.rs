@@ -1,4 +1,4 @@
-//! From a device and an address to memory: section 2.2.
+//! Translation of a device's address to memory: section 2.2.
 
 use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 

@@ -1,4 +1,4 @@
-//! From a device and an address to memory: section "Process to translate an IOVA".
+//! Translation of a device's address to memory: section "Process to translate an IOVA".
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 
@@ -220,7 +220,7 @@ impl RiscvRegisters {
                 if word & 1 == 0 {
                     return Err(RiscvRefusal::NoMessage);
                 }
-                // Not by a file in memory, and with no bit beside the page's number.
+                // The word must not name an MSI file in memory, and has only the page number besides.
                 if word & !(0xfff_ffff_ffff << 10 | 1) != 6 || other != 0 {
                     return Err(RiscvRefusal::BadMessage);
                 }

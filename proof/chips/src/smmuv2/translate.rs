@@ -1,4 +1,4 @@
-//! From a stream and an address to memory.
+//! Translation of a stream's address to memory.
 
 use portolan::addr::{InvalTag, Iova, PhysAddr};
 

@@ -171,7 +171,7 @@ fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Smm
             let to = reply_to(sid, pasid, name);
             Some((K::PriResp, SmmuV3Effect::Respond { to, response }))
         }
-        // Where nothing stalls there is nothing to resume.
+        // Without stalls, nothing can be resumed.
         0x44 | 0x45 if id.field(0, 24, 2) == 1 => None,
         0x44 => {
             let tag = w1 as u16;

@@ -191,7 +191,7 @@ impl SmmuRegisters {
             0x90..=0x94 => queue,
             0x28 => enabled || queue || events,
             0xa0..=0xa4 | 0x1_00a8 => events,
-            // Where messages of an interrupt go, while it is enabled.
+            // Addresses of interrupt messages cannot change while the interrupt is enabled.
             0x68..=0x74 => state.own.registers.irq_ctrl & irq::ERRORS != 0,
             0xb0..=0xbc => state.own.registers.irq_ctrl & irq::EVENTS != 0,
             0xd0..=0xdc => state.own.registers.irq_ctrl & irq::REQUESTS != 0,

@@ -216,7 +216,7 @@ fn pages_in_place_of_a_cached_block_are_noted_at_the_sync() {
         let bench = Bench::on(able());
         bench.set(L2 + 3 * 8, 0x8000_0000 | PAGE & !2);
         assert_eq!(bench.read(0x60_3000), Ok(0x8000_3000));
-        // The device goes on while the block's invalidation is awaited.
+        // The device continues while the block's invalidation is awaited.
         bench.set(L2 + 3 * 8, entry);
         bench.commands(&[[0x12 | 7 << 48, 0x60_0000], [0x46, 0]]);
         let iova = Iova::new(0x60_3000);
@@ -334,7 +334,7 @@ fn configuration_stays_until_told() {
     assert_eq!(bench.read(VA), Err(4));
     bench.commands(&[[0x03 | u64::from(SID) << 32, 1], [0x46, 0]]);
     assert_eq!(bench.read(VA), Err(0));
-    // The context descriptor has a command of its own.
+    // Context descriptors have a separate command.
     bench.entry(1 | 5 << 1 | CD);
     bench.commands(&[[0x03 | u64::from(SID) << 32, 1], [0x46, 0]]);
     assert_eq!(bench.read(VA), Ok(PA));

@@ -1,4 +1,4 @@
-//! From a stream and an address to memory: sections 3.3, 3.4 and 3.12.
+//! Translation of a stream's address to memory: sections 3.3, 3.4 and 3.12.
 
 use portolan::addr::{InvalTag, Iova, Pasid, PhysAddr, StreamId};
 
@@ -45,8 +45,8 @@ fn walk_code(walk: WalkFault) -> u8 {
     match walk {
         WalkFault::NoTranslation { .. } => events::TRANSLATION,
         WalkFault::Unreadable { .. } => events::WALK_ABORT,
-        // A descriptor that is reserved is not valid; one without the access flag is a fault of
-        // its own; one that points beyond the output size another.
+        // A reserved descriptor is invalid. One without the access flag, and one that points beyond the output
+        // size, are faults of their own kinds.
         WalkFault::BadEntry { raw, .. } if raw & 1 == 1 && raw & 1 << 10 == 0 => events::ACCESS,
         WalkFault::BadEntry { .. } => events::ADDRESS_SIZE,
     }
@@ -119,7 +119,7 @@ impl SmmuRegisters {
             let id = &self.setup.identification;
             stream_entry(words, id).map_err(|_| configuration(events::BAD_STE))
         });
-        // Where there is no entry there is nothing to cache.
+        // Without an entry there is nothing to cache.
         if entry != Err(configuration(events::BAD_STREAM)) {
             state.own.entries.insert(sid, entry);
         }

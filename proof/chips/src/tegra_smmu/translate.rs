@@ -1,4 +1,4 @@
-//! From a client's access to memory: enables, address space, TLB, PTC, walk.
+//! Translation of a client's access to memory: enables, address space, TLB, PTC, walk.
 
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 

@@ -1,5 +1,5 @@
-//! A hostile machine: devices go on at every access to a register and at every command, and what is written in
-//! eight bytes arrives in two halves, with DMA in between.
+//! A hostile machine: devices do DMA at every register access and at every command, and eight-byte writes arrive in
+//! two halves, with DMA in between.
 //!
 //! Chips do both: AMD's turn the write of a register of 64 bits into two (LKML, November 2016, "kdump on AMD
 //! IOMMU"), and no DMA waits for a driver. A driver's tests hold on an obliging machine and on a hostile one:

@@ -363,7 +363,7 @@ impl<D: Design> Unit<D> {
         let Some(last) = awaited.len().checked_sub(1) else {
             return;
         };
-        // Where devices alone are told, they may have been stopped before.
+        // If only devices are told, they may have been stopped before.
         let again = awaited.iter().any(|what| D::rank(what) != Rank::Devices);
         if again {
             self.try_again(state);

@@ -75,7 +75,7 @@ impl VtdRegisters {
         if let Some(bits) = self.consume(state, &words) {
             let registers = &mut state.own.registers;
             registers.faulted(|of| of.fsts |= bits & QUEUE_ERRORS);
-            // Why, in bits 3:0; the device that did not answer, in bits 47:32.
+            // The reason in bits 3:0, and the device that did not answer in bits 47:32.
             registers.iqercd = u64::from(bits >> 16) << 32 | u64::from(bits >> 8 & 0xf);
             if bits & TIME_OUT != 0 {
                 state.own.aborted_to = Some(state.own.registers.iqt);

@@ -224,7 +224,7 @@ impl VtdRegisters {
             0x10 | 0x14 => half(registers.ecap, offset),
             0x18 => 0,
             0x1c => {
-                // What was held up is done once the unit follows again.
+                // Held-up work is done once the unit responds again.
                 if state.faults.control == Drain::Runs {
                     registers.gsts &= !WBF;
                 }

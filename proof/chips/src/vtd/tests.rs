@@ -318,7 +318,7 @@ fn what_is_malformed_is_refused() {
     assert_eq!(with(S3 | 1, 1 | DOMAIN << 8), Err(0x0a));
     bench.set(ROOT + 16, 0);
     assert_eq!(with(S3 | 1, 1 | DOMAIN << 8), Err(1));
-    // Without a record where the entry says so.
+    // The entry can suppress the record.
     let before = bench.vtd.faults().len();
     bench.set(ROOT + 16, CONTEXTS | 1);
     assert_eq!(with(2, 0), Err(2));

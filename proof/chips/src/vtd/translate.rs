@@ -1,4 +1,4 @@
-//! From a source, a PASID and an address to memory: sections 3.4 to 3.8.
+//! Translation of an address of a source and a PASID to memory: sections 3.4 to 3.8.
 
 use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr};
 

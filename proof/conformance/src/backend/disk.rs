@@ -75,7 +75,7 @@ impl Disk for NvmeInMachine<'_> {
     }
 
     fn read(&self, first: u64, into: &mut [u8]) {
-        // Blocks that cannot be read stay as they are, and the scenario sees that.
+        // Unreadable blocks keep their old contents, which the scenario notices.
         let disk = self.machine.disks().first();
         let _ = disk.map(|disk| disk.read(first * BLOCK, into));
     }

@@ -1,4 +1,5 @@
-//! One device, one domain: mapped pages are reached, others are refused and recorded as faults.
+//! Scenarios of one device and one domain: mapped pages are reached, other accesses are refused and recorded as
+//! faults.
 
 use crate::promise::promised;
 use std::sync::Arc;

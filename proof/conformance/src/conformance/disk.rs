@@ -254,7 +254,7 @@ impl<'a, M: Machine> Play<'a, M> {
         let count = (offset + bytes).div_ceil(PAGE);
         let iovas: Vec<_> = (0..count).map(|n| self.address(slot, start + skip + n)).collect();
         let data = self.fill(bytes);
-        // Where each piece of the data is in memory.
+        // Places of the data's pieces in memory.
         let mut pieces = Vec::new();
         let mut done = 0;
         for pa in pages.iter().skip(skip as usize).take(count as usize) {

@@ -118,7 +118,7 @@ fn overflows<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
         expect("writes", there, vec![Wrote::There; 300])?;
     }
     scene.settled()?;
-    // It goes on afterwards.
+    // It continues afterwards.
     scene.time.0.store(1_000_000_000, Ordering::Relaxed);
     scene.must_ask(5, 5)?;
     scene.turn()?;

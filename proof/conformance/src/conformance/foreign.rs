@@ -130,7 +130,7 @@ impl<'m, M: Machine> ProcessDevice<'m, M> {
         let (page, table) = page.zip(table).ok_or_else(|| fail("no table to take out"))?;
         let span = IovaRange::page(at::<M>(FAR), PageSize::SIZE_2M);
         must("the notifier", (self.notifier)(span))?;
-        // An entry as that table would have it, at the place of a neighbour that was never asked for.
+        // An entry like the table's, in place of a neighbour that was never requested.
         let entry = table + (FAR + 1) % 512 * 8;
         let forged = tables.memory.store(entry, page | tables.layout.page);
         forged.ok_or_else(|| fail("no such word"))?;

@@ -103,12 +103,12 @@ fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let (others, other) = set_up(machine, second, SECOND)?;
     let (_more, more) = set_up(machine, second, SECOND)?;
     if mine.place().0 == others.place().0 {
-        // Where all devices share a table each could name the other's entry.
+        // If devices share a table, each could name the other's entry.
         must_be_refused(machine, second, message, InterruptRefusal::Source)?;
         must_be_refused(machine, first, other, InterruptRefusal::Source)?;
         must_be_refused(machine, first, more, InterruptRefusal::Source)?;
     } else {
-        // Where each has its own, another's second entry is one that this one has not.
+        // If each device has a table, another's second entry does not exist in this one.
         must_be_refused(machine, first, more, InterruptRefusal::Absent)?;
     }
     expect("its own", machine.host.raise(first, message), Some(FIRST))?;

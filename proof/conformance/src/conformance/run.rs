@@ -1,5 +1,5 @@
-//! All scenarios, each on a machine of its own, and the commands that drivers submitted, compared with
-//! those that another observer counted.
+//! Runs all scenarios, each on a new machine, and compares the submitted commands with those that another observer
+//! counted.
 
 use std::collections::BTreeMap;
 use std::fmt;

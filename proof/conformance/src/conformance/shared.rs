@@ -73,7 +73,7 @@ fn shares<M: Machine>(machine: &M, way: FaultSource) -> Verdict {
     scene.turn()?;
     scene.must_arrive(1)?;
     expect("what the CPU reads", cpu.read(1), Some(MARK))?;
-    // The process gives a page back: out of the tables, out of the CPU's TLB.
+    // The process gives a page back: the tables and the CPU's TLB no longer have it.
     let old = scene.pa(1)?;
     let owed = scene.on.unmap(Iova::new(M::BASE.get() + PAGE), PAGE)?;
     cpu.forget(1);

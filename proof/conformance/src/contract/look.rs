@@ -1,4 +1,4 @@
-//! One leaf: the address that it leads to, and the access that a device has.
+//! Checks of one leaf: the address that it leads to, and the access that a device has.
 
 use portolan::addr::Iova;
 use portolan::table::format::Format;

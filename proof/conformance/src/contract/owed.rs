@@ -88,7 +88,7 @@ impl<F: Format> Ground<'_, F> {
                 self.subject.clear();
             }
         }
-        // An operation that is refused owes nothing at all; see `refused`.
+        // A refused operation owes nothing; see `refused`.
         assert!(plan(CONTEXT, &machines::<F>()[0], &Quirks::default(), &Gather::new()).is_empty());
     }
 }

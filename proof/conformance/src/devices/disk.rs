@@ -103,7 +103,7 @@ impl Disk for HostNvmeDisk {
     }
 
     fn read(&self, first: u64, into: &mut [u8]) {
-        // Blocks that cannot be read stay as they are, and the scenario sees that.
+        // Unreadable blocks keep their old contents, which the scenario notices.
         let _ = self.with(|running| running.aside(Transfer::Read, first, into));
     }
 

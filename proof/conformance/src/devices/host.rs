@@ -1,4 +1,4 @@
-//! This process as the memory, and the devices that it has.
+//! The memory of this process, and the devices that it has.
 
 use crate::promise::promised;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! One CPU's part: the buffers that it holds, and its random work.
+//! The part of one CPU: its buffers, and its random work.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -337,7 +337,7 @@ impl MappingRig<'_> {
     /// A second device of the same driver comes and goes.
     fn attach(&self, hands: &Hands) {
         let limits = Constraints::trusted();
-        // Each CPU has a stream of its own: a stream has one device in a space.
+        // Each CPU has its own stream, because a stream has one device in a space.
         let stream = StreamId::new(OTHER.get() + hands.cpu as u32);
         let device = Device::translated(self.space.clone(), stream, limits);
         match device.map(Device::detach) {

@@ -1,4 +1,4 @@
-//! One machine: a model, a domain over its table, a space, and CPUs in virtual time.
+//! A machine: a model, a domain over its table, a space, and CPUs in virtual time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

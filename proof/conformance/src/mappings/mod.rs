@@ -1,5 +1,5 @@
-//! Buffers mapped, deferred and reclaimed by many CPUs in virtual time, against an IOMMU that never
-//! forgets a translation until it is told to.
+//! Buffers mapped, deferred and reclaimed by many CPUs in virtual time, with an IOMMU that forgets nothing until it
+//! is told to.
 //!
 //! Each CPU maps buffers, lets the device read them, unmaps them in one of the ways that the policy
 //! has, and lets the device try the old addresses at any time, before and after. A device may get

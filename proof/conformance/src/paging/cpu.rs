@@ -1,4 +1,4 @@
-//! One CPU's part: a device that faults, a CPU that serves, and an owner that takes memory back.
+//! The part of one CPU: a device that faults, a CPU that serves, and an owner that takes memory back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

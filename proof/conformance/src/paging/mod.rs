@@ -1,5 +1,5 @@
-//! Devices that fault on memory that its owner takes back at any time, on many CPUs in virtual time,
-//! against an IOMMU that never forgets a translation until it is told to.
+//! Devices that fault on memory that its owner takes back at any time, on many CPUs in virtual time, with an IOMMU
+//! that forgets nothing until it is told to.
 //!
 //! Each CPU has a device that accesses pages and asks for those that are not there; serves groups
 //! of any device; takes memory back; detaches its device, whose groups are answered at once; and

@@ -1,4 +1,4 @@
-//! One round: a machine, a table, a device, and random operations until all is taken down.
+//! A round: a machine, a table, a device, and random operations until everything is taken down.
 
 use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
@@ -274,7 +274,7 @@ impl<F: Format> TableRound<'_, F> {
             let before = self.oracle.pieces().count();
             self.unmap_range(piece.range)?;
             if self.oracle.pieces().count() == before {
-                // No memory for a split: give some back and go on.
+                // No memory for a split: give some back and continue.
                 self.drain()?;
             }
         }

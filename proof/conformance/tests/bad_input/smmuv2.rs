@@ -342,7 +342,7 @@ fn each_stalled_access_gets_one_answer() {
     stalled.retry();
     let resumed = bench.unit.take_resumed();
     assert!(matches!(&resumed[..], [Ok(piece)] if piece.pa == pa));
-    // Retried in vain, it stalls once more; dropped, it ends.
+    // If it is retried without a mapping, it stalls again; if it is dropped, it ends.
     let mut owed = Gather::new();
     let range = portolan::addr::IovaRange::from_len(next, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();

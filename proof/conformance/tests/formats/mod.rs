@@ -1,4 +1,4 @@
-//! All formats, each by a name that a function can have.
+//! All formats, each with a name that a function can have.
 
 /// Does `$then` with all of them.
 macro_rules! with_formats {

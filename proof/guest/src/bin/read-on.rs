@@ -1,4 +1,4 @@
-//! `read-on DISK BYTES`: runs `read-blocks DISK BYTES` again and again, until it is told to end.
+//! `read-on DISK BYTES`: runs `read-blocks DISK BYTES` repeatedly until it is told to end.
 #![forbid(unsafe_code)]
 
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! `record-loads LOAD:RECORDER…`: makes each load (`make-load`) while it is recorded by a program that people use,
-//! and prints the kernel's counts of it meanwhile.
+//! `record-loads LOAD:RECORDER…`: makes each load (`make-load`) while a recorder records it, and prints the kernel's
+//! counts of the load.
 //!
 //! The kernel counts by histograms of its own events (Linux, Documentation/trace/histogram.rst), in an instance of
 //! its tracing beside the recorder's: no buffer is between an event and its count. The disks' counts of their

@@ -1,4 +1,4 @@
-//! Bounds beside their worth without their mechanism, as marks.
+//! Bounds and their worth without their mechanism, as marks.
 
 use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Table, Unit};
 

@@ -1,4 +1,4 @@
-//! The page of reproductions: each published figure beside the computed one.
+//! The page of reproductions: each published figure next to the computed one.
 
 mod entries;
 

@@ -1,4 +1,4 @@
-//! Bounds, each beside its worth without its mechanism, and beside a predictor that needs no model.
+//! Bounds, each with its worth without its mechanism, and a predictor that needs no model.
 //!
 //! A figure was at risk only if it could have come out wrong: if the bound on it fails with the mechanism switched
 //! off that it speaks for, and if the trivial predictor (the nearest fitted row, the straight line through fitted

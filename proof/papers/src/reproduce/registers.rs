@@ -1,4 +1,4 @@
-//! One operation through Tegra's driver on the model of its registers, and the registers as text.
+//! An operation through Tegra's driver on the model of its registers, and the registers as text.
 
 use anyhow::{Context, Result};
 use portolan::addr::PhysAddr;

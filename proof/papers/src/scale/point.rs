@@ -1,4 +1,4 @@
-//! One row: some CPUs that do the same operation over and over for a while.
+//! A row: some CPUs that repeat the same operation for a while.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -133,7 +133,7 @@ struct Bench<'b> {
 fn combining(today: Submission) -> CombineOptions {
     CombineOptions {
         cpus_per_group: GROUP,
-        // Where submitting takes no lock, a CPU that is alone waits for no other.
+        // If submitting takes no lock, a single CPU waits for no other.
         beside: match today {
             Submission::LockFree => BESIDE,
             Submission::HeldAcrossWait | Submission::LockedInsertion => 0,
@@ -303,7 +303,7 @@ impl<'b> Bench<'b> {
         let Some(ns) = self.load.device_ns else {
             return;
         };
-        // Those that are earlier come first.
+        // CPUs with an earlier clock run first.
         self.cpus.sleep_until(0.0);
         let start = {
             let free = self.device_free.lock();

@@ -27,7 +27,7 @@ fn combined_rises_where_strict_is_at_its_end() {
     let fit = report.fit.unwrap();
     assert!(fit.error < 0.1, "{fit:?}");
     let workload = profile.workload().unwrap();
-    // The profile's values are those of a longer run.
+    // The profile's values come from a longer run.
     assert!((fit.bytes / workload.bytes as f64 - 1.0).abs() < 0.1, "{fit:?}");
     assert!((fit.work_ns / workload.work.ns - 1.0).abs() < 0.1, "{fit:?}");
 }

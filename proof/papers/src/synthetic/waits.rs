@@ -1,4 +1,4 @@
-//! Number of calls on a SM8150, as far as 100 ms for unmapping 100 MB tell it.
+//! Number of calls on a SM8150, derived from the published 100 ms for unmapping 100 MB.
 //!
 //! It was said of the camera that walk flush by context was made for that its unmaps of about 100 MB took over 100
 //! ms. The number of calls was not said. The fitted prices bound it from both ends: one call for all, and a call for

@@ -159,7 +159,7 @@ fn columns(bars: &Bars, categories: &[Category], page: PageWidth) -> Sketch {
         PageWidth::Wide => (260, 256),
         PageWidth::Narrow => (190, 96),
     };
-    // Where columns would be thinner than a pixel or two, the highest stands for its neighbours.
+    // If columns would be thinner than a pixel or two, the highest represents its neighbours.
     let groups: Vec<&[Category]> =
         categories.chunks(categories.len().div_ceil(most).max(1)).collect();
     let count = groups.len() as f64;

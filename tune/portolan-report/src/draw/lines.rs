@@ -228,7 +228,7 @@ fn label(pieces: &mut Vec<Piece>, kept: &[Kept<'_>], ends: &[(usize, f64)], heig
         let name = PageWidth::Wide.fitted(kept[series].name, 170);
         right = right.max(PageWidth::Wide.text(&name) + 26);
         let down = at as i32;
-        // A mark tells whose the name is, unless that of the last point is beside it.
+        // A mark shows which line the name belongs to, unless the name is at the last point.
         let own = ends.iter().find(|(of, _)| *of == series);
         let beside = own.is_some_and(|(_, end)| (end - at).abs() < 2.0);
         let marked = kept[series].shape == Shape::Straight && kept[series].points.len() <= FEW;

@@ -1,4 +1,4 @@
-//! One cache of an IOMMU: entries of several page sizes under one roof.
+//! A cache of an IOMMU, with entries of several page sizes.
 //!
 //! Unbounded, it forgets nothing by itself. Of a given size, it replaces the entry of its set that was used least
 //! recently. Entries are found by any address that they span.

@@ -1,4 +1,4 @@
-//! One cache line: its owner and its sharers, and the time at which it can be had.
+//! A cache line: its owner, its sharers, and the time at which it is free.
 
 use super::scheduler::Core;
 

@@ -1,4 +1,4 @@
-//! A lock with a cache line of its own, and a queue of CPUs that wait for it.
+//! A lock on a separate cache line, with a queue of waiting CPUs.
 //!
 //! The data that the lock guards is taken to lie on the lock's line, so it comes with the lock.
 

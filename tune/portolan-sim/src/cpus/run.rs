@@ -1,4 +1,4 @@
-//! One run: a body on every CPU, from the same moment until all have returned.
+//! A run: a body on every CPU, from the same moment until all have returned.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

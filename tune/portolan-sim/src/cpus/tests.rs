@@ -129,7 +129,7 @@ fn locks_taken_crosswise_are_a_deadlock() {
     });
     let waiting = vec![0, 1];
     assert_eq!(run, Err(RunError::Deadlock { seed: 9, waiting }));
-    // The thread can go on.
+    // The thread can continue.
     cpus(1).run(&Schedule::of_seed(1), |_| ()).unwrap();
 }
 

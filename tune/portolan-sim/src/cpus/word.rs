@@ -1,4 +1,4 @@
-//! A shared word with a cache line of its own.
+//! A shared word on a separate cache line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

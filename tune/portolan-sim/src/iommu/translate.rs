@@ -1,4 +1,4 @@
-//! From a device's access to memory: configuration, IOTLB, walk caches, walk.
+//! Translation of a device's access to memory: configuration, IOTLB, walk caches, walk.
 
 use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 use portolan::inval::Caching;

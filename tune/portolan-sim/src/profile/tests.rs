@@ -209,7 +209,7 @@ fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
     for profile in Profile::builtin().unwrap() {
         assert_eq!(profile.warnings(), [""; 0]);
     }
-    // The time of a whole machine as that of the CPU that waits.
+    // Time of a whole machine, charged to the waiting CPU.
     let guest = text_of("spr-vm");
     let cheap = |text: &str, key: &str| {
         let at = text.find(key).unwrap() + key.len() + 1;

@@ -1,4 +1,4 @@
-//! A fit, and its error on calls that it was not fitted on, beside that of the prices from before.
+//! A fit, and its error on held-out calls compared with the error of the previous prices.
 
 use portolan_cli::display::grouped;
 use portolan_sim::profile::{Event, Profile};

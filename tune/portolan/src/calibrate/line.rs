@@ -1,4 +1,4 @@
-//! One line of a `function_graph` trace: a function entered, left or both, an event, or a mark.
+//! A line of a `function_graph` trace: a function entered, left or both, an event, or a mark.
 //!
 //! Two forms, told apart by line: that of `/sys/kernel/tracing/trace` (Documentation/trace/ftrace.rst of Linux,
 //! "function graph tracer"), with or without `funcgraph-abstime`, `-proc`, `-tail`, `-args`, `-retval` and

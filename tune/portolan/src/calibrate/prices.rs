@@ -1,4 +1,4 @@
-//! From a fit to a profile's prices, and the reasons why some cannot be told.
+//! Prices of a profile from a fit, and the reasons why some cannot be determined.
 //!
 //! Where calls tell the sum of two prices and not each, one stays as it was and the other gets the rest; the profiles
 //! that come with the program were put together in the same way. A price that the profile took over from
@@ -244,7 +244,7 @@ impl<'b> Told<'b> {
             Some(_) => Event::Exit,
             None => Event::Sync,
         };
-        // Event that each submission has once beside its commands.
+        // Event that occurs once for each submission, in addition to its commands.
         let once: &[(Event, f64)] = match wait {
             Event::Exit => &[(Event::Sync, 1.0)],
             _ => &[],
@@ -267,7 +267,7 @@ impl<'b> Told<'b> {
         let known = command.map(|event| (event, line.units));
         let known: Vec<(Event, f64)> = known.into_iter().chain(once.iter().copied()).collect();
         self.remainder(judged, line.call, &known, wait);
-        // Where the parts were scaled, the other form is the same instruction.
+        // If the parts were scaled, the other form is the same instruction.
         let scaled = command.and_then(|event| self.found(event));
         if let Some(price) = scaled.map(|new| new.price.clone()) {
             for form in forms {

@@ -1,4 +1,4 @@
-//! A straight line through the times of calls: so much for the call, and so much for each unit of it.
+//! A straight line through the times of calls: its intercept is the time of a call, its slope the time of a unit.
 //!
 //! Calls of equal size are a group. The line is fitted to the groups' medians first; then calls that lie further
 //! from it than [`FAR`] times the usual distance (the median, relative to the line) are left out, interrupts and waits
@@ -107,7 +107,7 @@ impl FittedLine {
         care: Care,
         seed: u64,
     ) -> Option<Self> {
-        // A call whose units are not told says nothing beside enough of which they are.
+        // Calls with unknown units are left out if enough others have known ones.
         let told = samples.iter().filter(|sample| sample.units.is_some()).count();
         let is_told = told >= FEWEST || told * 2 > samples.len();
         let points = samples.iter().filter(|sample| !is_told || sample.units.is_some());

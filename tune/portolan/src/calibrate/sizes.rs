@@ -1,4 +1,4 @@
-//! Times of calls of each size, beside those of the fit: for people to look at.
+//! Times of calls of each size, with those of the fit, for people to look at.
 //!
 //! All calls of a kind are in it, those that were held out and outliers too; so it is medians and tenths that are told.
 

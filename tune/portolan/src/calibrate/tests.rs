@@ -125,7 +125,7 @@ fn all_forms_of_a_trace_say_the_same() {
     let made = Made::new(SEED);
     let of = |form| calibrated(&made.text(form), None);
     let plain = of(Form::Tracefs);
-    // Names, tasks and times beside it change nothing.
+    // Names, tasks and times change nothing.
     assert_eq!(of(Form::TimesAndTasks).prices, plain.prices);
     // trace-cmd does not mark interrupts; arguments are there where the line of an event is lost.
     for form in [Form::TraceCmd, Form::Arguments] {

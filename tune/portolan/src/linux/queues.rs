@@ -1,4 +1,4 @@
-//! The flush queues of one domain, a ring for each CPU, and the memory that stays reachable meanwhile.
+//! The flush queues of one domain, a ring for each CPU, and the memory that stays reachable until they are flushed.
 //!
 //! Read from Linux 6.12 and 7.3, `drivers/iommu/dma-iommu.c`: `queue_iova`, `fq_full`, `fq_ring_free`,
 //! `fq_flush_timeout`.

@@ -46,7 +46,7 @@ fn remove_dead(tracefs: &Tracefs, instances: &Path) -> usize {
 
 /// Switches an instance off and removes it.
 pub(super) fn remove(path: &Path, remove: fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    // Where it stays, it costs nothing.
+    // A remaining instance costs nothing.
     for file in ["tracing_on", "events/enable"] {
         let _ = OpenOptions::new()
             .write(true)
@@ -118,7 +118,7 @@ impl<'t> Instance<'t> {
     pub(super) fn make(tracefs: &'t Tracefs) -> Result<(Self, usize), RecordError> {
         let instances = tracefs.root.join("instances");
         let failed = |path: &Path, doing, error| tracefs.failed(path, doing, error);
-        // No other recorder makes or removes one meanwhile.
+        // Keeps other recorders from making or removing instances at the same time.
         let turn = File::open(&instances).map_err(|e| failed(&instances, "opened", e))?;
         flock(&turn, FlockOperation::LockExclusive)
             .map_err(|e| failed(&instances, "locked", e.into()))?;

@@ -1,4 +1,4 @@
-//! From the pages of all CPUs to lines of text in the order of time.
+//! Merges the pages of all CPUs to lines of text in the order of time.
 //!
 //! The pages and the events' own text are read by [`crate::trace::binary`], as those of `trace.dat` are.
 //! Pages come in rounds: in each, every CPU's buffer is read until it is empty, or up to a limit. After a

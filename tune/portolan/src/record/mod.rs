@@ -317,7 +317,7 @@ impl RecordingSession<'_> {
         std::thread::scope(|scope| {
             let parcels = BufReader::with_capacity(1 << 20, spool);
             let writer = scope.spawn(|| merge.run(parcels, output, &seen));
-            // However this ends, the writer is not waited for in vain.
+            // However this ends, the writer does not wait for ever.
             let ends = EndOnDrop(spool);
             let mut sweeper = Sweeper::new(&instance, spool, layout)?;
             let progress = Progress::unbounded();

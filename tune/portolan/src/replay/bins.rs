@@ -1,5 +1,5 @@
-//! Numbers over time in bounded memory: intervals of one length, which grows as time goes on, through lengths that
-//! people count in: 1, 2, 10, 20, 100 µs and so on.
+//! Numbers over time in bounded memory: intervals of equal length, which grows with the time through round lengths:
+//! 1, 2, 10, 20, 100 µs and so on.
 
 /// Intervals at most; at least a fifth of them is in use once time has gone on for so many of the shortest.
 pub(super) const BINS: usize = 256;

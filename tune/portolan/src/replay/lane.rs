@@ -1,4 +1,4 @@
-//! One policy at work: the library's DMA layer with the buffers of a trace, in virtual time.
+//! Replay of one policy: the library's DMA layer with the buffers of a trace, in virtual time.
 //!
 //! Each CPU of the trace is a virtual one, which carries out its operations in order: each at the
 //! trace's time, or when the one before has ended. A CPU waits for its invalidations, and for the map
@@ -296,7 +296,7 @@ impl Lane {
     fn live(&self, mapping: LaneMapping, padded: u64) -> ReplayedMapping {
         let granule = self.fixture.space.granule();
         let pages = IovaRange::from_len(mapping.iova().align_down(granule), padded);
-        // Where there is a pool nothing is mapped.
+        // With a pool, nothing is mapped.
         let mapped = pages.filter(|_| self.pool.is_none());
         ReplayedMapping {
             mapping,

@@ -1,4 +1,4 @@
-//! One pass over a trace, each operation fed to every policy.
+//! A pass over a trace in which each operation is fed to every policy.
 //!
 //! Memory is bounded by the buffers that are mapped at once. All devices of a trace share one address space and
 //! one IOMMU.

@@ -1,5 +1,5 @@
-//! One policy over virtual time, in bounded memory: some hundred intervals of one length, which grows as time
-//! goes on.
+//! Timeline of one policy in virtual time, in bounded memory: some hundred intervals of equal length, which grows
+//! with the time.
 //!
 //! Sums of intervals are the totals of the policy's report, the largest of their maxima the report's maxima.
 //! Invalidations, syncs and misses count where the operation began that brought them about; where CPUs meet on the

@@ -125,7 +125,7 @@ fn odd_times(summary: &Summary) -> Vec<String> {
             lines(&summary.clock_jump_lines, summary.clock_jumps),
         ));
     }
-    // What is lost may be maps.
+    // Lost events may be maps.
     if summary.early_unmaps > 0 && summary.lost_events == 0 {
         said.push(format!(
             "unmaps that come before their map, which another CPU made, by up to {}, not replayed: {} ({}); the clocks \

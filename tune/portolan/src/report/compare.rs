@@ -1,4 +1,4 @@
-//! The page of a comparison: the figures of a replay, with those of A and of B beside each other.
+//! The page of a comparison: the figures of a replay, with those of A and B next to each other.
 
 use portolan_report::{Origin, Page, Section};
 
@@ -104,7 +104,7 @@ fn costs(two: &Comparison) -> Figure {
 fn causes(two: &Comparison, mut both: Vec<PolicyReport>) -> Figure {
     let measure = two.measure.unwrap_or(Measure::Total);
     for (index, policy) in both.iter_mut().enumerate() {
-        // Each of A is followed by that of B.
+        // Rows of A and B alternate.
         let report = [&two.a, &two.b][index % 2];
         let Some(parts) = measure.part(report, policy) else {
             continue;

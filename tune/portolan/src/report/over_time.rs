@@ -230,7 +230,7 @@ fn over_time(
     let wanted: Vec<_> = wanted.iter().filter(shown).cloned().collect();
     let longest = wanted.iter().map(|(_, source)| source.interval_ns()).max();
     let mut interval_ns = longest.unwrap_or(1);
-    // More than so many steps of several lines are no picture.
+    // With more steps than this, several lines cannot be told from each other.
     while wanted.len() > 1 && wanted.iter().any(|(_, one)| one.numbers(interval_ns).1.len() > STEPS)
     {
         interval_ns = interval_ns.saturating_mul(2);

@@ -235,7 +235,7 @@ fn one(fields: EventFields<'_>, class: Class) -> Result<Event<'_>, &'static str>
         ends_in_space(pa, bytes)?;
     }
     let direction = match (class, fields.get("dir")) {
-        // Before 6.12.36 and 6.15 the event of `dma_alloc` has none: it is for both.
+        // Before 6.12.36 and 6.15 the event of `dma_alloc` has no direction: it is for both.
         (Class::Coherent, None) => Some(Direction::Bidirectional),
         _ => fields.direction()?,
     };

@@ -1,4 +1,4 @@
-//! One line: task, CPU, time and event; the same for all text forms.
+//! A line of a trace: task, CPU, time and event; the same for all text forms.
 //!
 //! * ftrace: `task-pid [cpu] flags time: event: fields`, with or without flags and thread group;
 //!   with the option `latency-format` CPU and flags are one word, and times microseconds: `0d.h1. 12us!: event:`.

@@ -1,4 +1,4 @@
-//! From events to operations: pairs of map and unmap, and the memory of each map.
+//! Operations from events: pairs of map and unmap, and the memory of each map.
 //!
 //! * A page's unmap is found by device and DMA address, a scatter list's by device and list of
 //!   physical addresses, since its event has no DMA address. Where several are alike the oldest

@@ -1,4 +1,4 @@
-//! The kernel's ticks, as the runs of its timers show them: the CPUs that run theirs a tick late.
+//! The kernel's ticks, derived from the runs of its timers: CPUs that run them a tick late.
 //!
 //! Linux, include/trace/events/timer.h: `timer_expire_entry` has the tick for which a timer was due (`baseclk`, since
 //! 5.2) and the one that was counted last (`now`), both in jiffies. One CPU counts ticks (kernel/time/tick-sched.c,

@@ -129,7 +129,7 @@ fn lazy_is_advised_for_the_kernel_where_no_group_will_do() {
     fires(Rule::LazyKernel, &xeon, two, &["iommu.strict=0"], &[]);
     let soc = Load { devices: &["fb000000.gpu"], ..load.clone() };
     fires(Rule::LazyKernel, &machine("sm8150"), soc, &["iommu.strict=0"], &[]);
-    // Nothing in the trace tells the kernel's policy: the advice says so.
+    // If nothing in the trace shows the kernel's policy, the advice says this.
     let silent = load.queues(Queues::Nothing);
     fires(Rule::LazyGroup, &xeon, silent.clone(), &["that Linux is strict now"], &[]);
     assert!(advised(&silent, &untrusting()).is_empty());

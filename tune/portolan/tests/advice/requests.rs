@@ -1,4 +1,4 @@
-//! Requests that have no `dma:*` events: the kernel's policy is told by its invalidations.
+//! Requests that have no `dma:*` events: the invalidations show the kernel's policy.
 
 use portolan_tune::replay::Now;
 

@@ -180,7 +180,7 @@ fn scatter(fields: &[&str]) -> Option<(u64, u64)> {
     let memory = field(fields, "phys_addrs").and_then(list)?;
     let device = field(fields, "dma_addrs").and_then(list)?;
     let sizes = field(fields, "sizes").and_then(list)?;
-    // Where nothing was merged, memory tells more than the address of a bounce buffer.
+    // If nothing was merged, memory tells more than the address of a bounce buffer.
     let starts = if memory.len() == sizes.len() { memory } else { device };
     let touched = starts.iter().zip(&sizes).map(|(&start, &bytes)| pages(start, bytes));
     Some((sizes.iter().sum(), touched.sum()))

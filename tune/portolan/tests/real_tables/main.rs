@@ -367,7 +367,7 @@ fn tables_that_end_anywhere_do_not_panic() {
             let mut cut = table.bytes[..length].to_vec();
             tried(&cut);
             if length >= 36 {
-                // And one that says so itself.
+                // The same with a length field that matches.
                 cut[4..8].copy_from_slice(&(length as u32).to_le_bytes());
                 seal(&mut cut);
                 tried(&cut);

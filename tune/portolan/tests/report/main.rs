@@ -68,7 +68,7 @@ fn a_report_that_cannot_be_written_is_refused_before_the_work() {
         assert!(said.contains("is another file of this command"), "{args:?}: {said}");
         assert_eq!(std::fs::read(path).unwrap(), before);
     }
-    // A profile that is to be written is not there yet.
+    // The profile to be written does not exist yet.
     let both = scratch("both");
     let [to, link] = ["both", "./both"].map(|name| format!("{tmp}/{name}"));
     let output = portolan(&["calibrate", "never-read", "-o", &to, "--report", &link]);

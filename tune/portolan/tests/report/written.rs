@@ -26,7 +26,7 @@ pub fn report(name: &str, args: &[&str]) -> (PathBuf, String) {
     all.extend(["--report", path.to_str().unwrap()]);
     let output = portolan(&all);
     let said = String::from_utf8_lossy(&output.stderr);
-    // 1: there is no answer, and the report says so.
+    // With exit code 1 there is no answer, and the report says this.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{args:?}: {said}");
     assert!(said.contains(&format!("the report is in {}", path.display())), "{said}");
     let plain = portolan(args);
@@ -49,7 +49,7 @@ fn is_whole(name: &str, html: &str) {
         assert!(figure.contains("<svg") != nothing, "{name}: {figure}");
         assert!(nothing || figure.contains("<table"), "{name}: {figure}");
     }
-    // Words of the page alone: the script has names of its own.
+    // Only words of the page: the script has other names.
     let page = html.split("<script").next().unwrap();
     let words = page.split(|c: char| !c.is_alphanumeric());
     for word in words {

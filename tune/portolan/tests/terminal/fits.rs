@@ -1,4 +1,4 @@
-//! Checks of a command's text: no line is wider than the terminal, nothing is cut or left out without a word, and the
+//! Checks of a command's text: no line is wider than the terminal, nothing is cut or left out silently, and the
 //! figures are those of `--wide`. Tests of other crates include it by `#[path]`.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,5 @@
-//! Output of every command on terminals of 40 to 200 columns: no line is wider, nothing is cut or left out without a
-//! word, and the figures are those of `--wide`. Texts are rendered here; `pty.rs` runs the built command on
-//! terminals.
+//! Output of every command on terminals of 40 to 200 columns: no line is wider, nothing is cut or left out silently,
+//! and the figures are those of `--wide`. Texts are rendered here; `pty.rs` runs the built command on terminals.
 
 mod fits;
 mod pty;

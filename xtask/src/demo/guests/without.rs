@@ -1,4 +1,4 @@
-//! Machines without an IOMMU that the kernel can use: it goes on without DMA.
+//! Machines without an IOMMU that the kernel can use: it continues without DMA.
 
 use super::{ARM, Firmware, Guest, RISCV, Release, WITHOUT_DMA, X86};
 

@@ -172,7 +172,7 @@ impl Load<'_> {
     /// Tells whether the file says what the number of a lazy kernel's invalidations depends on.
     fn says_enough(&self) -> bool {
         let is_released = self.says_release || self.run.submitted().pages == 0;
-        // That CPUs rest between bursts, and are not held up, the facts say.
+        // The facts say that CPUs rest between bursts and are not held up.
         let has_facts = self.run.recorder == "portolan";
         is_released && (has_facts || self.run.load != "bursts")
     }
@@ -212,7 +212,7 @@ impl Load<'_> {
                 (strict, known, strict == known)
             }
             Policy::Lazy => {
-                // The load of so many requests that a timer flushes often.
+                // This load has so many requests that a timer flushes often.
                 if sent < ENOUGH && self.run.load == "pages" {
                     return Err(format!("only {sent} invalidations"));
                 }

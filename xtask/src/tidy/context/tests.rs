@@ -115,7 +115,7 @@ fn a_type_says_it_for_all_its_impl_blocks() {
         assert!(passes(&format!("//! H\n/// {LINE}\n#[derive(A)]\n{declared}\n{blocks}")));
         assert_eq!(reported(&format!("//! H\n{declared}\n{blocks}")).len(), 2);
     }
-    // Another type's line does not count, nor does its silence, nor that of one for tests.
+    // Another type's line does not count, nor does a missing one, nor that of a type for tests.
     let line = format!("/// {LINE}\n");
     let other = format!("//! H\nstruct S;\n{line}struct Other;\n{blocks}");
     assert_eq!(reported(&other).len(), 2);
@@ -174,10 +174,10 @@ fn the_type_is_the_one_that_is_declared_nearest() {
         found(&files).len()
     };
     assert_eq!((of(&said, silent), of(silent, &said)), (0, 1));
-    // That of the module above rather than one of its other modules.
+    // The line of the module above is preferred to that of another module.
     let beside = [("near/mod.rs", &*said), ("near/other.rs", silent), ("near/walk.rs", block)];
     assert!(found(&beside).is_empty());
-    // Elsewhere, if there is none near; of two as near, both.
+    // Further away, if there is none near; if two are equally near, both.
     assert_eq!((of("//! H\n", &said), of("//! H\n", "//! H\n")), (0, 1));
     let farther = [("a.rs", &*said), ("b.rs", silent), ("near/walk.rs", block)];
     assert_eq!(found(&farther).len(), 1);

@@ -1,4 +1,4 @@
-//! Interrupts: those of lines, by the GIC.
+//! Interrupts of lines, by the GIC.
 //!
 //! Arm architecture reference manual for A-profile, D1.3 (exceptions) and C5.2 (DAIF). Not supported:
 //! messages; interrupts elsewhere than in [`Interrupts::take`].

@@ -1,4 +1,4 @@
-//! Adaptive windows beside fixed ones: faults saved against pages mapped for nothing.
+//! Adaptive windows compared with fixed ones: saved faults, and pages mapped in vain.
 
 use std::num::NonZeroU32;
 

@@ -203,7 +203,7 @@ impl Guest<'_> {
 
     /// Sends a request to the device; returns when that has served it.
     fn transfer(&self) -> f64 {
-        // Those that are earlier come first.
+        // CPUs with an earlier clock run first.
         self.cpus.sleep_until(0.0);
         let now = self.cpus.now_exact_ns();
         let Some(ns) = self.load.device_ns else {

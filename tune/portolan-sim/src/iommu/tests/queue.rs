@@ -114,7 +114,7 @@ fn time_and_drains_are_accounted() {
     pa(&iommu, DEV, NEAR).unwrap();
     assert_eq!(iommu.stall_ns(), 21.0);
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.0);
-    // The debt of a map alone has a price of its own.
+    // The debt of a map alone has a separate price.
     let after_map = [page(0, Depth::LeafOnly), page(0x1000, Depth::LeafOnly)];
     iommu.map_side().pay(&mut after_map.into_iter(), TablesLeft::ByDepth).unwrap();
     assert_eq!(iommu.clock().now_exact_ns(), 54_621.5);
@@ -124,7 +124,7 @@ fn time_and_drains_are_accounted() {
 
 #[test]
 fn a_large_page_goes_only_if_it_is_named_whole() {
-    // Blocks of 2 MiB need 9 bits of mask; pages of 4 KiB beside them do not.
+    // Blocks of 2 MiB need 9 bits of mask; pages of 4 KiB do not.
     for (step, left) in [
         (page(FAR, Depth::LeafOnly), 4),
         (page(FAR, Depth::AllLevels), 4),
@@ -189,7 +189,7 @@ fn between_two_commands_a_device_reads_its_stale_configuration() {
         run(&iommu, &steps).unwrap();
         assert_eq!(iommu.occupancy().iotlb, kept, "{steps:?}");
         assert_eq!(pa(&iommu, DEV, NEAR), Err(FaultKind::Blocked));
-        // Accesses of devices meanwhile are not counted.
+        // Accesses of devices in between are not counted.
         let after = iommu.counters();
         assert_eq!(after.walk_steps, before.walk_steps);
         assert_eq!(after.dma_accesses, before.dma_accesses);

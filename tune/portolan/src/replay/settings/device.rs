@@ -79,7 +79,7 @@ fn no_ats(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     // Each flush is a command, and at worst a wait as well.
     let of = |ns: f64| recorded.device as f64 * ns / 1000.0;
     let flushes_us = of(page.ns);
-    // At best a device with a TLB of its own waits for none of the walks that the replay counts.
+    // At best, a device with a TLB waits for none of the walks that the replay counts.
     let walks_us = cost.stall_us;
     if flushes_us <= walks_us {
         return None;

@@ -1,4 +1,5 @@
-//! Linux's rules beside a replay: its commands if it is strict, strict under caching mode, and lazy.
+//! Counts under Linux's rules for a replay: commands of a strict kernel, of one that is strict under caching mode,
+//! and of a lazy one.
 //!
 //! Since 7.3 a lazy kernel waits for mappings of the two-step API. Where nothing says the release, both kinds
 //! of kernel are counted: the trace's own invalidations decide, and if they do not, both stand.

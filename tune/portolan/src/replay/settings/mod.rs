@@ -84,7 +84,7 @@ pub(super) fn advise(input: &Input<'_>) -> SystemAdvice {
         }
     }
     if settings.iter().any(|setting| setting.rule.is_lazy()) {
-        // Where few flushes are left, so are those of device TLBs.
+        // If few flushes are left, few of them are of device TLBs.
         settings.retain(|setting| setting.rule != Rule::NoAts);
     }
     settings.sort_by(|a, b| b.effect.sure_pct().total_cmp(&a.effect.sure_pct()));

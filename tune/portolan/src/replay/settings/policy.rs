@@ -229,7 +229,7 @@ fn strict(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     }
     let (lazy, strict) = (Cost::of(input, Now::Lazy)?, Cost::of(input, Now::Strict)?);
     if lazy.exposed.max_bytes == 0 {
-        // The kernel waits for all of it as it is.
+        // The kernel already waits for all of it.
         return None;
     }
     saving(&strict, &lazy).filter(|saving| saving.range_pct[1] < WINDOW_WORTH_PCT)?;

@@ -265,7 +265,7 @@ impl PerfData {
         self.by_id.extend(ids.into_iter().take(room).map(|id| (id, index)));
         match &self.layouts[..] {
             [_] => Ok(()),
-            // Which event a sample is of has to be said where each has it.
+            // The event of a sample must be known for each sample.
             all if all.iter().all(|layout| layout.begins_with_id()) => Ok(()),
             _ => Err(RecordingError::Lacking("the number of their event")),
         }

@@ -39,7 +39,7 @@ fn text_of(file: Vec<u8>) -> Result<(String, Option<String>), OpenError> {
     let mut input = open_bytes(Box::new(Cursor::new(file)))?;
     let mut text = Vec::new();
     let broken = input.read_to_end(&mut text).err();
-    // With its first bytes changed it is no recording, and comes as it is.
+    // With its first bytes changed it is not a recording, and is passed on unchanged.
     let text = String::from_utf8_lossy(&text).into_owned();
     Ok((text, broken.map(|error| error.to_string())))
 }
@@ -131,7 +131,7 @@ fn lost_events_are_as_many_as_the_tool_says() {
     let reader = read(from_bytes(LOST).unwrap());
     let summary = reader.summary();
     assert!(lost > 1000);
-    // perf counts lost events once more at the end, by event.
+    // perf counts lost events again at the end, by event.
     assert!(summary.lost_events >= lost, "{} {lost}", summary.lost_events);
     assert_eq!((summary.events, summary.bad_lines), (4591, 0), "{:?}", summary.first_bad);
     let reader = read(from_bytes(SEVEN).unwrap());

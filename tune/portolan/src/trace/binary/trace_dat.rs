@@ -197,7 +197,7 @@ pub(super) fn read_start(fields: &mut PartReader<impl Read>) -> Result<String, R
         8 => {}
         size => return Err(RecordingError::WordSize(size.into())),
     }
-    // Size of the machine's pages: those of the buffer have a layout of their own.
+    // Size of the machine's pages; pages of the buffer have a separate layout.
     fields.u32()?;
     Ok(version)
 }

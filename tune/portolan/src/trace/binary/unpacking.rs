@@ -145,7 +145,7 @@ impl Unpacking {
             return Ok(false);
         }
         let window = match self.packed.strip_prefix(&MAGIC) {
-            // Without a window of its own, the frame's length is one.
+            // Without a window size, the frame's length is the window.
             Some([flags, rest @ ..]) if flags & 0x20 != 0 => length_in_head(*flags, rest),
             Some([_, window, ..]) => {
                 let base = 1u64 << (10 + (window >> 3));

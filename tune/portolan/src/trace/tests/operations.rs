@@ -1,4 +1,4 @@
-//! Operations from events of tables, with and without `dma:*` events beside them.
+//! Operations from events of tables, with and without `dma:*` events.
 
 use super::*;
 
@@ -133,7 +133,7 @@ fn neighbours_that_are_unmapped_one_by_one_are_mapped_one_by_one() {
 
 #[test]
 fn a_piece_that_is_taken_out_in_parts_is_as_many_mappings() {
-    // VFIO maps contiguous memory at once, and unmaps as it is told.
+    // VFIO maps contiguous memory at once, and unmaps in the ranges that it is given.
     let text =
         piece(1, 0, 0, 0x1110_f8000, 8192) + &take_out(2, 0, 0, 4096) + &take_out(3, 0, 4096, 4096);
     let sum = read(&text).unwrap();
@@ -304,7 +304,7 @@ fn what_was_mapped_before_the_trace_is_understood_when_it_is_unmapped() {
         .collect();
     let sum = read(&text).unwrap();
     assert_eq!((sum.understood.events, sum.understood.events_understood), (17, 8));
-    // Where the trace has mapped and unmapped before, an event is missing.
+    // If the trace has mapped and unmapped there before, an event is missing.
     let text = [
         event("dma_map_phys", 1, 0xff00_0000),
         event("dma_unmap_phys", 2, 0xff00_0000),

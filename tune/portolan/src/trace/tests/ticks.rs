@@ -1,4 +1,4 @@
-//! Runs of timers tell which CPUs run theirs a tick late.
+//! Runs of timers show which CPUs run them a tick late.
 
 use crate::trace::{Reader, from_bytes};
 

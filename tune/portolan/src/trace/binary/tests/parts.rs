@@ -232,7 +232,7 @@ fn numbers_print_in_every_width_and_base() {
         ),
         ("\"%s %d\", REC->a < 0 && !(REC->b == 1) ? \"low\" : \"high\", MISSING_NAME", "low ?"),
         ("\"%s %p\", some_function(REC->a, \"x\"), REC->b", "? 123456789abcdef0"),
-        // Tables of newer kernels end with a name that is none.
+        // Tables of newer kernels end with an entry that is not a name.
         (
             "\"%s %s\", __print_flags(REC->b >> 4 & 0xf, \"|\", { 1, \"A\" }, { 0, ((void *)0) } ), \
              __print_symbolic(REC->a & 0xf, { 0xb, \"B\" }, { -1, NULL })",
