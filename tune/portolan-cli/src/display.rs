@@ -26,8 +26,8 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` with each character that a terminal obeys instead of showing it written as `\u{1b}` and the like:
-/// control characters but the line end, and those that turn the direction of writing.
+/// Escapes each character of `text` that a terminal would obey instead of showing it, as `\u{1b}` and the like:
+/// control characters except line ends, and characters that change the direction of writing.
 ///
 /// Names of files and devices, and lines of traces, may hold any characters.
 pub fn plain(text: &str) -> Cow<'_, str> {
@@ -102,7 +102,7 @@ pub fn wrapped(text: &str, columns: usize) -> String {
 /// Sign for text that was cut.
 pub(crate) const CUT: char = '…';
 
-/// `text`, or its beginning and `…` where it takes more than `columns`.
+/// `text`, shortened with `…` if it takes more than `columns`.
 pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);

@@ -23,7 +23,7 @@ impl Display for Prose<'_> {
     }
 }
 
-/// Text as it stands in an element or in quotes.
+/// Text escaped for an element or for quotes.
 pub(crate) struct Escaped<'t>(pub(crate) &'t str);
 
 impl Display for Escaped<'_> {

@@ -16,7 +16,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// A figure; if `reason` says why there is nothing to plot, that stands in its place.
+    /// A figure. If there is nothing to plot, `reason` is shown instead.
     #[must_use]
     pub fn new(title: &str, says: &str, reason: Option<&str>, plot: Plot, table: Table) -> Self {
         Self {
@@ -129,7 +129,7 @@ pub enum Arrangement {
 /// Numbers of one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The name, as the legend has it.
+    /// Name in the legend.
     pub name: String,
     /// A number for each category.
     pub values: Vec<f64>,
@@ -149,7 +149,7 @@ pub struct Lines {
 /// A line of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// The name, as the legend has it.
+    /// Name in the legend.
     pub name: String,
     /// Places on the two axes, from left to right.
     pub points: Vec<(f64, f64)>,
@@ -162,9 +162,9 @@ pub struct Line {
 pub enum Shape {
     /// Straight lines from point to point; if there are few points, each has a mark.
     Straight,
-    /// Level from each point to the next: a value that holds until another comes.
+    /// Level from each point to the next: a value holds until the next one.
     Steps,
-    /// Marks alone: measured values.
+    /// Marks only: measured values.
     Dots,
 }
 
@@ -173,7 +173,7 @@ pub enum Shape {
 pub struct Marks {
     /// The axis of the values.
     pub values: Axis,
-    /// Names of the kinds of marks, as the legend has them: published, before, after.
+    /// Names of the kinds of marks in the legend: published, before, after.
     pub series: Vec<String>,
     /// Rows.
     pub rows: Vec<MarkRow>,
@@ -193,10 +193,10 @@ pub struct MarkRow {
 pub struct Mark {
     /// Index of its kind in [`Marks::series`].
     pub series: usize,
-    /// Value at which it stands.
+    /// Value that it shows.
     pub value: f64,
     /// The least and the most that it may be.
     pub range: Option<[f64; 2]>,
-    /// A word that stands beside it, such as its kind of evidence.
+    /// A word next to it, such as its kind of evidence.
     pub word: String,
 }

@@ -15,7 +15,7 @@ use crate::page::{Origin, Page, Section, Tile};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-/// SHA-256 of [`SCRIPT`]; a browser that finds another runs nothing and says which.
+/// SHA-256 of [`SCRIPT`]. A browser runs no other script, and prints the hash of one that it refuses.
 const SCRIPT_HASH: &str = "sha256-CTx4UfciLrtWw0Q54TsRIpFqlOpk7XMJNkBTgy9CZCU=";
 
 /// A page that cannot be written.

@@ -13,7 +13,7 @@ const MOST: f64 = 1e300;
 /// Ends that are closer than this, in proportion, are one.
 const APART: f64 = 1e-9;
 
-/// Numbers that an axis has to show beside those that it is made over.
+/// Numbers that an axis shows in addition to its values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Show {
     /// Zero: lengths are compared.
@@ -29,7 +29,7 @@ pub(crate) enum Show {
 pub(crate) struct Tick {
     /// The place, from 0 to 1.
     pub(crate) at: f64,
-    /// Text beside it.
+    /// Text next to the mark.
     pub(crate) text: String,
 }
 
@@ -137,7 +137,7 @@ impl Ruler {
         (low, high)
     }
 
-    /// Moves the upper end of an axis in proportion to a tick, and the lower one where it is below zero.
+    /// Moves the upper end of an axis to a tick, and the lower end if it is below zero.
     pub(crate) fn rounded(mut self, most: usize) -> Self {
         if self.scale == Scale::Linear {
             let step = self.step(most);

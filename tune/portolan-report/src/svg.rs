@@ -14,9 +14,9 @@ use plotters_backend::{
 use crate::escape::Escaped;
 use crate::look;
 
-/// The colour that stands for the class of the grid.
+/// Colour that marks the class of the grid.
 pub(crate) const GRID: RGBColor = RGBColor(0, 0, 1);
-/// The colour that stands for the class of an axis.
+/// Colour that marks the class of an axis.
 pub(crate) const AXIS: RGBColor = RGBColor(0, 0, 2);
 
 /// The length of ticks.
@@ -79,7 +79,7 @@ impl<'o> Svg<'o> {
         ))
     }
 
-    /// An area that says `title` under the pointer.
+    /// Adds an area that shows `title` under the pointer.
     pub(crate) fn hit(&mut self, from: BackendCoord, to: BackendCoord, title: &str) -> Drawn {
         let (x, y, width, height) = area(from, to);
         let (width, height, title) = (width.max(1), height.max(1), Escaped(title));

@@ -41,7 +41,7 @@ const fn power(exponent: u32) -> f64 {
 }
 
 impl Unit {
-    /// `value` with three digits that count, more of a whole number, and its unit. Zero stands alone.
+    /// `value` with three significant digits, or all digits of a whole number, and its unit; zero has no unit.
     #[must_use]
     pub fn say(self, value: f64) -> String {
         self.say_to(value, 3)

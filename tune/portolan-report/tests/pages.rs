@@ -43,7 +43,7 @@ fn pages_are_whole_in_a_browser_which_finds_what_is_broken() {
     }
 }
 
-/// Ways to break a page, and the fault that has to be found then.
+/// Ways to break a page, and the fault that must then be found.
 const BROKEN: &[(&str, &str, &str, &str)] = &[
     ("overflow", "<h1>", "<div style=\"width:2000px\">wide</div><h1>", "pixels wide"),
     (

@@ -21,7 +21,7 @@ pub enum Rank {
     Spaces,
     /// Second-stage translations, and pointers at tables.
     SecondStage,
-    /// Second-stage translations alone.
+    /// Second-stage translations only.
     SecondStageLeaves,
     /// Translations of a first stage, or of both, and pointers at tables.
     Translations,
@@ -79,11 +79,11 @@ const VISITS: usize = 16;
 pub struct Visit {
     /// Access that it made.
     pub of: Request,
-    /// Way in which it got there.
+    /// Kind of address by which it got there.
     pub way: AddressType,
 }
 
-/// Way in which a device reached a place.
+/// Kind of address by which a device reached a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressType {
     /// The unit translated.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::platform::{Clock, Nanos};
 
-/// A clock that stands still until a caller moves it.
+/// A clock that only moves when a caller moves it.
 ///
 /// Counts picoseconds, since prices are fractions of a nanosecond; stops at 2^64 of them, which is
 /// 213 days.

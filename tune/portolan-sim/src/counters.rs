@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Commands that a driver of VT-d writes before it tells the unit of them, if no sync comes earlier: as
-/// many as this library's does.
+/// Commands that a VT-d driver writes before it rings the doorbell, if no sync comes earlier; the same number as in
+/// this library's driver.
 const PUBLISHED: u64 = 16;
 
-/// Number of times that a unit is told of so many commands and the sync behind them.
+/// Number of doorbells for this number of commands and the sync after them.
 pub fn doorbells(commands: u64) -> u64 {
     commands.div_ceil(PUBLISHED).max(1)
 }
@@ -34,8 +34,7 @@ pub struct Counters {
     pub collateral: u64,
     /// Completed syncs.
     pub syncs: u64,
-    /// Times that the unit was told of commands, as by [`doorbells`]. Under a hypervisor that plays the
-    /// unit each is an exit.
+    /// Number of doorbells, as by [`doorbells`]. If a hypervisor emulates the unit, each is an exit.
     pub doorbells: u64,
     /// Times that a command found the queue full and waited for it to drain.
     pub queue_drains: u64,

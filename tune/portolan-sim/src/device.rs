@@ -90,8 +90,8 @@ impl<'i, M: WalkMemory> Device<'i, M> {
         self.reached.clear();
     }
 
-    /// Tries every place that it remembers once more, and returns where it got to although
-    /// `mapped` says that it should not. Places that no longer answer are forgotten.
+    /// Tries every remembered place again. Returns the ones that it still reached although `mapped` says that it
+    /// should not; places that no longer answer are forgotten.
     pub fn try_stale(&mut self, mapped: impl Fn(&Reached) -> bool) -> Vec<Reached> {
         let mut stale = Vec::new();
         let (iommu, stream) = (self.iommu, self.stream);

@@ -12,14 +12,14 @@ use serde::Serialize;
 use crate::linux::stage_of;
 use portolan_cli::display::grouped;
 
-/// Default policies of a machine: those that it gets if no administrator and no driver asks for one.
+/// Default policies of a machine, if neither administrator nor driver asks for one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
     /// Default for drivers that keep their buffers.
     pub kept: Default,
     /// Default for drivers that hand their buffers over.
     pub owned: Default,
-    /// `yes` if a trusted device gets lazy where it is asked for, else `no`.
+    /// `yes` if a trusted device gets lazy on request, else `no`.
     pub lazy_if_asked: &'static str,
     /// Time of one strict unmap of a page, if the profile has all of its prices.
     pub unmap: Option<UnmapCost>,
@@ -42,7 +42,7 @@ pub struct Default {
 pub struct UnmapCost {
     /// The call and the entry.
     pub work_ns: f64,
-    /// The command, by range where there are ranges, its sync and its exits.
+    /// Nanoseconds of one command (by range if the unit has ranges), its sync and its exits.
     pub invalidation_ns: f64,
     /// Exits to a hypervisor: one for each submission, which writes one register that it plays.
     pub exits: u64,

@@ -126,7 +126,7 @@ pub struct RegisterWrites {
 }
 
 impl RegisterWrites {
-    /// Heads of [`columns`](Self::columns), and which are left out first where they do not all fit.
+    /// Heads of [`columns`](Self::columns), and the order in which they are left out if they do not all fit.
     pub const HEADS: [(&str, u8); 8] = [
         ("writes", 0),
         ("PTC all", 2),

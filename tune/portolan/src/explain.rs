@@ -43,8 +43,8 @@ pub struct MachineDecisions {
 /// Size at which copying through a pool that the device always reaches costs as much as mapping in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CrossOver {
-    /// Copying buffers of at most so many bytes costs less than mapping them; 0 if it never does. No default follows:
-    /// the library copies only where it must, unless its caller asks for more.
+    /// Size in bytes up to which copying a buffer costs less than mapping it; 0 if it never does. No default follows
+    /// from it: the library copies only if it must, unless its caller asks for more.
     pub up_to_bytes: u64,
     /// Nanoseconds of mapping a page in place and taking it away, with invalidation and sync.
     pub in_place_ns: u64,

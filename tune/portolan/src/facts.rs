@@ -35,8 +35,8 @@ pub struct Facts {
     pub cpu_model: Option<String>,
     /// The CPUs say that a hypervisor runs below them.
     pub under_hypervisor: bool,
-    /// Per cent of the time since the kernel was started in which its CPUs ran, as it accounts for them: a CPU that a
-    /// hypervisor does not run has no ticks, or the kernel is told that its time was stolen.
+    /// Percentage of the time since the start of the kernel in which its CPUs ran, by its own accounting: a CPU that
+    /// a hypervisor does not run has no ticks, or reports stolen time.
     pub cpus_ran_pct: Option<u32>,
     /// IOMMUs, as `/sys/class/iommu` has them.
     pub iommus: Vec<IommuFacts>,
@@ -198,8 +198,8 @@ impl Facts {
         kinds
     }
 
-    /// Tells if the kernel's streams are strict, by [`kinds_of`](Self::kinds_of): `None` where no group says, or
-    /// where groups differ.
+    /// Tells if the kernel is strict for these devices, by [`kinds_of`](Self::kinds_of); `None` if no group is known,
+    /// or groups differ.
     pub fn is_strict(&self, devices: &[String]) -> Option<bool> {
         let kinds = self.kinds_of(devices);
         match (kinds.contains_key("DMA"), kinds.contains_key("DMA-FQ")) {
@@ -232,7 +232,7 @@ fn target(link: &Path) -> Option<String> {
     Some(name(&fs::read_link(link).ok()?))
 }
 
-/// The word in brackets, which is the one that holds: `always [madvise] never`.
+/// The word in brackets, which is the active one: `always [madvise] never`.
 fn chosen(words: &str) -> Option<String> {
     let (_, after) = words.split_once('[')?;
     Some(after.split_once(']')?.0.to_owned())

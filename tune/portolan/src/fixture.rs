@@ -54,13 +54,13 @@ impl WalkMemory for AnyTables {
     }
 }
 
-/// A machine's CPUs, of which sharing costs nothing.
+/// CPUs of a machine without costs of sharing.
 pub fn cpus(count: usize) -> VirtualCpus {
     let relax = LOOK_NS;
     VirtualCpus::new(count, SharingPrices { relax, ..SharingPrices::default() })
 }
 
-/// Table memory that counts the cache lines written back, each of which keeps its CPU busy.
+/// Table memory that counts the cache lines written back; each keeps its CPU busy for a time.
 pub struct CountedTables<W> {
     slab: SlabTables<W>,
     cpus: VirtualCpus,
@@ -93,7 +93,7 @@ impl<W: Word> TableMem<W> for CountedTables<W> {
     fn invalidate(&self, _: PhysRange) {}
 }
 
-/// Memory for `pages` tables of `format`, in which a line is written back by one of `cpus` in `line_ns`.
+/// Memory for `pages` tables of `format`, in which one of `cpus` needs `line_ns` to write a line back.
 pub fn tables<F: Format>(
     format: &F,
     pages: u32,
@@ -257,7 +257,7 @@ pub struct FixtureSetup<'p> {
 
 /// Counts of a domain's tables, for any format.
 trait TablesMade: Send + Sync {
-    /// Table pages, those that wait for an invalidation included.
+    /// Number of table pages, including those that wait for an invalidation.
     fn pages(&self) -> usize;
     /// Cache lines written back.
     fn lines(&self) -> u64;
@@ -384,7 +384,7 @@ impl Fixture {
         }
     }
 
-    /// Entries that translate `range`; fewer than its pages where there was room for blocks.
+    /// Entries that translate `range`; with larger pages fewer than its pages.
     pub fn entries(&self, range: IovaRange) -> u64 {
         let mut entries = 0;
         let mut at = Some(range.start());
@@ -397,7 +397,7 @@ impl Fixture {
         entries
     }
 
-    /// Table pages, those that wait for an invalidation included.
+    /// Number of table pages, including those that wait for an invalidation.
     pub fn table_pages(&self) -> usize {
         self.tables.pages()
     }

@@ -4,11 +4,11 @@
 //! Problems*, chapter 23). Where each row is weighted by the inverse of its figure, the error that counts
 //! is the relative one. A handful of unknowns; dense.
 
-/// Columns of unit length that are nearer to the span of the others than this count as in it.
+/// Distance from the span of the others below which a column of unit length is taken to be in it.
 const DEPENDENT: f64 = 1e-9;
 
-/// Non-negative prices under which `events · prices` comes nearest, in relative terms, to
-/// `published`; one row of `events` per measurement, one column per price.
+/// Finds non-negative prices for which `events · prices` is nearest to `published`, relative to it; one row of
+/// `events` for each measurement, one column for each price.
 ///
 /// Rows shorter than `unknowns` count as filled with zeros. Prices that no row determines are zero.
 pub fn non_negative(events: &[Vec<f64>], published: &[f64], unknowns: usize) -> Vec<f64> {
@@ -101,8 +101,8 @@ fn active_set(columns: &[Vec<f64>], b: &[f64]) -> Vec<f64> {
     x
 }
 
-/// Least squares over the columns in `chosen`, by orthogonalising one after the other, and `b` like
-/// one more (modified Gram-Schmidt). A column that the others make up has the coefficient zero.
+/// Solves for the columns in `chosen` by least squares: orthogonalises them one after the other, and `b` at the end
+/// (modified Gram-Schmidt). A column that depends on the others gets the coefficient zero.
 fn solve(columns: &[Vec<f64>], b: &[f64], chosen: &[usize]) -> Option<Vec<f64>> {
     if chosen.is_empty() {
         return None;

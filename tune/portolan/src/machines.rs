@@ -117,8 +117,8 @@ pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Out
     }
 }
 
-/// The machine's quirks, with the number of page commands above which its prices speak for the whole
-/// context: where that costs less than pages one by one, and the walks after it.
+/// The machine's quirks, with the number of page commands above which its prices favour invalidating the whole
+/// context with the walks after it.
 pub fn own_quirks(profile: &Profile) -> Result<Quirks> {
     let ns = |event| profile.price(event).map(|ns| ns.round() as u64);
     let caps = profile.capabilities();
@@ -146,7 +146,7 @@ pub struct MachineReport<'p> {
     pub name: &'p str,
     /// Title of the machine.
     pub title: &'p str,
-    /// Published machine that it stands for.
+    /// Published machine that it represents.
     pub stands_for: &'p str,
     /// Number of CPUs.
     pub cpus: u32,
@@ -272,7 +272,7 @@ fn assumed(profile: &Profile) -> String {
     format!("{} of {}", assumed.count(), prices().count())
 }
 
-/// A price with as many places as it needs: a byte takes little of a nanosecond.
+/// A price with as many decimals as it needs; a byte takes a small part of a nanosecond.
 fn price_ns(ns: f64) -> String {
     match ns {
         0.05.. | 0.0 => format!("{ns:.1}"),

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Results of `compute` for each task, several at a time where the process has the cores; in the order of the tasks,
-/// in which they are also begun.
+/// Runs `compute` for each task, several at a time if the process has the cores. Tasks begin in their order, and the
+/// results are in that order.
 ///
 /// # Errors
 /// The first error in that order; the tasks after it are carried out all the same.

@@ -20,7 +20,7 @@ fn traces() -> PathBuf {
 struct Row {
     config: String,
     workload: String,
-    /// Submitted by the guest; QEMU received as many wherever that was counted.
+    /// Number submitted by the guest; QEMU received as many if that was counted.
     invalidations: u64,
     global: u64,
     domain: u64,
@@ -105,7 +105,7 @@ fn strict_and_caching_mode_submit_exactly_what_was_recorded() {
     assert_eq!(seen, 16);
 }
 
-/// Per cent by which the rules miss the recording of a lazy guest, or `kernel`'s if there is one.
+/// Percentage by which the rules miss the recording of a lazy guest, or that of `kernel`.
 fn off_by(row: &Row, kernel: Option<Kernel>) -> f64 {
     let (linux, orphans) = replayed(row, kernel);
     assert_eq!((linux.policy.as_str(), orphans), ("lazy", 0), "{row:?}");
@@ -116,7 +116,7 @@ fn off_by(row: &Row, kernel: Option<Kernel>) -> f64 {
     100.0 * (linux.syncs as f64 / row.invalidations as f64 - 1.0)
 }
 
-/// Largest error of the rules, in per cent, and fewest invalidations to which it applies: a flush more or less is two
+/// Largest error of the rules, in per cent, and least number of invalidations to which it applies: one flush is two
 /// per cent of 50.
 const BOUND_PCT: f64 = 15.0;
 const FEWEST: u64 = 50;
@@ -158,8 +158,8 @@ fn lazy_submits_what_was_recorded_by_each_of_its_mechanisms() {
     }
 }
 
-/// The recorded guest's unit was played by QEMU, which reports `NpCache` and counted 10,000 INVALIDATE_IOMMU_PAGES and
-/// as many COMPLETION_WAITs, beside four for interrupts (`data/traces/invalidations.csv`).
+/// QEMU emulated the recorded guest's unit. It reports `NpCache`, and counted 10,000 INVALIDATE_IOMMU_PAGES and as
+/// many COMPLETION_WAITs, and four for interrupts (`data/traces/invalidations.csv`).
 #[test]
 fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
     let profile = Profile::by_name("epyc-amdvi").unwrap();
@@ -194,7 +194,7 @@ fn on_amd_each_unmap_is_one_command_and_with_np_cache_each_map_too() {
     assert!(refused.to_string().contains("epyc-amdvi"), "{refused}");
 }
 
-/// Per cent by which the rules miss a recording of a lazy 7.3, by the release in its facts, or by `release`.
+/// Percentage by which the rules miss a recording of a lazy 7.3, by the release in its facts, or by `release`.
 fn off_by_release(name: &str, release: Option<Release>) -> (u64, f64) {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
     let kernel = release.map(|release| Kernel {
@@ -243,8 +243,8 @@ fn one_cpu_falls_silent(ticks: u64) -> String {
     unmap("first-12", 0, 0) + &others.collect::<String>()
 }
 
-/// Hosts hold a virtual CPU up for 100 ms at most (25 ticks), so that one which shows nothing for longer has had its
-/// tick: its timer flushes then, and the next unmap starts another. A tick less says nothing of it.
+/// Hosts stop a virtual CPU for 100 ms (25 ticks) at most. So a CPU without events for longer has had its tick: its
+/// timer flushes, and the next unmap starts another. With a tick less nothing is known.
 #[test]
 fn a_cpu_that_shows_nothing_for_longer_than_hosts_hold_one_up_has_run_its_timer() {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();
@@ -286,8 +286,8 @@ fn busy_with_timers(late: Option<u64>) -> String {
     text
 }
 
-/// A busy CPU's timer flushes each 16 ms where it runs its timers on time, and each 20 ms where it does not. Without a
-/// run in the trace it is on time every other time.
+/// A busy CPU's timer flushes every 16 ms if it runs its timers on time, and every 20 ms if not. Without a run in the
+/// trace the rules take it to be on time every other time.
 #[test]
 fn how_late_a_busy_cpus_timers_run_is_read_from_the_trace() {
     let profile = Profile::by_name(replay::DEFAULT_MACHINE).unwrap();

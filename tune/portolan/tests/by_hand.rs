@@ -5,8 +5,8 @@ use portolan_tune::counts::Invalidations;
 use portolan_tune::replay::{Policy, PolicyReport, Replay, ReplayReport};
 use portolan_tune::trace::Reader;
 
-/// Three pages in one list, one page with an offset, two pages that a small buffer touches; the last
-/// unmap comes 20 ms after the first, so that the lazy queue's timer fires in between.
+/// Three pages in one list, one page with an offset, and two pages that a small buffer touches. The last unmap is 20
+/// ms after the first, so that the lazy queue's timer fires in between.
 const TRACE: &str = "\
 # tracer: nop
 #

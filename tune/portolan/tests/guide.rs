@@ -22,7 +22,7 @@ fn blocks(document: &str, fence: &str) -> Vec<String> {
     blocks.collect()
 }
 
-/// Tells if `printed` has the lines of `wanted`, where `...` stands for anything.
+/// Tells if `printed` has the lines of `wanted`; `...` matches anything.
 fn matches(wanted: &[&str], printed: &[&str]) -> bool {
     match (wanted, printed) {
         ([], []) => true,
@@ -52,7 +52,7 @@ fn is_line(wanted: &str, printed: &str) -> bool {
     true
 }
 
-/// A folder with the recordings of the project, in which the guide's files are written.
+/// A folder with the project's recordings, for the guide's files.
 fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
     std::fs::create_dir_all(&folder).unwrap();

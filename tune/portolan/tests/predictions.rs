@@ -12,9 +12,10 @@ use portolan_tune::compare::{Comparison, Side};
 use portolan_tune::replay::{self, Now, Policy, Replay, ReplayReport, TraceInput};
 use portolan_tune::trace;
 
-/// Part of the prediction, for its time or its unmaps, by which a recording's count may be off. The worst is 10.1 %.
+/// Allowed difference of a recording's count from the prediction for its time or its unmaps, as a fraction. The worst
+/// is 10.1 %.
 const BOUND: f64 = 0.15;
-/// Number of flushes of full queues by which it may be off.
+/// Allowed difference of the number of flushes of full queues.
 const BOUND_FULL: u64 = 2;
 
 fn file(path: &str) -> PathBuf {

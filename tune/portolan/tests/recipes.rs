@@ -29,7 +29,8 @@ fn fleet(name: &str) -> PathBuf {
     path
 }
 
-/// A program like portolan that sends a signal to `victim` when it meets `poison`, and once when it meets `once`.
+/// A program like portolan that sends a signal to `victim` whenever it gets `poison`, and only once when it gets
+/// `once`.
 fn deadly(folder: &Path, victim: &str) -> PathBuf {
     let program = folder.join("portolan.sh");
     let lines = [
@@ -57,7 +58,7 @@ fn sorted(output: &Output) -> Vec<Value> {
     lines
 }
 
-/// Output of portolan alone for the same traces, but for the poison.
+/// Output of portolan for the same traces without the poison.
 fn expected(folder: &Path) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
     command.arg("replay").args(LAZY).arg("--ndjson").arg(folder);

@@ -15,7 +15,7 @@ const LEAST: usize = 6;
 pub struct Column {
     /// Text above it.
     pub header: &'static str,
-    /// Order in which it is left out: 0 never, then the largest first.
+    /// Order in which the column is left out: 0 never, then the largest first.
     pub spare: u8,
 }
 

@@ -5,7 +5,7 @@ use super::{Drawn, Key, NAME, Names, PageWidth, Sample, Undrawn, not_finite, not
 use crate::figure::{Arrangement, Bars};
 use crate::ruler::{Ruler, Show, Tick, within};
 
-/// Rows that are drawn; further ones are in the table alone.
+/// Limit of drawn rows; the table has all of them.
 const MOST_ROWS: usize = 100;
 
 /// A category with the finite ones of its values, by series.

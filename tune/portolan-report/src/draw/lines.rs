@@ -8,11 +8,11 @@ use crate::figure::{Lines, Scale, Shape};
 use crate::ruler::{Ruler, Show, Tick};
 use crate::unit::Unit;
 
-/// Lines that are named at their ends; more would stand too close.
+/// Limit of lines that are named at their ends; with more, names would overlap.
 const NAMED: usize = 8;
 /// Points that are all marked on a wide page.
 const FEW: usize = 40;
-/// Series whose marks stand at places of their own.
+/// Number of series whose marks are placed differently.
 const PHASES: usize = 8;
 
 /// A line with the finite ones of its points, from left to right.
@@ -242,7 +242,7 @@ fn label(pieces: &mut Vec<Piece>, kept: &[Kept<'_>], ends: &[(usize, f64)], heig
     right
 }
 
-/// Ticks at the points themselves, if those are few whole numbers: as many as stand side by side.
+/// Ticks at the points themselves, if these are few whole numbers, thinned out until they fit side by side.
 fn ticks_at_points(
     kept: &[Kept<'_>],
     lines: &Lines,

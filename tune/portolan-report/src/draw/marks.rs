@@ -5,7 +5,7 @@ use super::{Drawn, Key, NAME, Names, PageWidth, Sample, Undrawn, not_finite, not
 use crate::figure::{Mark, MarkRow, Marks};
 use crate::ruler::{Ruler, Show, Tick};
 
-/// Rows that are drawn; further ones are in the table alone.
+/// Limit of drawn rows; the table has all of them.
 const MOST_ROWS: usize = 100;
 /// Marks of a row that are drawn.
 const MOST_MARKS: usize = 20;
@@ -116,12 +116,12 @@ fn sketch(marks: &Marks, rows: &[MarkRow], page: PageWidth) -> Sketch {
     }
 }
 
-/// A row's name where it stands above the marks: in two lines if one does not hold it.
+/// A row's name above the marks, in two lines if one is too short.
 fn name_above(name: &str, page: PageWidth) -> String {
     page.in_two(name, page.width() - 4)
 }
 
-/// The room for a row's name above its marks; where there is room on the left, it stands there.
+/// Height for a row's name above its marks; 0 on a wide page, which has it on the left.
 fn name_height(row: &MarkRow, page: PageWidth) -> i32 {
     let lines = match page {
         PageWidth::Wide => return 0,
@@ -147,7 +147,7 @@ fn sides(rows: &[MarkRow], ruler: &Ruler, page: PageWidth, room: i32) -> (Vec<Si
     (sides, widths.max().unwrap_or(0))
 }
 
-/// Side of a mark on which its words stand.
+/// Side of a mark at which its words are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Left,
@@ -176,7 +176,7 @@ fn ends(mark: &Mark, ruler: &Ruler) -> [f64; 2] {
     range.fold([at, at], |[low, high], end| [low.min(end), high.max(end)])
 }
 
-/// Words beside a mark.
+/// Words next to a mark.
 fn words(mark: &Mark, ruler: &Ruler, page: PageWidth) -> String {
     let room = match page {
         PageWidth::Wide => 220,

@@ -38,7 +38,7 @@ impl PageWidth {
         }
     }
 
-    /// The ticks of an axis from left to right in `room` pixels: as many as stand side by side.
+    /// The ticks of an axis from left to right in `room` pixels, thinned out until they fit side by side.
     fn ticks_of(self, ruler: &Ruler, room: i32) -> Vec<Tick> {
         let most = match self {
             Self::Narrow => 4,
@@ -70,7 +70,7 @@ impl PageWidth {
         widest.map_or(1, |widest| widest + 14)
     }
 
-    /// Tells if the texts of `ticks` stand side by side in `room` pixels.
+    /// Tells if the texts of `ticks` fit side by side in `room` pixels.
     fn side_by_side(self, ticks: &[Tick], room: i32) -> bool {
         ticks.windows(2).all(|pair| {
             let apart = ((pair[1].at - pair[0].at) * f64::from(room)) as i32;
@@ -92,7 +92,7 @@ impl PageWidth {
 /// The width of a row's name on its left, in pixels.
 const NAME: i32 = 210;
 
-/// A plot as it stands on the page.
+/// A plot as drawn on the page.
 #[derive(Debug)]
 pub(crate) struct Drawn {
     /// Drawing for either page.
@@ -156,7 +156,7 @@ pub(crate) fn draw(plot: &Plot) -> Result<Drawn, Undrawn> {
     }
 }
 
-/// Reason for which nothing is drawn.
+/// Reason why nothing is drawn.
 #[derive(Debug)]
 pub(crate) enum Undrawn {
     /// There is nothing to draw, for this reason.
@@ -174,7 +174,7 @@ fn not_finite(left_out: usize) -> Option<String> {
     }
 }
 
-/// Reason for which there is no plot if all values are `left_out`.
+/// Reason why there is no plot if all values are `left_out`.
 fn nothing(left_out: usize) -> Undrawn {
     let why = match left_out {
         0 => "there are no values".to_owned(),

@@ -28,7 +28,7 @@ pub(super) enum Piece {
     Words([Place; 1], (i32, i32), Anchor, String),
     /// A mark so many pixels from a place.
     KeyMark([Place; 1], (i32, i32), usize),
-    /// An area between two corners that says this under the pointer.
+    /// An area between two corners that shows this text under the pointer.
     Hit([Place; 2], String),
 }
 
@@ -148,7 +148,7 @@ pub(super) enum Grid {
 /// A plot before it is drawn.
 pub(super) struct Sketch {
     pub(super) page: PageWidth,
-    /// The height of the area in which values stand.
+    /// Height of the area for values.
     pub(super) height: i32,
     /// The room on the right of that area.
     pub(super) right: i32,

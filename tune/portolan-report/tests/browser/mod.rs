@@ -11,7 +11,7 @@ use std::path::Path;
 use pipe::Pipe;
 use serde_json::{Value, json};
 
-/// Script that looks for faults in a page as it stands.
+/// Script that looks for faults in a page.
 const LOOK: &str = include_str!("look.js");
 /// Script that looks for faults with keys and pointer.
 const USE: &str = include_str!("use.js");
@@ -26,7 +26,7 @@ pub struct Browser {
 pub struct Visit {
     /// Plots that can be seen, the least number of all views.
     pub plots: usize,
-    /// Faults, each with the view in which it is.
+    /// Faults, each with the view that has it.
     pub complaints: Vec<String>,
 }
 

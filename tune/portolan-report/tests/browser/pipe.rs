@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Longest wait for an answer: a browser that says nothing has to end some day.
+/// Longest wait for an answer, for a browser that does not answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The process, and one tab in it.

@@ -43,8 +43,8 @@ impl<V: Copy> Sets<V> {
         self.slots[set].iter_mut().flatten().find(|entry| entry.key == key)
     }
 
-    /// Puts `entry` in place of one with its key, or of the one with the oldest stamp in its set if there is no room;
-    /// returns the number of entries that there are more.
+    /// Inserts `entry`. It replaces the entry with its key, or, if its set is full, the one with the oldest stamp.
+    /// Returns by how much the number of entries grew.
     pub(super) fn put(&mut self, entry: Entry<V>) -> usize {
         if let Some(old) = self.get_mut(entry.key) {
             *old = entry;

@@ -23,7 +23,7 @@ pub struct SharingPrices {
     pub hit: f64,
     /// Bringing a line from another CPU or from memory.
     pub transfer: f64,
-    /// Time for which a line that several CPUs read is taken up by each reader it is brought to.
+    /// Time for which a line with several readers is busy for each further reader.
     pub share: f64,
     /// Time from the release of a lock until a waiting CPU has taken it.
     pub handover: f64,
@@ -33,7 +33,7 @@ pub struct SharingPrices {
     pub lock: LockKind,
 }
 
-/// Prices of submitting commands for a CPU, beside the commands themselves, in nanoseconds.
+/// Prices of submitting commands for a CPU, without the commands themselves, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubmissionPrices {
     /// Writing one command into the queue.

@@ -21,7 +21,7 @@ pub enum Pace {
     /// Delays as in the prices.
     #[default]
     Even,
-    /// Each access comes late by up to so many nanoseconds, by the seed: for tests that want many
+    /// Delays each access by up to so many nanoseconds, depending on the seed, for tests that need many
     /// interleavings.
     Ragged(f64),
 }

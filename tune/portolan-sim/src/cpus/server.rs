@@ -38,8 +38,7 @@ pub enum Submission {
 
 /// Effect of commands.
 pub trait Hardware: Send + Sync {
-    /// Carries out steps: at once those that come before invalidations, the others when they
-    /// complete.
+    /// Carries out steps: those before invalidations at once, the others when they complete.
     ///
     /// # Errors
     /// Errors of the unit.

@@ -7,10 +7,10 @@ use portolan::platform::{TableMem, Word};
 
 /// Memory as a table walker sees it.
 pub trait WalkMemory {
-    /// The eight bytes at `pa`, little-endian; `None` where there is no memory.
+    /// The eight bytes at `pa`, little-endian; `None` if `pa` is not in memory.
     fn read_u64(&self, pa: PhysAddr) -> Option<u64>;
 
-    /// The four bytes at `pa`, little-endian; `None` where there is no memory.
+    /// The four bytes at `pa`, little-endian; `None` if `pa` is not in memory.
     fn read_u32(&self, pa: PhysAddr) -> Option<u32>;
 
     /// Empties the IOMMU's write buffer, so that a walker sees its contents.

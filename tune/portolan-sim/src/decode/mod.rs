@@ -125,13 +125,13 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// Memory address of `iova`, which lies in the page.
+    /// Memory address of `iova`, which is in the page.
     pub const fn address(self, iova: Iova) -> PhysAddr {
         PhysAddr::new(self.pa.get() | (iova.get() & (self.size.bytes() - 1)))
     }
 }
 
-/// Reason for which a walk ended without a translation.
+/// Reason why a walk ended without a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WalkFault {
     /// The entry of this level is not present. An address beyond the table's width counts as not

@@ -19,7 +19,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// Reason for which an access did not go through.
+/// Reason why an access was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FaultKind {
     /// The entry of this level is not present.

@@ -54,7 +54,7 @@ enum IotlbEntry {
 /// Configuration, caches and pending invalidations.
 #[derive(Debug)]
 struct ModelState {
-    /// Configuration as it is in memory.
+    /// Configuration in memory.
     streams: BTreeMap<StreamId, StreamConfig>,
     /// The last table that memory named for a context, for telling collateral.
     tables: BTreeMap<InvalTag, TableRoot>,

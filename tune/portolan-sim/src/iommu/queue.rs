@@ -24,7 +24,7 @@ impl<M: WalkMemory> InvalidationQueue for Iommu<M> {
     }
 }
 
-/// An [`Iommu`]'s queue, for debts of maps alone.
+/// An [`Iommu`]'s queue, for debts of maps only.
 #[derive(Debug)]
 pub struct MapSide<'i, M> {
     iommu: &'i Iommu<M>,
@@ -39,7 +39,7 @@ impl<M: WalkMemory> InvalidationQueue for MapSide<'_, M> {
 }
 
 impl<M: WalkMemory> Iommu<M> {
-    /// The queue for debts of maps alone. By-page invalidations cost as much as they do after a map.
+    /// The queue for debts of maps only. By-page invalidations cost as much as they do after a map.
     pub fn map_side(&self) -> MapSide<'_, M> {
         MapSide { iommu: self }
     }
@@ -148,7 +148,7 @@ impl<M: WalkMemory> Iommu<M> {
         }
     }
 
-    /// Depth to which an invalidation of `depth` reaches on this hardware.
+    /// Depth of an invalidation of `depth` on this hardware.
     fn reaches(&self, depth: Depth) -> Depth {
         match self.setup.capabilities.leaf_only {
             LeafOnly::Absent => Depth::AllLevels,

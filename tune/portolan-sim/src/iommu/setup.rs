@@ -62,7 +62,7 @@ impl StreamConfig {
 /// Origin of a debt, where the hardware's price depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owed {
-    /// Maps alone.
+    /// Maps only.
     AfterMap,
     /// Unmaps, perhaps among others.
     AfterUnmap,
@@ -206,7 +206,7 @@ pub enum QueueError {
         /// The command.
         command: Command,
     },
-    /// The command is not one that the hardware has, by its capabilities.
+    /// The hardware does not have the command, according to its capabilities.
     #[error("this hardware has no such command: {command:?}")]
     Illegal {
         /// The command.

@@ -240,13 +240,13 @@ impl From<QuirksFile> for Quirks {
     }
 }
 
-/// Inputs of a default policy beside the unit's invalidation.
+/// Inputs of a default policy besides the unit's invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Way in which a hypervisor follows tables. Under caching mode first-stage tables are not shadowed all the same,
-    /// so that [`Capabilities::caching`] may say less.
+    /// Way in which a hypervisor follows tables. It does not shadow first-stage tables even under caching mode, so
+    /// [`Capabilities::caching`] may report less.
     pub shadowing: Shadowing,
-    /// Cost of an invalidation beside the unit's work.
+    /// Cost of an invalidation besides the unit's work.
     pub exits: TrapCost,
     /// Presence of device TLBs.
     pub device_tlb: DeviceTlbPresence,

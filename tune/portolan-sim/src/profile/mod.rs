@@ -77,7 +77,7 @@ pub enum ProfileError {
 pub struct UnknownMachine {
     /// The name that was asked for.
     pub name: String,
-    /// The names that there are, separated by commas.
+    /// All existing names, separated by commas.
     pub known: String,
 }
 
@@ -203,7 +203,7 @@ impl Profile {
         &self.title
     }
 
-    /// Published machine that it stands for, and the differences.
+    /// Published machine that it represents, and the differences.
     pub fn stands_for(&self) -> &str {
         &self.stands_for
     }
@@ -233,7 +233,7 @@ impl Profile {
         self.quirks
     }
 
-    /// Inputs of a default policy beside its invalidation.
+    /// Inputs of a default policy besides invalidation.
     pub fn surroundings(&self) -> Surroundings {
         self.surroundings
     }
@@ -290,7 +290,7 @@ impl Profile {
     }
 }
 
-/// Reason for which a profile was not found by name.
+/// Reason why a profile was not found by name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LookupError {
     /// The profile does not exist.

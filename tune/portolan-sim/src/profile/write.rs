@@ -11,7 +11,7 @@ pub struct Rewrite<'r> {
     pub name: &'r str,
     /// Title of the machine, in a few words.
     pub title: &'r str,
-    /// Machine that it stands for, and the differences.
+    /// Machine that it represents, and the differences.
     pub stands_for: &'r str,
     /// Number of CPUs.
     pub cpus: u32,
@@ -20,7 +20,7 @@ pub struct Rewrite<'r> {
 }
 
 impl Rewrite<'_> {
-    /// The text that comes of `text`, and the profile that it says.
+    /// Changes `text`, and returns the new text with its profile.
     ///
     /// # Errors
     /// [`ProfileError`] if `text` is no profile, or the result is none.

@@ -13,7 +13,7 @@ use super::line::{LONGEST_NAME, TOO_LONG};
 use super::samples::{CallSample, CommandScope, Hooks, Resolution, Samples};
 use crate::trace::decimal;
 
-/// Calls that stand for all of a histogram: only the shares of its buckets count.
+/// Calls that represent a whole histogram; only the shares of its buckets count.
 const MOST_OF_A_HISTOGRAM: f64 = 16_384.0;
 /// Limit of histograms that are read whole. In later ones fewer calls stand for all, because all would take too long.
 const WHOLE_HISTOGRAMS: usize = 64;
@@ -48,7 +48,7 @@ pub(super) enum FlatLine {
     Call { key: Key, ns: u64 },
     /// A histogram begins, its times in so many nanoseconds.
     Histogram { key: Key, scale: u64 },
-    /// bcc says the function of the histograms that follow.
+    /// bcc names the function of the following histograms.
     Function(Traced),
     /// bcc's histogram of that function begins.
     Buckets { scale: u64 },
@@ -83,7 +83,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Result<FlatLine, &'static str>> {
     }
 }
 
-/// Parses the lines of `funclatency` beside its buckets.
+/// Parses the lines of `funclatency` other than buckets.
 fn bcc(text: &str) -> Option<Result<FlatLine, &'static str>> {
     let name = |text: &str| {
         let plain = text.trim().trim_start_matches("b'").trim_matches(['\'', '"']);

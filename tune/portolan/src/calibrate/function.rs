@@ -3,7 +3,7 @@
 //! Names are those of Linux 5.15 to 7.3: drivers/iommu (iommu.c, dma-iommu.c, intel, arm, amd) and
 //! kernel/dma/swiotlb.c. Other functions that take time have no event in the model, so no price.
 
-/// Work of a call, of which the prices are sought.
+/// Kind of work of a call, for which prices are fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
     /// Maps pages in a table.

@@ -28,7 +28,7 @@ pub struct Tracing {
     pub ns: f64,
     /// Its calls.
     pub calls: u64,
-    /// Nanoseconds in the caller of a traced call, where they were measured.
+    /// Nanoseconds in the caller of a traced call, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub around_ns: Option<f64>,
 }

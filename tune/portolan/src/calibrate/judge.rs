@@ -14,7 +14,7 @@ use super::sizes::{Size, sizes};
 pub struct Judged {
     /// Work of the calls, as the report prints it.
     pub what: String,
-    /// Unit of which a call has a number: pages, commands, bytes.
+    /// Unit that a call has a number of: pages, commands, bytes.
     pub units: &'static str,
     /// Calls of that kind, whole and of a time.
     pub seen: u64,
@@ -31,7 +31,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Fits the line to the calls that are not held out, and predicts those that are.
+    /// Fits the line to the calls that are not held out, and predicts the held-out ones.
     pub(super) fn of(
         (family, kind): (Family, CommandScope),
         store: &Store,

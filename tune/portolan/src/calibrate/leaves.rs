@@ -65,12 +65,12 @@ impl Pages {
         Some(leaves)
     }
 
-    /// Leaves of a map of which the addresses are not told: one piece of memory, so as if it began on any boundary.
+    /// Leaves of a map with unknown addresses: memory in one piece that may begin on any boundary.
     pub(super) fn of_map(self, bytes: u64) -> Option<u64> {
         self.leaves(0, 0, bytes.checked_next_multiple_of(self.page)?)
     }
 
-    /// Leaves of an unmap of which nothing is known beside its size: less than a table's worth is pages.
+    /// Leaves of an unmap of which only the size is known; less than a table's range is pages.
     pub(super) fn of_unmap(self, bytes: u64) -> Option<u64> {
         (bytes > 0 && bytes < self.table).then(|| bytes.div_ceil(self.page))
     }
@@ -139,7 +139,7 @@ impl Mapped {
         Some(leaves)
     }
 
-    /// Leaves of an unmap, of which nothing is remembered any more.
+    /// Leaves of an unmap, whose map is then forgotten.
     pub(super) fn unmap(&mut self, iova: u64, bytes: u64) -> Option<u64> {
         let end = iova.checked_add(bytes)?;
         let before = self.take(iova, end);

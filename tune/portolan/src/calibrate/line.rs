@@ -28,7 +28,7 @@ pub(super) enum Token<'l> {
     Nothing,
 }
 
-/// A function, and its arguments where they are told.
+/// A function, and its arguments if the trace has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call<'l> {
     pub(super) name: &'l [u8],
@@ -42,7 +42,7 @@ pub(super) type Parsed<'l> = Result<(Option<u16>, Token<'l>), &'static str>;
 pub(super) const LONGEST_NAME: usize = 512;
 pub(super) const TOO_LONG: &str = "a name that is longer than the kernel's";
 
-/// Error of a row that cannot be put beside others of its CPU.
+/// Error of a row that cannot be related to others of its CPU.
 pub(super) const NO_CPU: &str = "no CPU (set the option funcgraph-cpu)";
 
 /// Parses one line.
@@ -69,7 +69,7 @@ pub(super) fn parse(line: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// Tells if it is a row of `trace-cmd report` of which task and CPU were taken off.
+/// Tells if a row of `trace-cmd report` has lost its task and CPU.
 fn is_without_cpu(line: &[u8]) -> bool {
     let (time, rest) = match memchr::memchr(b':', line) {
         Some(colon) => (&line[..colon], line[colon + 1..].trim_ascii_start()),

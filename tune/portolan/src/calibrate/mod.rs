@@ -63,7 +63,7 @@ pub struct CalibrationTrace {
     pub lines: u64,
     /// Lines with the latency of a call.
     pub latencies: u64,
-    /// Lines that the kernel says are missing.
+    /// Lines that the kernel reports as missing.
     pub lost: u64,
     /// Lines that cannot be read.
     pub bad: u64,
@@ -102,7 +102,7 @@ pub struct Calibration {
     pub seed: u64,
     /// Time of tracing in each call, where that is known.
     pub tracing: Option<Tracing>,
-    /// Functions, those that take most first.
+    /// Functions, those with the longest time first.
     pub functions: Vec<TracedFunctionReport>,
     /// Calls that were not fitted on, and why.
     pub left_out: LeftOut,

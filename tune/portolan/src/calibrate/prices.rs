@@ -41,7 +41,7 @@ pub struct NewPrice {
     pub price: Price,
 }
 
-/// A price that stays as it was.
+/// A price that did not change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Untold {
     /// Event that the price is for.
@@ -117,7 +117,7 @@ impl<'b> Told<'b> {
         self.base.prices().get(event).map(|price| price.ns)
     }
 
-    /// The price as it is now.
+    /// The current price.
     fn now(&self, event: Event) -> f64 {
         let new = self.found(event).map(|price| price.price.ns);
         new.or(self.before(event)).unwrap_or(0.0)
@@ -333,7 +333,7 @@ impl<'b> Told<'b> {
         }
     }
 
-    /// Keeps a price in proportion to one that is measured.
+    /// Keeps a price in proportion to a measured one.
     fn follow(&mut self, follower: Event, of: Event) {
         let (Some(new), Some(before)) = (self.found(of).cloned(), self.before(follower)) else {
             return;

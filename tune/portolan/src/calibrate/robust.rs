@@ -24,7 +24,7 @@ const MAD: f64 = 1.4826;
 /// Relative distance that is never far.
 const NEAR: f64 = 0.05;
 const ROUNDS: usize = 3;
-/// Times that the longest calls have to be as long as the shortest where times are powers of two: several buckets.
+/// Least ratio of the longest to the shortest calls if times are powers of two: several buckets.
 const SPAN: f64 = 8.0;
 const RESAMPLES: usize = 200;
 /// Calls of a resample; more would say no more.
@@ -32,7 +32,7 @@ const RESAMPLED: usize = 2048;
 /// Resamples on either side of the interval, which so holds 95 of 100.
 const TAIL: usize = 5;
 
-/// A time, and the range in which the evidence leaves it.
+/// A time, and the range that the evidence allows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// Nanoseconds.
@@ -44,7 +44,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// A price as it was told.
+    /// Estimate from an existing price.
     pub(super) fn of(price: &Price) -> Self {
         Self { ns: price.ns, low_ns: price.low(), high_ns: price.high() }
     }
@@ -99,8 +99,7 @@ type Points = [(f64, f64)];
 type Groups = Vec<(f64, f64, f64)>;
 
 impl FittedLine {
-    /// The line through `samples`, of which each loses the `overhead` of tracing. `None` where
-    /// there are too few.
+    /// Fits the line through `samples`, each without the `overhead` of tracing. `None` if there are too few.
     pub(super) fn fit(
         samples: &[CallSample],
         overhead: Overhead,
@@ -153,7 +152,7 @@ impl FittedLine {
         Some(found)
     }
 
-    /// Quality of a line beside the calls `near` it; all calls have their mean time until something tells more.
+    /// Judges a line by the calls `near` it; without a better line, all calls have their mean time.
     fn of(near: &Points, (call, each): (f64, f64)) -> Self {
         let (mut sizes, mut ys): (Vec<f64>, Vec<f64>) = near.iter().copied().unzip();
         let (units, average) = (mean(&mut sizes), mean(&mut ys));

@@ -15,15 +15,15 @@ const HELD_OUT: u64 = 5;
 const LONGEST_NS: u64 = 1_000_000_000;
 /// Largest plausible number of pages, commands or bytes of a call.
 const MOST_UNITS: f64 = 4_294_967_296.0;
-/// Functions of which calls are kept; calls of further names are not listed.
+/// Limit of functions whose calls are kept; further names are not listed.
 const MOST_NAMES: usize = 256;
-/// The system call by which the recorder measures tracing, behind its architecture's prefix.
+/// The system call with which the recorder measures tracing, after its architecture's prefix.
 const PROBE: &[u8] = b"sys_getppid";
 
 /// A correction of calls, so that the rest is a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Calls that lie far from the others are left out.
+    /// Calls that are far from the others are left out.
     Outliers,
     /// Time of tracing is taken off.
     Tracing,
@@ -105,7 +105,7 @@ pub(super) struct CallSample {
     pub(super) ns: f64,
     /// Parts of tracing in that time.
     pub(super) hooks: Hooks,
-    /// Pages, commands or bytes, where that is told.
+    /// Pages, commands or bytes, if known.
     pub(super) units: Option<f64>,
     pub(super) resolution: Resolution,
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::robust::{FittedLine, Slope, own_ns, rounded};
 use super::samples::{CallSample, Overhead, Store};
 
-/// Sizes that are told one by one; of more, those up to twice the least are one.
+/// Limit of sizes that are listed one by one. Beyond it, sizes up to twice the smallest are combined.
 const MOST: usize = 12;
 
 /// Calls of one size, or of sizes that lie near each other.
@@ -32,8 +32,8 @@ pub struct Size {
     pub before_ns: Option<f64>,
 }
 
-/// Calls by size in `store`, of which each loses the `overhead` of tracing; beside the times that `line` and the
-/// prices from before, of a call and of a unit, predict for them.
+/// Groups the calls in `store` by size, each without the `overhead` of tracing, and adds the times that `line` and
+/// the previous prices of a call and a unit predict.
 pub(super) fn sizes(
     store: &Store,
     overhead: Overhead,

@@ -268,7 +268,7 @@ impl CallFrame {
         !matches!(self.family(), Some(Family::Flush | Family::Submit))
     }
 
-    /// An event says that it is for so many units more.
+    /// Notes that an event is for so many more units.
     fn tell(&mut self, units: Option<u64>) {
         if self.by_events.is_some() && self.is_one_piece() {
             self.spoiled = Spoiled::List;

@@ -46,7 +46,7 @@ fn refused(text: &[u8]) -> String {
     format!("{:#}", attempt(text, None, pages(BASE)).unwrap_err())
 }
 
-/// Relative error of each price that was found for `made`; the largest number where it was not told.
+/// Relative error of each price that was found for `made`; the largest number if it was not found.
 fn errors(made: &Made, found: &Calibration) -> Vec<(Event, f64)> {
     let prices = made.prices.iter().map(|&(event, ns)| {
         let new = found.prices.iter().find(|new| new.event == event);

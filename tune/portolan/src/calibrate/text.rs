@@ -8,7 +8,7 @@ use super::{Calibration, Judged};
 
 /// Functions that are listed; those after take less.
 const LISTED: usize = 12;
-/// Percent of a held-out call by which a prediction is off that is worth a warning.
+/// Error of a prediction, in per cent of a held-out call, that causes a warning.
 const FAR_OFF_PCT: f64 = 50.0;
 
 /// The report as text.

@@ -95,7 +95,7 @@ pub(super) fn run(args: &CalibrateArgs) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// The file appears whole, or not at all.
+/// Writes the file as a whole, or not at all.
 fn write(path: &Path, text: &str) -> Result<()> {
     let failed = || format!("the profile cannot be written to {}", path.display());
     let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());

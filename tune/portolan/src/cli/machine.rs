@@ -22,7 +22,7 @@ pub fn profile(name: &str) -> Result<Profile> {
     Ok(profile)
 }
 
-/// The file that is read for the profile called `name`; none for those that come with the program.
+/// The file of the profile called `name`; `None` for those that come with the program.
 pub fn file_of(name: &str) -> Option<&Path> {
     Profile::text_of(name).is_none().then(|| Path::new(name))
 }

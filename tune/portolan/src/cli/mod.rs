@@ -116,7 +116,7 @@ fn elsewhere(command: &str, program: &str, rest: &ProgramArguments) -> Result<Ou
     )
 }
 
-/// Records, and says where: on standard error where the trace is on standard output.
+/// Records, and prints where; on standard error if the trace goes to standard output.
 fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
     let report = record::run(args)?;
     match (args.is_to_output(), args.form.form()) {

@@ -88,7 +88,7 @@ impl ReportFile {
         format!("no report can be written to `{}`", self.path.display())
     }
 
-    /// Writes `page`, and says on standard error where it is.
+    /// Writes `page`, and prints its path on standard error.
     ///
     /// # Errors
     /// If that fails.

@@ -6,7 +6,7 @@ use crate::replay::{PolicyReport, ReplayReport};
 
 const MIB: f64 = 1_048_576.0;
 
-/// Unit of work by which costs are compared.
+/// Unit of work for which costs are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
@@ -41,7 +41,7 @@ impl Difference {
     }
 }
 
-/// The part that a cost by `measure` is of, in words; nothing where it is all of it.
+/// Work that a cost by `measure` is for, in words; empty for the total.
 pub(super) const fn of_what(measure: Measure) -> &'static str {
     match measure {
         Measure::Total => "",
@@ -196,7 +196,7 @@ pub(super) const KINDS: [FigureKind; 16] = [
     peak("table_pages_peak", "tables", 11, Count, |p| p.table_pages_peak as f64),
 ];
 
-/// The figure that the others are parts of.
+/// The figure that contains the others.
 pub(super) const TOTAL: &str = "time_us.cpu";
 /// Parts of the CPU time, and their names in words.
 pub(super) const CAUSES: [(&str, &str); 5] = [

@@ -47,7 +47,7 @@ impl Comparison {
     }
 }
 
-/// Says if they can be compared, and by which measure.
+/// Tells if the two can be compared, and by which measure.
 fn comparable(two: &Comparison) -> String {
     let work = |(side, of): (Side, &ReplayReport)| {
         let (maps, size) = (counted(of.trace.maps, "map"), bytes(of.trace.bytes_mapped));

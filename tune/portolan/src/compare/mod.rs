@@ -25,13 +25,13 @@ use figure::{KINDS, difference};
 pub struct Comparison {
     /// Findings from the numbers, in sentences.
     pub findings: Vec<String>,
-    /// Measure by which their costs can be compared; nothing where they cannot be.
+    /// Measure by which their costs can be compared; `None` if they cannot.
     pub measure: Option<Measure>,
     /// Contents of the two traces.
     pub work: Vec<Difference>,
     /// Policies that both were replayed under.
     pub policies: Vec<PolicyPair>,
-    /// Predictions of each recording for the other, where they are of one load under different policies.
+    /// Predictions of each recording for the other, if they have one load under different policies.
     pub predictions: Vec<Prediction>,
     /// First replay.
     pub a: ReplayReport,

@@ -23,7 +23,7 @@ pub struct Prediction {
     pub counted: u64,
     /// `counted` as a multiple of `predicted`; nothing where none was predicted.
     pub ratio: Option<f64>,
-    /// The prediction, for as long as this recording unmaps (lazy) or for as many unmaps as it has (strict).
+    /// The prediction for the unmap time of this recording (lazy) or for its number of unmaps (strict).
     pub at_its_pace: Option<f64>,
 }
 
@@ -78,7 +78,7 @@ fn all_unmaps(of: &ReplayReport) -> u64 {
     known_unmaps(of).saturating_add(of.trace.orphan_unmaps)
 }
 
-/// Finding on `one`, and the reasons for which the two numbers may differ.
+/// Finding on `one`, and the reasons why the two numbers may differ.
 pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
     let ((of, this), (by, other)) = match one.of {
         Side::A => ((&two.a, "A"), (&two.b, "B")),

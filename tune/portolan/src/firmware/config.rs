@@ -71,7 +71,7 @@ impl Config {
         self.0.len()
     }
 
-    /// Number of functions of which no more than 256 bytes are known: their ACS capability is not known.
+    /// Number of functions of which at most 256 bytes are known, so that their ACS capability is unknown.
     pub fn short(&self) -> usize {
         self.0.values().filter(|space| space.len() <= SHORT).count()
     }

@@ -28,7 +28,7 @@ pub struct Report {
     pub table: TableReport,
     /// The units, in the order of the table.
     pub units: Vec<UnitReport>,
-    /// The functions, if they are known; virtual ones behind the others.
+    /// The functions, if they are known; virtual ones come last.
     pub functions: Vec<PciFunctionReport>,
     /// Firmware asks for protection from devices that are plugged in.
     pub wants_dma_protection: bool,
@@ -64,9 +64,9 @@ pub struct UnitReport {
     pub place: String,
     /// Devices that it serves, by the table.
     pub serves: Vec<String>,
-    /// The reason for which it cannot be enabled with the others; null if the tables know of none.
+    /// Reason why it cannot be enabled; null if the tables give none.
     pub refused: Option<String>,
-    /// Devices of which not all addresses arrive at it, and which do.
+    /// Devices whose addresses do not all arrive at the unit, and the addresses that do.
     pub limits: Vec<String>,
     /// Addresses that its streams cannot have for mappings, or that are mapped before all others.
     pub reserved: Vec<ReservedReport>,
@@ -83,7 +83,7 @@ pub struct ReservedReport {
     pub start: u64,
     /// Last address.
     pub last: u64,
-    /// Their kind, as the library has it.
+    /// Kind of the devices.
     pub kind: String,
 }
 
@@ -106,9 +106,9 @@ pub struct PciFunctionReport {
     pub group: String,
     /// The external-facing port that it, or another function of its group, is below: it is not trusted then.
     pub below: Option<String>,
-    /// The reason for which it cannot be opened; null if none is known.
+    /// Reason why it cannot be opened; null if none is known.
     pub refused: Option<String>,
-    /// The last address by which it reaches its unit; null if it cannot be opened.
+    /// Highest address with which it reaches its unit; null if it cannot be opened.
     pub last_address: Option<u64>,
 }
 
@@ -117,7 +117,7 @@ pub struct PciFunctionReport {
 pub struct GroupReport {
     /// The functions.
     pub functions: Vec<String>,
-    /// Reasons for which they share a group.
+    /// Reasons why they share a group.
     pub reasons: Vec<String>,
 }
 
@@ -161,8 +161,7 @@ impl Report {
         })
     }
 
-    /// Tells if no remark is of a fault, and nothing is refused. That no unit serves a bridge, or a unit's own
-    /// function, is as it should be.
+    /// Tells if there is no fault and nothing is refused. Bridges and a unit's own function need no unit.
     pub fn holds(&self) -> bool {
         let served = |one: &PciFunctionReport| one.refused.is_none() || is_of_the_board(one);
         self.remarks.iter().all(|remark| !remark.wrong)
@@ -171,7 +170,7 @@ impl Report {
     }
 }
 
-/// The table that describes units, and its topology. A device tree is alone.
+/// The table that describes units, and its topology. A device tree must be the only table.
 fn described(tables: &[Table]) -> Result<(&Table, Topology)> {
     if let [table] = tables
         && table.tree().is_some()

@@ -8,7 +8,7 @@ use portolan_cli::display::{table, wrapped};
 
 use super::{PciFunctionReport, Report, ReservedReport, UnitReport};
 
-/// Claims of a unit that are printed one by one.
+/// Limit of a unit's claims that are printed one by one.
 const MOST_SHOWN: usize = 24;
 
 /// Purpose of reserved addresses.
@@ -63,7 +63,7 @@ pub fn text(report: &Report, columns: usize) -> String {
     wrapped(&out, columns)
 }
 
-/// Devices that the IOMMUs serve, and those that they do not.
+/// Numbers of devices that the IOMMUs serve, and of others.
 fn answer(report: &Report) -> String {
     let free = report.functions.iter().filter(|one| one.unit.is_none()).count();
     let wrong = report.remarks.iter().filter(|remark| remark.wrong).count();

@@ -157,7 +157,7 @@ pub struct PolicySum {
 }
 
 impl Aggregate {
-    /// Sums of `entries`, as numbers alone.
+    /// Sums `entries` up to numbers.
     pub(super) fn new(entries: &[Entry], mut failed: Vec<Failed>) -> Self {
         let mut sorted: Vec<&Entry> = entries.iter().collect();
         // Reports of one name may differ; their costs tell them apart, and equal ones need not be.
@@ -218,7 +218,7 @@ fn by_device(entries: &[&Entry]) -> Vec<Group> {
     names.into_iter().map(group).collect()
 }
 
-/// A sum that a trace that lies does not make small.
+/// Adds numbers without overflow, because a trace may contain any number.
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
@@ -246,7 +246,7 @@ fn saves(best: f64, other: f64) -> Option<f64> {
 }
 
 impl Group {
-    /// `entries`, in the order in which they are added up.
+    /// Sums up `entries`, in their order.
     pub(crate) fn of(name: &str, entries: &[&Entry]) -> Self {
         let mut policies: Vec<PolicySum> = Vec::new();
         for entry in entries {
@@ -294,7 +294,7 @@ impl Group {
 }
 
 impl PolicySum {
-    /// Adds a trace in which `best` is the strict policy that costs least.
+    /// Adds a trace whose cheapest strict policy is `best`.
     fn add(&mut self, report: &PolicyReport, bytes_mapped: u64, best: Option<&PolicyReport>) {
         self.policy.clone_from(&report.policy);
         self.traces += 1;

@@ -19,11 +19,10 @@ pub enum TraceResult {
     Failed(Failed),
 }
 
-/// A trace that was replayed: all that `portolan replay --json` prints of it alone, and the parts by which it is
-/// added up.
+/// A replayed trace: the output of `portolan replay --json` for it alone, and the parts by which it is added up.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayedTrace {
-    /// Report of a replay of it alone.
+    /// Report of its own replay.
     #[serde(flatten)]
     pub report: ReplayReport,
     /// The kind of load.
@@ -102,7 +101,7 @@ impl Entry {
         faults(&self.policies)
     }
 
-    /// Reason for which nothing may be concluded from it, if too little of it was understood.
+    /// Reason why it leads to no conclusions, if too little of it was understood.
     pub fn not_understood(&self) -> Option<Failed> {
         let told = self.trace.understood;
         let why = format!(

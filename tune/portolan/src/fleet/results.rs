@@ -11,8 +11,8 @@ use super::entry::{Entry, Failed};
 /// Longest line that is taken; a replay's has some ten thousand bytes.
 const MAX_LINE: u64 = 64 << 20;
 
-/// The traces in the file at `path` (`-` is standard input), and those that could not be replayed; lines that are
-/// neither are among these, by their numbers.
+/// Reads the traces in the file at `path` (`-` is standard input), and those that could not be replayed; other lines
+/// are reported as failed, by their numbers.
 ///
 /// # Errors
 /// If the file cannot be read.

@@ -26,9 +26,8 @@ pub struct How<'a> {
     pub linux: &'a LinuxArgs,
 }
 
-/// Replays the traces of `jobs`; `keep` takes each as soon as it has ended, on the thread that replayed it, and
-/// returns the part that is kept, or breaks off: traces that were not begun are left alone then. In the order of
-/// `jobs`.
+/// Replays the traces of `jobs`. `keep` receives each result as soon as it is there, on the thread that replayed it,
+/// and returns the part to keep, or stops: then no further trace begins. The results are in the order of `jobs`.
 ///
 /// # Errors
 /// Errors of `keep`. A trace that cannot be replayed is no error.

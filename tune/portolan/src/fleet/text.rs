@@ -8,7 +8,7 @@ use super::aggregate::{Aggregate, Group, PolicySum};
 use super::entry::Entry;
 use crate::replay::WORTH_PCT_OF_LOAD;
 
-/// The columns of the tables, and which are left out first where they do not all fit.
+/// Columns of the tables, and the order in which they are left out if they do not all fit.
 const COLUMNS: [(&str, u8); 10] = [
     ("traces", 1),
     ("maps", 4),
@@ -36,7 +36,7 @@ const OF_TRACES: [(&str, u8); 10] = [
 ];
 /// Traces in it, unless all are asked for.
 const WORST: usize = 10;
-/// The first column is cut to such a part of the line.
+/// Fraction of the line to which the first column is cut.
 const FIRST_PART: usize = 3;
 
 /// Meaning of the columns, for `--help`.
@@ -97,7 +97,8 @@ pub fn text(entries: &[Entry], sum: &Aggregate, columns: usize) -> String {
     out
 }
 
-/// The traces, those first in which a change saves most of the load's time; the first few where lines have an end.
+/// Table of the traces, those first in which a change saves most of the load's time; only the first few if lines are
+/// limited.
 fn traces_table(entries: &[Entry], columns: usize) -> (String, Vec<&'static str>) {
     let names = short_names(entries);
     let mut order: Vec<_> = entries.iter().zip(&names).collect();
@@ -173,7 +174,7 @@ fn row(group: &Group, widest: usize) -> Vec<String> {
     ]
 }
 
-/// A share without a sign where it rounds to nothing.
+/// A percentage without a sign if it rounds to zero.
 fn percent(pct: f64) -> String {
     match pct.round() {
         0.0 => "0 %".to_owned(),

@@ -21,7 +21,7 @@ use crate::trace::{At, DeviceId, Mix, Op, OpKind};
 /// Commands that Linux would have submitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LinuxReport {
-    /// Policy that the kernel was told: `strict` or `lazy`.
+    /// Policy that the kernel was asked for: `strict` or `lazy`.
     pub asked: String,
     /// Policy that it follows: `strict` or `lazy`.
     pub policy: String,
@@ -56,8 +56,8 @@ pub struct LinuxReport {
     /// Time of all work, if the machine has prices for Linux's own path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_us: Option<LinuxTimes>,
-    /// Time in which lazy's unmaps follow each other: from each to its domain's next at most the 10 ms of the timer,
-    /// summed over domains.
+    /// Time in which lazy's timer runs: from each unmap to the next of its domain, at most the timer's 10 ms, summed
+    /// over domains.
     pub busy_us: f64,
     /// Memory that stayed reachable; strict leaves it no longer than the wait itself, which is not counted here.
     pub exposed: Exposed,
@@ -91,7 +91,7 @@ struct LinuxMapping {
     queued: bool,
 }
 
-/// The count, as it goes.
+/// A running count.
 pub struct Counter {
     rules: Rules,
     kernel: Kernel,

@@ -11,7 +11,7 @@ use crate::trace::{Api, Reader};
 pub struct Release(pub u32, pub u32);
 
 impl Release {
-    /// The newest one that was read.
+    /// Newest release whose source was read.
     pub const NEWEST: Self = Self(7, 3);
     /// The first whose `dma_iova_unlink` waits for each invalidation, with a flush queue or without.
     const UNLINK_WAITS: Self = Self(7, 3);
@@ -19,7 +19,8 @@ impl Release {
     pub(crate) const UNLINK_QUEUES: Self = Self(7, 2);
 }
 
-/// Per cent of a machine's time in which CPUs ran that always do: its start, before all of them are up, takes the rest.
+/// Percentage of the time in which CPUs that always run did so; the machine's start, before all of them are up, takes
+/// the rest.
 const ALWAYS_PCT: u32 = 95;
 
 /// Times at which the traced CPUs run.
@@ -43,7 +44,7 @@ pub struct Kernel {
     pub timeout_ns: u64,
     /// Entries that a CPU's flush queue holds: one fewer than `IOVA_DEFAULT_FQ_SIZE`, as one place stays empty.
     pub queue_holds: u64,
-    /// CPUs of the machine; `None` if nothing says.
+    /// CPUs of the machine, if known.
     pub cpus: Option<u32>,
     /// Times at which those run.
     pub cpu_time: CpuTime,

@@ -44,11 +44,11 @@ pub struct Rules {
     pub asked: PolicyPreference,
     /// The unit and its tables.
     pub unit: LinuxUnit,
-    /// The kernel; `None` for the one that the trace describes.
+    /// The kernel; `None` for that of the trace.
     pub kernel: Option<Kernel>,
 }
 
-/// Options of the command line; those that it leaves out are the machine's.
+/// Options of the command line; the machine supplies the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Setting of `iommu.strict`.
@@ -57,7 +57,7 @@ pub struct Options {
     pub caching: Option<CachingMode>,
     /// Tables, if said.
     pub stage: Option<StageName>,
-    /// The kernel; `None` for the one that the trace describes.
+    /// The kernel; `None` for that of the trace.
     pub kernel: Option<Kernel>,
 }
 
@@ -118,7 +118,7 @@ impl Rules {
         Ok(Self { asked: options.asked, unit, kernel: options.kernel })
     }
 
-    /// The rules for the kernel of a trace, where they do not name one.
+    /// Rules for the kernel of a trace, unless they name one.
     #[must_use]
     pub fn of_trace(self, kernel: Kernel) -> Self {
         Self { kernel: Some(self.kernel.unwrap_or(kernel)), ..self }

@@ -134,8 +134,8 @@ impl Queues {
         self.busy_ns
     }
 
-    /// Bounds of the number of flushes: least were the load to take no time, and most were the timer to run
-    /// as often as it can: whenever its time has passed.
+    /// Limits of the number of flushes: the least, if the load took no time, and the most, if the timer ran as often
+    /// as possible.
     pub(super) fn bounds(&self) -> Bounds {
         if self.last_ns.is_none() {
             return Bounds::default();

@@ -34,7 +34,7 @@ struct Started {
     domain: DeviceId,
     /// The CPU that started it.
     cpu: u16,
-    /// Ticks by which that CPU is late if it is busy.
+    /// Ticks by which the timers of that CPU are late if it is busy.
     late: u64,
 }
 
@@ -45,14 +45,14 @@ impl Started {
     }
 }
 
-/// Longest time for which a host holds a virtual CPU up while it runs others of the machine: the period of `cpu.max`,
-/// if nothing else is asked for (Linux, Documentation/admin-guide/cgroup-v2.rst).
+/// Longest time for which a host stops a virtual CPU to run others of the machine: the default period of `cpu.max`
+/// (Linux, Documentation/admin-guide/cgroup-v2.rst).
 const HELD_UP_NS: u64 = 100_000_000;
 
 /// A timer that is due and waits for its CPU.
 struct DueTimer {
     started: Started,
-    /// Ticks in which the machine had worked by then.
+    /// Ticks in which the machine had worked until then.
     since: u64,
 }
 
@@ -211,7 +211,7 @@ impl Timers {
         }));
     }
 
-    /// Lets all of them run, the first first: those that would have run after the trace.
+    /// Runs all remaining timers, which would have run after the trace, the earliest first.
     pub(super) fn end(&mut self, mut run: impl FnMut(DeviceId, u64)) {
         let waiting = self.cpus.values_mut().flat_map(|cpu| cpu.waiting.drain(..));
         self.started.extend(waiting.map(|one| Reverse(one.started)));

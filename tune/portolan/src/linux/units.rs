@@ -65,8 +65,8 @@ impl LinuxUnit {
         }
     }
 
-    /// Strict or lazy, and why. AMD's driver calls `iommu_set_dma_strict` where the unit reports `NpCache`, as
-    /// Intel's does where it reports caching mode.
+    /// Decision for strict or lazy, and the reason. AMD's driver calls `iommu_set_dma_strict` if the unit reports
+    /// `NpCache`; Intel's does if it reports caching mode.
     pub(super) fn decision(&self, asked: PolicyPreference) -> Decision {
         default_policy(&PolicyInputs {
             trust: Trust::Trusted,

@@ -12,11 +12,11 @@ use signal_hook::flag;
 
 use super::error::RecordError;
 
-/// Longest time that a command may take to end, once it was told to.
+/// Longest time for a command to end after it was told to.
 const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Signals by which the user ends a recording (Ctrl-C, SIGTERM, SIGHUP).
+/// Signals with which the user ends a recording (Ctrl-C, SIGTERM, SIGHUP).
 pub(super) struct Signals {
     asked: Arc<AtomicBool>,
     ids: Vec<signal_hook::SigId>,
@@ -80,7 +80,7 @@ impl AwaitedWork {
         self.until = seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)));
     }
 
-    /// Tells if the recording is over; waits a moment where it is not.
+    /// Tells if the recording is over; waits a moment if it is not.
     pub(super) fn is_over(&mut self, signals: &Signals) -> Result<bool, RecordError> {
         if let (Some(child), None) = (&mut self.child, self.status) {
             self.status = child.try_wait()?;

@@ -13,7 +13,7 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 /// All users of a machine, as `/proc/self/uid_map` has them outside of user namespaces.
 const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
 
-/// Reason for which tracing is refused, with advice.
+/// Reason why tracing is refused, with advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The kernel gives nothing away, not even to root.
@@ -24,7 +24,7 @@ pub enum Refusal {
     NotRoot,
     /// SELinux enforces its policy, and the user is root.
     SeLinux,
-    /// The user is root, and nothing here says why.
+    /// The user is root, and the reason is unknown.
     Unknown,
 }
 
@@ -73,7 +73,7 @@ impl Environment {
         fs::read_to_string(self.at(path)).unwrap_or_default()
     }
 
-    /// The most likely reason for a refusal, those that no user can change first.
+    /// The most likely reason for a refusal; reasons that no user can change come first.
     pub(super) fn refusal(&self) -> Refusal {
         if self.is_locked_down() {
             return Refusal::LockedDown;

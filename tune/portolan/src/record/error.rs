@@ -18,7 +18,7 @@ pub enum RecordError {
     Empty {
         /// Its path.
         path: PathBuf,
-        /// The reason for which it is empty.
+        /// Reason why it is empty.
         why: Refusal,
     },
     /// The user may not use the tracefs.
@@ -126,7 +126,7 @@ pub enum RecordError {
     /// Pages in another byte order than the reader's.
     #[error("this machine is big-endian; little-endian ones are recorded")]
     BigEndian,
-    /// A page is not as the kernel says that pages are.
+    /// A page does not have the kernel's format.
     #[error("a page of CPU {0} is not as events/header_page says: nothing was kept")]
     Page(u32),
     /// Pages cannot be put aside.

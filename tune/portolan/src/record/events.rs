@@ -22,7 +22,7 @@ pub enum Tells {
     Timer,
 }
 
-/// An event that says something, under the names that releases of Linux gave it.
+/// Names of an event in the releases of Linux, and the kind of its statement.
 pub struct EventNames {
     /// Its subject.
     pub what: &'static str,
@@ -71,7 +71,7 @@ pub const WANTED: &[EventNames] = &[
     },
 ];
 
-/// Events that are recorded, and those that cannot be.
+/// Recorded events, and those that cannot be recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EventSelection {
     /// `system:name` of each event that is recorded.
@@ -152,7 +152,7 @@ impl EventSelection {
     }
 }
 
-/// Filter for events that name one of `devices`, in the kernel's words; `None` where they name none.
+/// Filter for events that name one of `devices`, in the kernel's syntax; `None` if the events name no device.
 fn filter(format: &str, devices: &[String]) -> Option<String> {
     let field = ["device", "dev_name"].into_iter().find(|field| {
         let named = format!(" {field};");

@@ -19,14 +19,15 @@ use super::tracefs::Tracefs;
 use crate::facts::LATENCY;
 
 const TRACER: &str = "function_graph";
-/// KiB of a CPU's buffer, and of all together, in an instance of ours. The main one's stay as they are.
+/// KiB of each CPU's buffer, and of all together, in an instance of ours. The main instance's buffers are not
+/// changed.
 const BUFFER_KB: u32 = 16 << 10;
 const BUFFERS_KB: u32 = 64 << 10;
 /// Bytes of text that are kept; calls beyond say nothing new.
 const MOST: u64 = 32 << 20;
 
-/// Functions that are traced, those that a kernel has: those with prices (`calibrate`), their callers, and one that
-/// does nothing, which tells the time of tracing itself.
+/// Functions to trace, if the kernel has them: those with prices (`calibrate`), their callers, and an empty one that
+/// shows the time of tracing itself.
 pub const FUNCTIONS: &[&str] = &[
     "iommu_map",
     "iommu_map_sg",
@@ -89,7 +90,7 @@ pub(super) struct Measuring<'t> {
     changed: Changed,
 }
 
-/// Measured latencies, as they go into the recording.
+/// Measured latencies as written to the recording.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LatencySection {
     /// Lines, each behind [`LATENCY`].

@@ -76,7 +76,7 @@ struct WaitingPage {
 }
 
 impl WaitingPage {
-    /// Page in `bytes`, all of whose events are as they should be.
+    /// Page in `bytes`, after a check of all its events.
     fn of(bytes: Vec<u8>, layout: PageLayout) -> Result<Self, Damaged> {
         let (mut page, lost) = Page::of(bytes, layout)?;
         Ok(Self { last_ns: page.last_time_ns()?, next: page.next()?, page, lost })
@@ -158,7 +158,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The time up to which everything was read.
+    /// Time up to which everything has been read.
     fn end_round(&mut self, cut: &[u8]) -> u64 {
         let cut = cut.as_chunks().0.iter().map(|cpu| u32::from_ne_bytes(*cpu));
         let last = cut.filter_map(|cpu| self.cpus.get(&cpu)?.back()?.last_ns);

@@ -111,7 +111,7 @@ pub struct RecordReport {
     pub output: String,
     /// True if the file was kept. It is removed if nothing in it can be used.
     pub kept: bool,
-    /// Events, as many as the kernel says were read.
+    /// Number of events that the kernel reported as read.
     pub events: u64,
     /// Events that map something.
     pub maps: u64,

@@ -17,7 +17,7 @@ const KEPT: u64 = 64 << 20;
 
 /// The queue.
 pub(super) struct Spool {
-    /// Output for which the queue holds pages.
+    /// Output file next to which the queue's file is.
     output: PathBuf,
     state: Mutex<SpoolState>,
     more: Condvar,
@@ -31,7 +31,7 @@ struct SpoolState {
 }
 
 impl Spool {
-    /// Makes one beside `output`, or where temporary files are if that is no file.
+    /// Makes a queue next to `output`, or in the folder for temporary files if that is not a file.
     pub(super) fn beside(output: &Path) -> Result<Self, RecordError> {
         let is_file =
             output != Path::new("-") && fs::metadata(output).map_or(true, |m| m.is_file());
@@ -69,7 +69,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Says that nothing more comes.
+    /// Marks the end of the pages.
     pub(super) fn end(&self) {
         self.lock().ended = true;
         self.more.notify_one();
@@ -81,7 +81,7 @@ impl Spool {
         state.written - state.taken
     }
 
-    /// Fills `into` with the next bytes, of which it waits for one at least; none at the end.
+    /// Fills `into` with the next bytes, waiting for at least one; returns 0 at the end.
     fn next(&self, into: &mut [u8]) -> io::Result<usize> {
         let mut state = self.lock();
         while state.taken == state.written && !state.ended {

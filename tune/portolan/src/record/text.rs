@@ -5,7 +5,7 @@ use portolan_cli::display::{bytes, grouped, wrapped};
 use super::{EventSelection, RecordReport};
 use crate::facts::Facts;
 
-/// The report as text, in lines of `columns`: the events recorded, those that were not, and the next step.
+/// The report as text, in lines of `columns`: recorded events, missing events, and the next step.
 pub fn text(report: &RecordReport, columns: usize) -> String {
     let events = grouped(report.events);
     let mut out = if report.kept {

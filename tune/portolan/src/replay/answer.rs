@@ -254,7 +254,7 @@ fn missing(trace: &TraceReport) -> Vec<Missing> {
     all.into_iter().flatten().collect()
 }
 
-/// Reason for which there is nothing to change.
+/// Reason why nothing should be changed.
 fn nothing(report: &ReplayReport) -> String {
     let by = match &report.situation.known_by {
         KnownBy::Line(line) => format!("line {} of the trace", grouped(line.line)),

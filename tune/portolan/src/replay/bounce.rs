@@ -22,7 +22,7 @@ const SLOTS_OF_WORD: u32 = 64;
 const END: u64 = 1 << 32;
 /// Bytes of a slot.
 const SLOT: u64 = 2 << 10;
-/// Slots of the largest pool, of 1 GiB: all of it lies below 4 GiB.
+/// Slots of the largest pool, of 1 GiB, which is entirely below 4 GiB.
 const MOST_SLOTS: u32 = 1 << 19;
 /// The most that is copied in one part.
 const PART: u64 = 256 << 10;
@@ -32,7 +32,7 @@ const PART: u64 = 256 << 10;
 pub enum Force {
     /// Every mapping.
     Everything,
-    /// Memory above the 32 bits of address that Linux takes a device to have unless its driver says otherwise.
+    /// Copies of memory above 32-bit addresses, which is Linux's limit for a device unless its driver sets another.
     Needed,
 }
 
@@ -117,7 +117,7 @@ struct PoolCounters {
     moved: [AtomicU64; 2],
 }
 
-/// Memory of a simulated machine, of which the pool ends at [`END`]: bytes are counted, and not copied.
+/// Memory of a simulated machine whose pool ends at [`END`]; bytes are counted, and not copied.
 struct CountedMemory {
     counts: Arc<PoolCounters>,
     pool: PhysRange,
@@ -191,7 +191,7 @@ impl CountedPool {
         Ok(Self { pool: Arc::new(PoolMemory::new(slots, memory)), counts, force: wanted.force })
     }
 
-    /// Copies of everything, or of memory that has to be copied, for a device.
+    /// Copying of everything, or of memory that has to be copied, for a device.
     pub(super) fn copying(&self) -> Copying {
         Copying {
             when: match self.force {

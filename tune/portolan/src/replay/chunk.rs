@@ -12,7 +12,7 @@ pub(super) const WINDOW_LG2: u32 = 32;
 /// Operations of a chunk, and pieces with which it takes no further ones.
 const OPERATIONS: usize = 1 << 13;
 const PIECES: usize = 1 << 16;
-/// Longest time between the first operation and another: 100 days. Later ones come then.
+/// Longest time after the first operation: 100 days. Later operations are moved there.
 const SPAN_NS: u64 = 100 * 86_400 * 1_000_000_000;
 /// Memory for mappings whose place the trace does not tell: odd pages, so that they take single
 /// pages as scattered memory does.

@@ -24,14 +24,14 @@ pub struct MappingCost {
     pub causes: Causes,
     /// Time that devices wait for walks of page tables, in microseconds of the trace; no CPU time.
     pub device_wait_us: f64,
-    /// Invalidations: those that the kernel sent where the trace has them, else by Linux's rules.
+    /// Invalidations that the kernel sent if the trace has them, otherwise by Linux's rules.
     pub invalidations: u64,
     /// Memory that stays reachable after unmap, where the kernel is lazy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposed: Option<Exposed>,
     /// The trace's length, in microseconds.
     pub span_us: f64,
-    /// CPUs of the machine, or of the trace where it does not say.
+    /// CPUs of the machine, or of the trace if the machine's are unknown.
     pub cpus: u32,
     /// Assumptions that decide the numbers, as clauses.
     pub assumes: Vec<String>,

@@ -35,7 +35,7 @@ impl Rejected {
     }
 }
 
-/// Results of a pass over a trace beside the lanes.
+/// Results of a pass over a trace, except those of the lanes.
 pub(super) struct Driven {
     pub(super) rejected: Rejected,
     pub(super) shape: TraceShape,
@@ -43,7 +43,7 @@ pub(super) struct Driven {
     pub(super) linux: LinuxCounting,
 }
 
-/// Linux's rules beside the policies: those that were asked for, and those that advice is taken from.
+/// Counters of Linux's rules: for the kernel that was asked for, and for advice.
 pub(super) struct LinuxCounting {
     pub(super) asked: Option<Counter>,
     pub(super) all: Option<LinuxCounters>,

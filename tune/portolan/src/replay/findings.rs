@@ -168,8 +168,8 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
     (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
 }
 
-/// Per cent of `best`'s CPU time that `other` saves; the ends of the range of both where there is one, the price of
-/// an invalidation at its least first.
+/// Percentage of `best`'s CPU time that `other` saves, and its range, if prices have ranges, with the lowest price of
+/// an invalidation first.
 fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
     let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
     let ends = best

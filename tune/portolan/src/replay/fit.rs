@@ -40,7 +40,7 @@ pub enum Sureness {
     Fitted,
     /// The machine has no IOMMU, or one without a profile: costs are those of the profile's machine.
     Guessed,
-    /// The trace says nothing of its machine.
+    /// The trace does not describe its machine.
     Assumed,
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, 
     Ok((profile, Some(choice), warning))
 }
 
-/// `profile` with the prices that `latencies` of the same machine say; why not, where they say none.
+/// `profile` with the prices from `latencies` of the same machine, or the reason why there are none.
 fn with_own_prices(
     profile: Profile,
     mut choice: Choice,
@@ -215,7 +215,7 @@ fn kind(facts: &Facts, unit: Option<&IommuFacts>) -> MachineKind {
     }
 }
 
-/// Notes the registers of a unit of VT-d, and the points in which the profile is otherwise.
+/// Notes the registers of a VT-d unit, and their differences from the profile.
 fn registers(unit: &IommuFacts, profile: &Profile, choice: &mut Choice) {
     let registers = unit.register("cap").zip(unit.register("ecap"));
     let (IommuKind::Vtd, Some((cap, ecap))) = (unit.kind, registers) else {
@@ -263,7 +263,7 @@ pub(crate) fn priced_as(choice: Option<&Choice>, machine: &str) -> String {
     format!("Priced as {machine}, {how}.")
 }
 
-/// The choice in sentences; nothing more of one that is assumed.
+/// The choice in sentences; only one for an assumed machine.
 pub fn sentences(choice: &Choice, machine: &str) -> String {
     let how = match choice.sureness {
         Sureness::Assumed => return String::new(),

@@ -243,7 +243,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Notes the number of table pages, and returns the number that have come back since the last time.
+    /// Notes the number of table pages; returns how many were freed since the last call.
     fn note_tables(&self) -> u64 {
         if self.pool.is_some() {
             // Copied memory needs none.

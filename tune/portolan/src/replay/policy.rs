@@ -90,7 +90,7 @@ impl Policy {
         place.unwrap_or(usize::MAX)
     }
 
-    /// Kind of unmaps that the library's DMA layer is told.
+    /// Time of invalidation in the library's DMA layer.
     pub(super) fn unmaps(self) -> Unmaps {
         match self {
             Self::Lazy => Unmaps::Lazy,
@@ -99,7 +99,7 @@ impl Policy {
         }
     }
 
-    /// Quirks by which this policy plans invalidations on a machine whose own plan has the quirks `own`.
+    /// Quirks for planning invalidations under this policy, on a machine whose own plan has the quirks `own`.
     ///
     /// The strict policies by page and by range stay as they are: no threshold and no walk flush turns them into
     /// another. Where the hardware has no ranges, strict by range goes by page.

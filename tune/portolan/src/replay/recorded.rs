@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::bins::{Bins, parts};
 use crate::trace::{KernelInvalidations as Queued, Op, OpKind};
 
-/// Devices with numbers of their own; the others are summed.
+/// Limit of devices that are counted separately; the others are summed.
 const DEVICES: usize = 7;
-/// Invalidations, these devices, the others.
+/// Counts of invalidations, of each of these devices, and of the others.
 type Bin = [u64; DEVICES + 2];
 
 /// The recorded system over time.

@@ -57,7 +57,7 @@ pub struct ReplayReport {
     pub advice: Vec<Setting>,
     /// Findings from the numbers, in sentences.
     pub findings: Vec<String>,
-    /// Warnings on the trace, as they are printed on standard error.
+    /// Warnings about the trace, as printed on standard error.
     #[serde(skip)]
     pub warnings: Vec<String>,
 }
@@ -80,7 +80,7 @@ pub struct TraceReport {
     pub bytes_mapped: u64,
     /// Unmaps whose map is not in the trace.
     pub orphan_unmaps: u64,
-    /// Events that the kernel says it lost.
+    /// Events that the kernel reported as lost.
     pub lost_events: u64,
     /// Lines that could not be read.
     pub bad_lines: u64,
@@ -102,11 +102,11 @@ pub struct TraceReport {
     pub clock: Clock,
     /// Times a day and more after the one before, or a second and more before it.
     pub clock_jumps: u64,
-    /// Scatter lists of which the trace does not print all.
+    /// Scatter lists that the trace prints only in part.
     pub truncated_lists: u64,
     /// Scatter lists whose pieces had to be guessed.
     pub inexact_lists: u64,
-    /// Unmaps of parts of a mapping; it is replayed as one that ends with the last of them.
+    /// Unmaps of parts of a mapping; in the replay it ends with the last of them.
     pub partial_unmaps: u64,
     /// Unmaps of an address that several domains had mapped.
     pub ambiguous_unmaps: u64,
@@ -147,7 +147,7 @@ pub struct PolicyReport {
     pub masks: BTreeMap<u8, u64>,
     /// Waits for completion.
     pub syncs: u64,
-    /// Exits to a hypervisor where it plays the unit: one for each time that it is told of commands.
+    /// Exits to a hypervisor that emulates the unit, one for each doorbell.
     pub exits: u64,
     /// Virtual time.
     pub time_us: TimeByCause,

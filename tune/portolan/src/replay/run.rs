@@ -27,9 +27,9 @@ use crate::trace::Reader;
 pub struct Replay<'a> {
     /// The machine.
     pub profile: &'a Profile,
-    /// Policies; one that is named twice is replayed once.
+    /// Policies; duplicates are replayed once.
     pub policies: &'a [Policy],
-    /// Linux's rules, whose commands are counted beside the policies.
+    /// Linux's rules, whose commands are counted as well.
     pub linux: Option<Rules>,
     /// Shows the operations that are done.
     pub progress: Option<&'a Progress>,

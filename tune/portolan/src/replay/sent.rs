@@ -43,14 +43,14 @@ pub struct SentRange {
     pub reason: String,
 }
 
-/// Invalidations that Linux's rules come to for the operations of the trace, at the times of the trace.
+/// Numbers of invalidations by Linux's rules for the trace's operations at their times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Predicted {
     /// Number where the kernel is strict.
     pub strict: u64,
-    /// Number where it is strict under caching mode, with second-stage tables.
+    /// Number for a strict kernel under caching mode, with second-stage tables.
     pub shadowed: u64,
-    /// Number where it is lazy.
+    /// Number for a lazy kernel.
     pub lazy: u64,
     /// Range of the number of lazy, as the load becomes faster.
     pub lazy_range: SentRange,
@@ -58,7 +58,7 @@ pub struct Predicted {
     pub lazy_unqueued: u64,
     /// Flushes of a lazy kernel because a CPU's queue was full; the others are by the timer.
     pub lazy_full: u64,
-    /// Time in which unmaps follow each other, so that a lazy kernel's timer runs: see `LinuxReport::busy_us`.
+    /// Time in which a lazy kernel's timer runs because unmaps follow each other: see `LinuxReport::busy_us`.
     pub busy_us: f64,
 }
 

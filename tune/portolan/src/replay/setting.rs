@@ -123,7 +123,7 @@ pub struct Effect {
     /// Saved time, if there are prices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saving: Option<Saving>,
-    /// Linux under it, where it is another policy.
+    /// Cost of Linux with the setting, if it means another policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
 }

@@ -105,7 +105,7 @@ pub struct TraceShape {
     pub reuse_unknown: u64,
     /// Streaming maps by direction.
     pub directions: Directions,
-    /// Maps with DMA addresses of 4 GiB and more in the traced system; the others are below.
+    /// Maps with DMA addresses of 4 GiB and above in the traced system.
     pub dma_above_4g: OperationGroup,
     /// Maps of memory at 4 GiB and more.
     pub memory_above_4g: OperationGroup,
@@ -113,7 +113,7 @@ pub struct TraceShape {
     pub untranslated: OperationGroup,
     /// Maps that the traced system bounced, and the bytes bounced.
     pub bounced: OperationGroup,
-    /// Bytes that these had copied: once for buffers that a device reads, twice for those that it writes.
+    /// Bytes copied for these: once if a device reads the buffer, twice if it writes.
     pub bounce_copied_bytes: u64,
     /// Most slots of 2 KiB that these took at once.
     pub bounced_slots_peak: u64,

@@ -16,7 +16,7 @@ use crate::fixture::Fixture;
 pub(super) struct WorkPrices {
     /// A call that maps.
     map_call: f64,
-    /// A call that unmaps, and one that takes whole tables out of the tree.
+    /// Price of a call that unmaps, and of one that removes whole tables.
     unmap_call: [f64; 2],
     /// An entry written or cleared in a run.
     entry: f64,
@@ -72,7 +72,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Notes a map to which `entries` entries lead.
+    /// Notes a map with `entries` entries.
     pub(super) fn mapped(&mut self, entries: u64) {
         self.maps += 1;
         self.entries_mapped += entries;

@@ -11,7 +11,7 @@ use super::situation::Now;
 use crate::counts::Exposed;
 use crate::linux::LinuxReport;
 
-/// The columns of the table, and which are left out first where they do not all fit.
+/// Columns of the table, and the order in which they are left out if they do not all fit.
 const COLUMNS: [(&str, u8); 17] = [
     ("policy", 0),
     ("CPU time", 0),
@@ -125,7 +125,7 @@ fn head(report: &ReplayReport) -> String {
     )
 }
 
-/// Sentences on requests beside the policies, and on defects.
+/// Sentences about requested additions to the policies, and about defects.
 fn asked_for(report: &ReplayReport) -> String {
     let mut said: Vec<String> = Vec::new();
     said.extend(bounce_findings(&report.trace, &report.policies));

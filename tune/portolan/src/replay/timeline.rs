@@ -139,7 +139,7 @@ impl<T: Serialize> Serialize for Column<'_, T> {
     }
 }
 
-/// A list for each kind of number, since names in each interval would be most of the text.
+/// Serializes a list for each kind of number, because names in each interval would be most of the text.
 impl Serialize for Timeline {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let all = self.intervals.as_slice();
@@ -175,7 +175,7 @@ impl EndRegions {
 struct InUse {
     /// Number of ranges that begin or end in each region.
     ends: Box<[u32]>,
-    /// The lowest and the highest region with such, if there is one.
+    /// Lowest and highest region that is in use.
     outer: Option<[usize; 2]>,
 }
 

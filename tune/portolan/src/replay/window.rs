@@ -14,7 +14,7 @@ pub(super) struct Window {
     pub(super) bytes: u64,
     /// Regions of their addresses.
     pub(super) ends: Vec<EndRegions>,
-    /// Buffers that come back.
+    /// Buffers to be returned.
     pub(super) deferred: Vec<Deferred<VirtualCpus, Memory>>,
 }
 
@@ -76,12 +76,12 @@ impl Windows {
         self.open(bytes);
     }
 
-    /// A buffer in the queue of `cpu` is to come back.
+    /// Notes a buffer in the queue of `cpu`.
     pub(super) fn keep(&mut self, cpu: usize, deferred: Deferred<VirtualCpus, Memory>) {
         self.by_cpu[cpu].deferred.push(deferred);
     }
 
-    /// Latest time at which the queue of `cpu` has to be flushed, in virtual nanoseconds.
+    /// Time by which the queue of `cpu` has to be flushed, in virtual nanoseconds.
     pub(super) fn due_ns(&self, cpu: usize) -> Option<f64> {
         Some(self.by_cpu[cpu].since? + self.age_ns)
     }
@@ -91,7 +91,7 @@ impl Windows {
         std::mem::take(&mut self.by_cpu[cpu])
     }
 
-    /// Takes the unmaps that wait in all queues that have to be flushed by `now`.
+    /// Takes the waiting unmaps of all queues that have to be flushed by `now`.
     pub(super) fn take_due(&mut self, now: f64) -> Window {
         let mut due = Window::default();
         for cpu in 0..self.by_cpu.len() {

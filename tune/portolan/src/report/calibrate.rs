@@ -14,7 +14,7 @@ use portolan_cli::display::grouped;
 /// Functions that have a bar; those after take less.
 const LISTED: usize = 16;
 
-/// The page of `report`, which came about as `origin` says.
+/// The page of `report`, made as `origin` says.
 pub fn calibrate(report: &Calibration, origin: Origin) -> Page {
     let prices = Section {
         heading: "Prices".to_owned(),

@@ -8,7 +8,7 @@ use crate::compare::{Comparison, Measure, least, unit_of};
 use crate::replay::{PolicyReport, ReplayReport};
 use portolan_report::{Axis, Figure, Mark, MarkRow, Marks, Plot, Table, Unit};
 
-/// The page of `two`, which came about as `origin` says.
+/// The page of `two`, made as `origin` says.
 pub fn compare(two: &Comparison, origin: Origin) -> Page {
     let name =
         |report: &ReplayReport| format!("{}, priced as {}", report.trace.source, report.machine);

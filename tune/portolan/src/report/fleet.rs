@@ -15,7 +15,7 @@ const MOST_LISTED: usize = 2000;
 /// Policies that are marked in each row of a plot.
 const SERIES: [&str; 3] = ["least strict", "deferred", "lazy"];
 
-/// The page of `entries` and their sums, which came about as `origin` says.
+/// The page of `entries` and their sums, made as `origin` says.
 pub fn fleet(entries: &[Entry], sum: &Aggregate, origin: Origin) -> Page {
     let all = reports(&sum.all);
     let section = |heading: &str, says: Vec<String>, figures| Section {

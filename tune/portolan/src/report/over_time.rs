@@ -56,7 +56,7 @@ impl LineSource<'_> {
     }
 }
 
-/// A line: its name, and where its numbers come from.
+/// Name of a line, and the source of its numbers.
 type NamedSource<'a> = (String, LineSource<'a>);
 
 /// Kind of a plot's numbers.
@@ -218,7 +218,7 @@ pub(super) fn misses(policies: &[PolicyReport]) -> Figure {
     )
 }
 
-/// Lines that have something to show, over time; `none` says why there may be nothing.
+/// Plots the lines that have values over time; `none` is the reason if no line has.
 fn over_time(
     title: &str,
     says: &str,
@@ -253,7 +253,7 @@ fn over_time(
     Figure::new(title, says, none, plot, rows(numbers, &wanted, interval_ns))
 }
 
-/// The lines of a plot: one for those that lie on each other.
+/// The lines of a plot; lines that coincide are drawn once.
 fn lines(wanted: &[NamedSource<'_>], numbers: PlotQuantity, interval_ns: u64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let points = wanted.iter().map(|(name, source)| {

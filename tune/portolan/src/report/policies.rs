@@ -19,7 +19,7 @@ const CAUSES: [Named<TimeByCause, f64>; 5] = [
     ("wait", |time| time.sync_wait),
     ("exits", |time| time.exits),
 ];
-/// The policy that is not plotted beside others: a command for each page, which hides all else.
+/// The policy that is not plotted, because its command for each page would hide everything else.
 const BY_PAGE: &str = "strict-page";
 
 pub(super) fn section(report: &ReplayReport) -> Section {
@@ -50,7 +50,7 @@ pub(super) fn section(report: &ReplayReport) -> Section {
     }
 }
 
-/// Linux as it is, and as it would be with the change that is advised, if that is another policy: as rows of figures.
+/// Rows of figures for Linux today, and with the advised change if that means another policy.
 fn linux(report: &ReplayReport) -> Vec<PolicyReport> {
     let Some(cost) = report.cost.as_ref().filter(|cost| cost.now.cpu_us > 0.0) else {
         return Vec::new();
@@ -99,7 +99,7 @@ fn plotted(policies: &[PolicyReport]) -> Vec<&PolicyReport> {
     if others.is_empty() { policies.iter().collect() } else { others }
 }
 
-/// Description of each of `policies`: a list in sentences, since names alone say little.
+/// Description of each of `policies`, a list in sentences, because names say little.
 pub(super) fn in_words(policies: &[PolicyReport]) -> Vec<String> {
     let known = Policy::every().filter(|known| {
         let mut names = policies.iter().map(|policy| policy.policy.as_str());

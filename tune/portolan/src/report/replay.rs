@@ -10,7 +10,7 @@ use crate::replay::{
     MappingCost, ReplayReport, answer, priced_as, sent_finding, sentences, understood,
 };
 
-/// The page of `report`, which came about as `origin` says.
+/// The page of `report`, made as `origin` says.
 pub fn replay(report: &ReplayReport, origin: Origin) -> Page {
     let answer = answer(report).replace(" -> ", " → ");
     let answer = settings::in_code(&answer, &report.advice);

@@ -18,7 +18,7 @@ pub(super) fn section(report: &ReplayReport) -> Option<Section> {
     })
 }
 
-/// The lines of `text`, in which commands to type for `advice`, and lines of the trace, are code.
+/// Marks up the lines of `text`: commands to type for `advice`, and lines of the trace, become code.
 pub(super) fn in_code(text: &str, advice: &[Setting]) -> Vec<String> {
     let typed = advice.iter().map(Setting::command).filter(|command| command.starts_with("echo "));
     let read = advice.iter().map(|setting| setting.evidence.text.clone());

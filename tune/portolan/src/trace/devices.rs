@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use super::op::DeviceId;
 use super::summary::Summary;
 
-/// Devices with names of their own; the others share one.
+/// Limit of devices with separate names; the others share one.
 const MOST_DEVICES: usize = 1 << 16;
 /// Longest name; no bus of Linux has one.
 const LONGEST: usize = 128;
-/// Stands for the device where only the table says that something is mapped.
+/// Name of the device if only table events show a mapping.
 const UNNAMED: &[u8] = b"iommu";
 const OTHERS: &[u8] = b"(others)";
 
@@ -54,7 +54,7 @@ impl Devices {
         };
     }
 
-    /// The device of pieces that no `dma:*` event names: the only one whose mappings are in tables, if there is one.
+    /// Device of pieces that no `dma:*` event names: the only one with mappings in tables, if there is one.
     pub(super) fn of_unclaimed(&mut self, summary: &mut Summary) -> DeviceId {
         match self.translated {
             Translated::One(device) => {

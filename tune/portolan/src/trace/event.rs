@@ -40,7 +40,7 @@ pub(crate) enum Event<'l> {
     UnmapSg { device: &'l [u8], pas: List<'l> },
     /// A mapping that failed.
     Failed,
-    /// A piece mapped in a table; kernels of some vendors say for which device.
+    /// A piece mapped in a table; kernels of some vendors name the device.
     TableMap { device: Option<&'l [u8]>, iova: u64, pa: u64, bytes: u64 },
     /// A range taken out of a table.
     TableUnmap { iova: u64, bytes: u64 },
@@ -70,7 +70,7 @@ pub(crate) struct Unseen {
     pub(crate) ranges: u64,
 }
 
-/// The way in which the fields of an event are written.
+/// Syntax of the fields of an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FieldSyntax {
     /// The kernel's print format.
@@ -203,7 +203,7 @@ pub(crate) fn parse<'l>(name: &[u8], fields: &'l [u8]) -> Result<Event<'l>, &'st
     }
 }
 
-/// Kernels before 5.2 do not say for which tick a timer was due.
+/// Kernels before 5.2 do not print the tick for which a timer was due.
 fn timer_ran(fields: EventFields<'_>) -> Event<'_> {
     let jiffies = |name| fields.get(name).and_then(number);
     match (jiffies("baseclk"), jiffies("now")) {

@@ -37,7 +37,7 @@ pub(super) fn split(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Vec<
     Ok((Box::new(Cursor::new(before).chain(input)), latencies))
 }
 
-/// Reads to the end; keeps the bytes before an error, which the next reader meets again.
+/// Reads to the end; keeps the bytes before an error, which the next read returns again.
 fn read_all(mut input: impl Read, into: &mut Vec<u8>) -> io::Result<()> {
     match input.read_to_end(into) {
         Err(error) if into.is_empty() => Err(error),

@@ -158,8 +158,8 @@ impl Tables {
         self.0.remove(&(start, id))
     }
 
-    /// Takes the mapping of exactly these addresses; where several domains have one, one that a `dma:*` event will
-    /// name goes first, then the oldest.
+    /// Takes the mapping of exactly these addresses. If several domains have one, a mapping that waits for its
+    /// `dma:*` event comes first, then the oldest.
     pub(super) fn take_exact(&mut self, start: u64, last: u64) -> Option<FoundInTable> {
         let here = self.0.range((start, 0)..=(start, u64::MAX));
         let mut exact = here.filter(|(_, one)| one.last == last && one.left == last - start + 1);

@@ -168,7 +168,7 @@ impl Reader {
         self.out.as_deref()?.op()
     }
 
-    /// Notes that there are no more lines.
+    /// Notes the end of the lines.
     fn end(&mut self) {
         self.place = ReadTo::LastLine;
         self.pairing.finish(&mut self.summary);
@@ -186,12 +186,12 @@ impl Reader {
         Facts::parse(self.lines.first_with(HEAD)?)
     }
 
-    /// Latencies of the kernel's functions, as `function_graph` prints them; nothing where they were not recorded.
+    /// Latencies of the kernel's functions as `function_graph` prints them; empty if they were not recorded.
     pub(crate) fn latencies(&self) -> &[u8] {
         &self.latencies
     }
 
-    /// The kernel's release as two numbers, where the trace begins with it, as `perf script --header` says it.
+    /// The kernel's release as two numbers, if the trace begins with it, like the output of `perf script --header`.
     pub fn release(&self) -> Option<(u32, u32)> {
         let line = self.lines.first_with(RELEASE)?;
         facts::version(std::str::from_utf8(line.strip_prefix(RELEASE.as_bytes())?).ok()?)
@@ -218,7 +218,7 @@ impl Reader {
         self.lines.bytes_read()
     }
 
-    /// Bytes of the file, packed as it may be, that were replayed so far, and its size; nothing for pipes.
+    /// Bytes of the (packed) file that were replayed so far, and its size; `None` for pipes.
     pub fn bytes_done(&self) -> Option<(u64, u64)> {
         self.lines.bytes_done(&self.meter)
     }
@@ -282,7 +282,7 @@ impl Reader {
     }
 }
 
-/// Kind of a text in which no line is an event.
+/// Error for a text without a single event.
 fn none_is_an_event(head: &[u8]) -> OpenError {
     let any = |is: fn(&[u8]) -> bool| head.split(|b| *b == b'\n').any(is);
     if any(line::is_without_context) {

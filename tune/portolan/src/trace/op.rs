@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use portolan::addr::PhysAddr;
 use portolan::dma::Direction;
 
-/// Unit in which the lists of events count.
+/// Unit of the lists of events.
 pub(super) const PAGE: u64 = 4096;
 
 /// Lifetime of a mapping: one transfer, or the driver's.
@@ -22,8 +22,7 @@ pub enum Class {
 pub enum Api {
     /// `dma_map_*` or `dma_alloc_*`, which have an event of their own.
     DmaMap,
-    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only their work on the table has events, beside the
-    /// events of others.
+    /// `dma_iova_try_alloc` and `dma_iova_link`, since 6.16: only their work on the table has events.
     TwoStep,
     /// Any: the trace has no `dma:*` events so far.
     #[default]

@@ -35,7 +35,7 @@ impl Outgoing {
     }
 }
 
-/// The reason for which a place waits.
+/// Reason why a place waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     /// A piece of a table at these addresses, first and last, for the operation that it is a part of.

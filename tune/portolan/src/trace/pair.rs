@@ -34,7 +34,7 @@ use super::unclaimed::{TablePiece, TakenPiece, Unclaimed};
 /// Mappings that live at once at most; further ones are counted and not handed out.
 const MOST_LIVE: u64 = 1 << 20;
 
-/// Words of a map beside its memory.
+/// Arguments of a map except its memory.
 #[derive(Clone, Copy)]
 struct MapArguments {
     device: DeviceId,
@@ -45,7 +45,7 @@ struct MapArguments {
     api: Api,
 }
 
-/// A mapping that is out of its table and whose `dma:*` event has not come.
+/// A mapping that has left its table and whose `dma:*` event has not come.
 struct OutOfTable {
     place: u64,
     mapping: InTable,
@@ -319,7 +319,7 @@ impl Pairing {
         summary.mapped.note_mapped(wanted.dma);
     }
 
-    /// The name of a new mapping, made by `events` of the trace, unless there are too many that live.
+    /// Name of a new mapping, made by `events` of the trace, unless too many are live.
     fn new_id(&mut self, bytes: u64, events: u64, summary: &mut Summary) -> Option<u64> {
         if self.open >= MOST_LIVE {
             summary.maps_beyond += 1;

@@ -9,7 +9,7 @@ use super::summary::Summary;
 /// Unmaps without a map that wait for a `dma:*` event to say that it found none either.
 const MOST_STRAYS: usize = 64;
 
-/// The `iommu:unmap` that a `dma:*` event says will follow.
+/// The `iommu:unmap` that has to follow a `dma:*` event.
 #[derive(Clone, Copy)]
 enum Expected {
     Nothing,
@@ -44,7 +44,7 @@ struct StrayUnmap {
     orphan: OrphanUnmap,
 }
 
-/// An unmap that a `dma:*` event says, and that finds no map.
+/// An unmap with a `dma:*` event but without a map.
 #[derive(Clone, Copy)]
 pub(super) struct SaidUnmap {
     /// Events that say it.
@@ -183,8 +183,8 @@ impl RecentEvents {
         self.of(cpu).ended.take_if(within).is_some()
     }
 
-    /// The unmap for which a `dma:*` event for `dma` on `cpu` found no map; none if the event only names an operation
-    /// that has ended.
+    /// The unmap for which a `dma:*` event for `dma` on `cpu` found no map; `None` if the event only names an
+    /// operation that has ended.
     pub(super) fn saying(&mut self, cpu: u16, dma: u64) -> Option<SaidUnmap> {
         if self.takes_ended(cpu, dma) {
             return None;

@@ -19,7 +19,7 @@ const CHUNK: usize = 4 << 20;
 const HOW_TO: &str = "record one with `portolan record`, or pass a trace.dat of trace-cmd, a perf.data of perf, what \
      `trace-cmd report` or `perf script` print, or a copy of /sys/kernel/tracing/trace";
 
-/// Reason for which a trace cannot be read at all.
+/// Reason why a trace cannot be read.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The file cannot be opened or read.
@@ -51,7 +51,7 @@ pub enum OpenError {
          to replay, record again while the devices work"
     )]
     LatenciesAlone,
-    /// Lines that end with a carriage return alone.
+    /// Lines that end with a carriage return only.
     #[error(
         "its lines end with a carriage return and no line feed: `tr '\\r' '\\n'` makes lines of them"
     )]
@@ -77,7 +77,7 @@ impl From<RecordingError> for OpenError {
     }
 }
 
-/// Bytes of a file that were read, packed as it may be.
+/// Counts the bytes of a (packed) file that were read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     read: Arc<AtomicU64>,
@@ -188,8 +188,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Reads the beginning and checks that it is text in which some line `is_one`; `otherwise` makes the error if
-    /// not.
+    /// Reads the beginning and checks that it is text with a line that `is_one`; otherwise returns the error that
+    /// `otherwise` makes.
     pub(crate) fn new(
         input: Box<dyn Read>,
         is_one: impl Fn(&[u8]) -> bool,
@@ -244,7 +244,7 @@ impl Lines {
         self.bytes_read
     }
 
-    /// Bytes of the file that `meter` is of which the lines so far take, and the file's size, if it is known.
+    /// Bytes of `meter`'s file that the lines so far take, and the file's size, if known.
     ///
     /// Bytes that wait in the buffer were read and are not yet lines; the rest is in proportion.
     pub(super) fn bytes_done(&self, meter: &Meter) -> Option<(u64, u64)> {
@@ -261,7 +261,7 @@ impl Lines {
         self.error.take().map(|error| format!("the stream breaks off: {error}"))
     }
 
-    /// The next line; longer ones than the limit come cut.
+    /// The next line; a line above the limit is cut.
     pub(crate) fn next_line(&mut self) -> Option<RawLine<'_>> {
         let mut found = memchr::memchr(b'\n', &self.buffer[self.start..self.end]);
         if found.is_none() && !self.at_end {

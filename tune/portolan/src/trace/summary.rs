@@ -23,7 +23,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 /// Devices that bounce with bytes of their own.
 const MOST_BOUNCING: usize = 64;
-/// Events with names of their own; the others are counted alone.
+/// Limit of events with separate names; of others only the number is kept.
 const MOST_NAMES: usize = 1024;
 
 /// A line of the trace that shows something.
@@ -118,7 +118,7 @@ impl KernelInvalidations {
     }
 }
 
-/// Part of `portolan record` in a trace: the program wrote it to its end, or in part, or not at all.
+/// Completeness of a recording by `portolan record`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecorderStatus {
@@ -180,13 +180,13 @@ pub struct Summary {
     pub out_of_order: u64,
     /// Lines of the first of them.
     pub out_of_order_lines: Vec<u64>,
-    /// The most by which a CPU whose own times go forward is behind another, in nanoseconds.
+    /// Largest delay of a CPU behind another, in nanoseconds, if its own times never go back.
     pub skew_ns: u64,
     /// Unmaps with an earlier time than their map, recorded by another CPU.
     pub early_unmaps: u64,
     /// Lines of the first of them.
     pub early_unmap_lines: Vec<u64>,
-    /// The most by which one of them is early, in nanoseconds.
+    /// Largest time by which one of them is early, in nanoseconds.
     pub early_ns: u64,
     /// The coarsest unit of its time stamps.
     pub clock: Clock,
@@ -196,9 +196,9 @@ pub struct Summary {
     pub clock_jump_lines: Vec<u64>,
     /// Recordings with facts of their machine.
     pub recordings: u64,
-    /// Machines that the lines name before the task, as `trace-cmd report` does where it reads several files.
+    /// Machines that lines name before the task, as in output of `trace-cmd report` for several files.
     pub machines: Vec<String>,
-    /// Scatter lists of which not all was printed.
+    /// Scatter lists that were printed only in part.
     pub truncated_lists: u64,
     /// Scatter lists whose pieces had to be guessed from the total.
     pub inexact_lists: u64,
@@ -206,7 +206,7 @@ pub struct Summary {
     pub failed_maps: u64,
     /// The first of them.
     pub first_failed: Option<Excerpt>,
-    /// Maps beyond those that may live at once, which are not replayed.
+    /// Maps beyond the limit of live ones, which are not replayed.
     pub maps_beyond: u64,
     /// Runs of pieces that are mapped at their memory's own addresses and stay there: firmware's reservations, no
     /// operations.

@@ -133,8 +133,8 @@ impl Unclaimed {
         if exact { self.remove(found) } else { found.clear() }
     }
 
-    /// Takes the pieces between `start` and `last`; of pieces that reach beyond, the rests stay at their places, and
-    /// `split` is told the places that have one more part then.
+    /// Takes the pieces between `start` and `last`. Pieces that extend beyond are cut, and their rests stay; `split`
+    /// receives the places that get an additional part.
     pub(super) fn take_within(
         &mut self,
         start: u64,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::event::Unseen;
 use super::list::List;
 
-/// Percentages of a trace's DMA that were understood, as `--json` says them.
+/// Understood percentages of a trace's DMA, with the keys of `--json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnderstoodPct {
     /// Percentage of the events.
@@ -20,8 +20,7 @@ impl Default for UnderstoodPct {
     }
 }
 
-/// Events about DMA and the bytes of their operations: all that the trace holds, and those that are a part of an
-/// operation.
+/// Events about DMA and the bytes of their operations: all of the trace, and those that became operations.
 ///
 /// Counted are `iommu:map`, `iommu:unmap`, `swiotlb_bounced` and the `dma:*` events that map, unmap, allocate and free.
 /// Not understood are those that cannot be read, that are lost in the middle of the trace, whose map is missing, and

@@ -26,7 +26,7 @@ fn list(value: &str) -> Vec<u64> {
     numbers.map(|n| u64::from_str_radix(n, 16).unwrap()).collect()
 }
 
-/// A list of single pages, no two of which lie in a row.
+/// A list of single pages of which no two are adjacent.
 fn is_scattered(line: &str) -> bool {
     if !line.contains(" dma_map_sg: ") {
         return false;
@@ -37,7 +37,7 @@ fn is_scattered(line: &str) -> bool {
         && pas.windows(2).all(|two| two[0] + 4096 != two[1])
 }
 
-/// Numbers of the lines that show the reason for which `setting` is advised.
+/// Numbers of the lines that show why `setting` is advised.
 fn lines_that_show(setting: &Setting, known_by: &KnownBy, lines: &[&str]) -> Vec<u64> {
     let mut seen = HashSet::new();
     let mut shows = |line: &str| match setting.rule {

@@ -33,13 +33,13 @@ pub struct Load {
     pub count: u64,
     pub bytes: u64,
     pub direction: &'static str,
-    /// Buffers in turn, and pieces of each list; 0 for no list.
+    /// Number of buffers used in rotation, and pieces of each list; 0 for no list.
     pub buffers: u64,
     pub pieces: u64,
     pub queues: Queues,
     /// Index of the first operation with DMA addresses above 4 GiB.
     pub high_from: u64,
-    /// End of the event of a bounce, if there is one.
+    /// End of the event of a bounce, if there are bounces.
     pub bounce: Option<&'static str>,
     /// A map that the kernel refuses.
     pub fails: bool,

@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-/// Reason for which a trace cannot be counted: the line and its fault.
+/// Reason why a trace cannot be counted: the line and its fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CannotCount(
     /// Description in words.

@@ -68,7 +68,7 @@ fn node(line: &str) -> Node {
 }
 
 impl Node {
-    /// Bytes of the node, without its mappings, at the offset of which its head points.
+    /// Bytes of the node without its mappings, whose offset is in its head.
     fn without_mappings(&self) -> Vec<u8> {
         let mut bytes = self.body.clone();
         if self.kind == 3 {

@@ -63,7 +63,7 @@ fn survey(topology: &Topology) -> Survey {
     topology.survey(PciOverrides::KNOWN, |_, _| None)
 }
 
-/// The functions that a table names one by one, or as the first of a range.
+/// The functions that a table names singly, or as the first of a range.
 fn named(unit: &SurveyedUnit) -> Vec<PciFunction> {
     let function = |claim: &Claim| match *claim {
         Claim::Function(at) => Some(at),
@@ -185,7 +185,7 @@ fn explain_says_what_is_refused_and_which_addresses_arrive_and_ends_with_1() {
     assert_eq!(ends.count(), 1);
 }
 
-/// Linux knows the chip of 2019 so, the first of these makers; the others are as their laptops are.
+/// Linux knows the chip of 2019, by the first of these makers; the others are as in their laptops.
 #[test]
 fn each_smmu_of_version_2_of_these_laptops_is_qualcomm_s() {
     let mut units = 0;

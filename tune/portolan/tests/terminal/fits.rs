@@ -7,8 +7,8 @@ use portolan_cli::display::width;
 
 const COLUMNS: [usize; 5] = [40, 60, 80, 120, 200];
 
-/// Figures as printed: words with a digit in them, without the marks that end a sentence. Those in brackets or beside
-/// a `=` stay whole.
+/// Figures as printed: words with a digit in them, without the marks that end a sentence. Words in brackets or with a
+/// `=` stay whole.
 fn figures(text: &str) -> BTreeSet<&str> {
     let words =
         text.split_whitespace().map(|word| word.trim_matches(|one: char| ".,;:()`".contains(one)));

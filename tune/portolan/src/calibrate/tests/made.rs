@@ -13,7 +13,7 @@ pub(super) const HOOK_NS: f64 = 120.0;
 pub(super) const AROUND_NS: f64 = 200.0;
 /// The driver's own part of an invalidation.
 const DRIVER_NS: f64 = 100.0;
-/// Time of a system call, of either kind by which the recorder measures tracing.
+/// Time of a system call with which the recorder measures tracing, of either kind.
 const SYSTEM_CALL_NS: f64 = 300.0;
 const PROBES: usize = 300;
 
@@ -53,7 +53,7 @@ pub(super) struct Made {
     /// Unmaps of whole tables.
     pub(super) tables: u64,
     lines: Vec<Line>,
-    /// Calls as they would be measured from outside: function, units, nanoseconds.
+    /// Calls as measured from outside: function, units, nanoseconds.
     calls: Vec<(&'static str, u64, f64)>,
 }
 
@@ -155,7 +155,7 @@ impl Buffer {
         Self { iova: 0xffff_1000, pa: 0x1000, bytes: leaves << 12, leaves, tables: 0 }
     }
 
-    /// Pages, pages of 2 MiB with some before and behind them, pages of 1 GiB, and memory that lies askew.
+    /// Pages, pages of 2 MiB with some small ones before and after them, pages of 1 GiB, and unaligned memory.
     fn mixed(random: &mut fastrand::Rng) -> Self {
         let (iova, pa) = (random.u64(1..64) << 36, random.u64(1..64) << 34);
         let [before, large, giant, behind] = match random.u8(..10) {
@@ -194,7 +194,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// A price, as it turns out this time.
+    /// A price with random variation.
     fn varied(&mut self, ns: f64) -> f64 {
         let noise: f64 = (0..4).map(|_| self.random.f64() - 0.5).sum();
         let waits = match self.random.u8(..50) {
@@ -311,7 +311,7 @@ impl Machine {
         });
     }
 
-    /// Calls by which the recorder measures tracing: without a traced call in them, and with one.
+    /// Adds the calls with which the recorder measures tracing: without and with a traced call in them.
     fn probe(&mut self) {
         for calls in [0, 1] {
             for _ in 0..PROBES {

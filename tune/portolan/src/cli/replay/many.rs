@@ -90,7 +90,7 @@ impl FailureCounts {
     }
 }
 
-/// A line for each trace, in the order in which they end; nothing is kept of them.
+/// Prints a line for each trace, in the order in which they end, and keeps nothing of them.
 fn stream(jobs: &[Job], how: &How<'_>) -> Result<FailureCounts> {
     let ends = fleet::run(jobs, how, |ended| {
         let ends = FailureCounts::of(&ended);

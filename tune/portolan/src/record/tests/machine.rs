@@ -135,7 +135,7 @@ pub(super) fn two() -> Vec<u8> {
     page(1_000_000_000, &records, 0)
 }
 
-/// Files of a tracefs that can measure functions, as they are while nothing is traced.
+/// Files of a tracefs that can measure functions, with their contents while nothing is traced.
 pub(super) const TRACER: &[(&str, &str)] = &[
     ("available_tracers", "function_graph function nop\n"),
     ("current_tracer", "nop\n"),
@@ -152,7 +152,7 @@ pub(super) const TRACER: &[(&str, &str)] = &[
 /// The machine.
 pub(super) struct Machine {
     pub(super) root: PathBuf,
-    /// The instances as they were made, and the ends of their pipes that the "kernel" holds.
+    /// The instances that were made, and the ends of their pipes that the "kernel" holds.
     pub(super) seen: Arc<Mutex<Seen>>,
     /// The tracers that instances have; none of their files where this is empty.
     pub(super) tracers: &'static str,

@@ -16,7 +16,7 @@ use crate::replay::situation::{Now, Situation};
 pub(super) const RULES: &[Advise] =
     &[pool, forced_bounce, iommu_for_bounce, areas, huge_pages, keep_mapped];
 
-/// Slots of 2 KiB in Linux's pool unless it is told otherwise: 64 MiB.
+/// Slots of 2 KiB in Linux's default pool: 64 MiB.
 const POOL: u64 = 1 << 15;
 /// Linux gives areas no fewer slots than these (`IO_TLB_SEGSIZE`).
 const AREA: u64 = 128;
@@ -202,7 +202,7 @@ fn iommu_for_bounce(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     })
 }
 
-/// Huge pages for buffers that come as lists of single pages.
+/// Advises huge pages for buffers that are lists of single pages.
 fn huge_pages(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let scattered = &input.shape.scattered;
     let told = input.facts.and_then(|facts| facts.huge_pages.as_deref());

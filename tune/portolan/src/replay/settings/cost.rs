@@ -204,7 +204,7 @@ struct Bill<'a> {
     profile: &'a Profile,
     us: f64,
     paid: Vec<(Event, u64)>,
-    /// Amount by which the rest may cost more, at either end of its prices.
+    /// Amount by which the rest may differ, at either end of its prices.
     spread_us: [f64; 2],
     /// Microseconds of each event.
     by_event: Vec<(Event, f64)>,
@@ -312,7 +312,7 @@ pub(super) fn further_pieces(input: &Input<'_>) -> u64 {
     input.shape.scattered_pieces.saturating_sub(lists.count)
 }
 
-/// Amount by which `paid` may cost more at one end of the prices' ranges, in microseconds.
+/// Amount by which `paid` differs at one end of the prices' ranges, in microseconds.
 pub(in crate::replay) fn spread_us(
     profile: &Profile,
     paid: &[(Event, u64)],

@@ -17,7 +17,7 @@ pub(super) const RULES: &[Advise] = &[force_dac, no_ats];
 /// Since 6.5 a device that was once refused an address below 4 GiB is not tried there again.
 const GIVES_UP: (u32, u32) = (6, 5);
 
-/// Addresses above 4 GiB at once, where below there are none left.
+/// Advises to use addresses above 4 GiB at once if none are left below.
 fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let (above, all) = (&input.shape.dma_above_4g, &input.shape.streaming.maps);
     let some_below = above.count < all.count;

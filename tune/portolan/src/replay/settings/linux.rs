@@ -15,7 +15,7 @@ use crate::linux::{
 use crate::replay::sent::{Predicted, SentRange};
 use crate::trace::{At, Op, Summary};
 
-/// Counters of the commands that Linux would send, beside each other.
+/// Counters of the commands that Linux would send under each policy.
 pub(in crate::replay) struct LinuxCounters {
     strict: Counter,
     shadowed: Counter,
@@ -117,7 +117,7 @@ fn names_dma_calls(summary: &Summary) -> bool {
 }
 
 impl LinuxCounts {
-    /// The numbers of invalidations alone.
+    /// Numbers of invalidations only.
     pub(in crate::replay) fn predicted(&self) -> Predicted {
         let total = |of: &LinuxReport| of.invalidations.total();
         Predicted {

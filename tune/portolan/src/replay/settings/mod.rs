@@ -30,8 +30,8 @@ use crate::advice::Advice;
 use crate::facts::Facts;
 use crate::trace::{Clock, Summary};
 
-/// Least share of all that mapping costs for which a setting is advised. Prices are known to about that: the library's
-/// plan is held to within 5 % of the best (`tests/threshold.rs`).
+/// Least share of the cost of mapping that a setting has to save to be advised. Prices are not known better: the
+/// library's plan is tested to within 5 % of the best (`tests/threshold.rs`).
 pub(super) const WORTH_PCT: f64 = 5.0;
 /// Threshold like [`WORTH_PCT`] for settings that open a window or remove protection: they must save more.
 pub(super) const WINDOW_WORTH_PCT: f64 = 10.0;
@@ -47,7 +47,7 @@ pub(super) struct Input<'a> {
     pub(super) trace: &'a TraceReport,
     pub(super) shape: &'a TraceShape,
     pub(super) policies: &'a [PolicyReport],
-    /// Counts by Linux's rules, where they are known.
+    /// Counts by Linux's rules, if these are known.
     pub(super) linux: Option<&'a LinuxCounts>,
     pub(super) defaults: &'a Advice,
 }

@@ -76,7 +76,7 @@ fn assumed(now: &Situation) -> Vec<String> {
     }
 }
 
-/// Assumption on a lazy kernel's release where nothing says it and it matters.
+/// Assumption about a lazy kernel's release, if it matters and is unknown.
 fn assumed_release(input: &Input<'_>) -> Option<String> {
     let counts = input.linux?;
     let unmaps = grouped(counts.perhaps_unqueued()?);

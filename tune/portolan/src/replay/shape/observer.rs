@@ -61,7 +61,7 @@ struct Life {
     known: EarlierMap,
 }
 
-/// Answer to a look for a buffer among those that were mapped before.
+/// Result of looking a buffer up among those that were mapped before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EarlierMap {
     No,

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-/// Reason for which a recording of `trace-cmd` or `perf` cannot be read.
+/// Reason why a recording of `trace-cmd` or `perf` cannot be read.
 #[derive(Debug, Error)]
 pub enum RecordingError {
     /// A version without a reader.
@@ -19,13 +19,13 @@ pub enum RecordingError {
     /// Words of another size.
     #[error("a machine with words of {0} bytes wrote it; those of 8 are read")]
     WordSize(u64),
-    /// Less than it says.
+    /// The file is shorter than it says.
     #[error("it ends within {0}: it was cut, or its recorder was killed")]
     Cut(&'static str),
     /// More than can be meant.
     #[error("{0} are larger than any recorder's: the file is damaged")]
     TooLarge(&'static str),
-    /// Something else than has to be there.
+    /// Unexpected contents.
     #[error("something else stands where {0} should: the file is damaged")]
     Odd(&'static str),
     /// Parts that are packed with another program.
@@ -48,7 +48,7 @@ pub enum RecordingError {
         "the main buffer is empty, and others are not read ({0}); `trace-cmd split -B` takes one out"
     )]
     OtherBuffers(String),
-    /// Samples of which a needed part was not recorded.
+    /// Samples without a part that is needed.
     #[error("its samples lack {0}")]
     Lacking(&'static str),
     /// A folder that `perf record --threads` made.

@@ -212,7 +212,7 @@ impl EventPrinter {
         out.push(b'\n');
     }
 
-    /// Writes the fields by name, as libtraceevent does where it cannot read the text's recipe.
+    /// Writes the fields by name, like libtraceevent if it cannot read the text's recipe.
     fn write_fields(&self, record: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"[FAILED TO PARSE]");
         let own = |name: &str| !name.starts_with("common_");

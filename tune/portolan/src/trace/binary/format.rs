@@ -18,7 +18,7 @@ pub(super) enum FieldShape {
     Text,
     /// Numbers in a row.
     Array,
-    /// Offset and length of the value, which stands behind the fields.
+    /// Offset and length of a value that follows the fields.
     Located {
         /// The offset counts from the end of the field, not from the beginning of the record.
         relative: bool,
@@ -31,7 +31,7 @@ pub(super) struct EventField {
     pub(super) name: Box<str>,
     pub(super) offset: usize,
     pub(super) size: usize,
-    /// Bytes of an element, where there are several.
+    /// Bytes of an element, if there are several.
     pub(super) element: usize,
     pub(super) shape: FieldShape,
     /// True if it holds a kernel address.

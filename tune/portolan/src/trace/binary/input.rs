@@ -71,7 +71,7 @@ impl<R: Read> PartReader<R> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Reads `length` bytes; more than `most` are refused. Memory is taken as they come.
+    /// Reads `length` bytes; refuses more than `most`. Memory is allocated as they arrive.
     pub(super) fn block(&mut self, length: u64, most: u64) -> Result<Vec<u8>, RecordingError> {
         if length > most {
             return Err(RecordingError::TooLarge(self.part));
@@ -106,7 +106,7 @@ impl<R: Read> PartReader<R> {
         }
     }
 
-    /// Takes `text`, which has to come next.
+    /// Reads `text`, which has to come next.
     pub(super) fn expect(&mut self, text: &[u8]) -> Result<(), RecordingError> {
         let found = self.block(text.len() as u64, text.len() as u64)?;
         if found == text { Ok(()) } else { Err(RecordingError::Odd(self.part)) }

@@ -81,11 +81,11 @@ impl Tool {
 
 /// Lines of a recording in the order of time.
 trait Recording {
-    /// Appends the next lines; false if there are none.
+    /// Appends the next lines; returns `false` if there are none.
     fn write_lines(&mut self, out: &mut Vec<u8>) -> Result<bool, RecordingError>;
 }
 
-/// The line that says the kernel's release; empty where that is no plain word.
+/// The line with the kernel's release; empty if that is not a plain word.
 fn release_line(release: &str) -> String {
     let plain = !release.is_empty() && release.bytes().all(|byte| byte.is_ascii_graphic());
     if plain { format!("{RELEASE}{release}\n") } else { String::new() }

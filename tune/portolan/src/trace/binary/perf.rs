@@ -72,7 +72,7 @@ pub(super) struct PerfData {
     waiting: BinaryHeap<Reverse<PendingLine>>,
     waiting_bytes: usize,
     number: u64,
-    /// Times up to which nothing more can come.
+    /// Time up to which all records have been read.
     complete_ns: u64,
     /// The latest time when the last round ended.
     round_ns: u64,
@@ -84,7 +84,7 @@ pub(super) struct PerfData {
     unpacked: Unpacked,
     /// Places of the compressed stream when rounds ended.
     rounds: VecDeque<u64>,
-    /// Reason for which there are no more records in the file.
+    /// Reason why no more records of the file are read.
     broken: Option<RecordingError>,
     ended: EndOfRecords,
 }

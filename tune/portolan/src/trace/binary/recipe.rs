@@ -71,7 +71,7 @@ enum FormatPiece {
     },
 }
 
-/// Recipe by which an event is printed.
+/// Recipe for printing an event.
 #[derive(Debug)]
 pub(super) struct Recipe(Vec<FormatPiece>);
 

@@ -88,7 +88,7 @@ pub(crate) struct Page {
     cursor: Cursor,
 }
 
-/// Place up to which a page was read.
+/// Position up to which a page was read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     at: usize,
@@ -157,7 +157,7 @@ impl Page {
         self.cursor.next(&self.bytes)
     }
 
-    /// The time of the last event, if there is one; all up to it are as they should be.
+    /// Time of the last event, if there is one, after a check of all events before it.
     pub(crate) fn last_time_ns(&self) -> Result<Option<u64>, Damaged> {
         let (mut cursor, mut last) = (self.cursor, None);
         while let Some((time_ns, _)) = cursor.next(&self.bytes)? {

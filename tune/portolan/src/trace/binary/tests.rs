@@ -111,7 +111,7 @@ fn a_recording_replays_as_its_own_text_does() {
     }
 }
 
-/// The kernel itself counted these with `hist` triggers beside the recording.
+/// The kernel counted these with `hist` triggers during the recording.
 #[test]
 fn scatter_lists_of_linux_6_12_are_whole() {
     let reader = read(from_bytes(include_bytes!("fixtures/lists.dat.xz")).unwrap());

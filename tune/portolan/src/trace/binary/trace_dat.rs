@@ -26,7 +26,7 @@ const MOST_UNPACKED: u64 = 256 << 20;
 const MOST_OF_ONE: u64 = 16 << 20;
 /// Sections of options that follow each other.
 const MOST_OPTIONS: u32 = 64;
-/// The option that says the kernel's release.
+/// Option with the kernel's release.
 const UNAME: u16 = 5;
 /// Clocks that count nanoseconds.
 const CLOCKS: [&str; 8] = ["local", "global", "uptime", "perf", "mono", "mono_raw", "boot", "tai"];
@@ -44,7 +44,7 @@ pub(super) struct TraceDat {
     release: String,
     /// Buffers that are not read.
     others: Vec<String>,
-    /// Reason for which the events of a CPU ended before their end.
+    /// Reason why the events of a CPU ended early.
     broken: Option<RecordingError>,
 }
 
@@ -123,7 +123,7 @@ impl TraceDat {
         })
     }
 
-    /// Looks for the next event of a CPU; pages that cannot be read are said and passed over.
+    /// Finds the next event of a CPU; unreadable pages are reported and skipped.
     fn advance(&mut self, index: usize, out: &mut Vec<u8>) {
         let most = MOST_OF_ONE.min(MOST_UNPACKED / self.cpus.len() as u64);
         let cpu = &mut self.cpus[index];

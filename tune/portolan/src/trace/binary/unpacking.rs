@@ -13,7 +13,7 @@ use super::error::RecordingError;
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The longest head of a frame.
 const LONGEST_HEAD: usize = 18;
-/// A last block without contents, and a checksum for those that have one: perf leaves its stream open.
+/// An empty last block, and a checksum for streams that have one: perf leaves its stream open.
 const END: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 const PART: &str = "the compressed records";
 
@@ -58,7 +58,7 @@ impl Unpacking {
         self.packed.extend_from_slice(part);
     }
 
-    /// Ends the stream: bytes that were kept back come out.
+    /// Ends the stream; writes the bytes that were kept back.
     pub(super) fn finish(&mut self) {
         if self.frame.is_some() {
             self.packed.extend_from_slice(&END);
@@ -163,7 +163,7 @@ impl Unpacking {
     }
 }
 
-/// The length of its contents that the head of a frame says (RFC 8878, 3.1.1.1.4).
+/// Length of the contents in the head of a frame (RFC 8878, 3.1.1.1.4).
 fn length_in_head(flags: u8, rest: &[u8]) -> Option<u64> {
     let dictionary = [0, 1, 2, 4][usize::from(flags & 3)];
     let rest = rest.get(dictionary..)?;

@@ -127,7 +127,7 @@ impl Pairing {
         self.taken = run;
     }
 
-    /// Makes the unmap at `place` an operation by itself: its `dma:*` event did not come.
+    /// Makes the unmap at `place` an operation, because its `dma:*` event did not come.
     fn decide_unmap(&mut self, start: u64, place: u64) {
         let mut here = self.out_of_table.range((start, 0)..=(start, u64::MAX));
         let key = here.find(|(_, out)| out.place == place).map(|(key, _)| *key);

@@ -12,7 +12,7 @@ fn read_corpus(name: &str) -> Result<Summary, OpenError> {
     Ok(drain(Reader::new(Box::new(bytes))?))
 }
 
-/// Counts that a trace has to come to.
+/// Expected counts of a trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Expected {
     maps: u64,
@@ -43,7 +43,7 @@ impl Expected {
 
 const NONE: Expected = Expected::NONE;
 
-/// Counts that each has to come to.
+/// Expected counts of each.
 const PUBLIC: [(&str, Expected); 15] = [
     // An allocation without a direction, and its end.
     ("01-ath12k-6.12.35-amdvi.trace", Expected { coherent: (1, 1), ..NONE }),

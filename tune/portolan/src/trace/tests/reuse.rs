@@ -22,7 +22,7 @@ enum Step {
     Unlinked(u64),
 }
 
-/// Counts that the trace has to come to.
+/// Expected counts of the trace.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     maps: u64,
@@ -37,7 +37,7 @@ struct Kernel {
     /// Mapped addresses; true for those that the trace knows.
     live: Vec<(u64, bool)>,
     linked: Vec<u64>,
-    /// Steps that each CPU has to print, the next last: interrupts come between two events of a task.
+    /// Steps that each CPU has to print, the next last. Interrupts come between two events of a task.
     cpus: [Vec<Step>; CPUS],
     told: Told,
     text: String,

@@ -8,8 +8,8 @@ const HANDLER: u16 = 1;
 const STEP_NS: u64 = 50_000;
 const REQUESTS: u64 = 40;
 
-/// Requests of one address, one after the other: mapped on one CPU, unmapped on the same, and each fourth on another,
-/// whose clock is `behind_ns` late. Lines are in the order in which things happened.
+/// Requests of one address, one after the other: mapped on one CPU and unmapped on the same, every fourth on another
+/// whose clock is `behind_ns` late. Lines are in the true order.
 fn requests(behind_ns: u64) -> Vec<(u64, String)> {
     let mut lines = Vec::new();
     let mut now = 1_000_000_000;
