@@ -22,7 +22,7 @@ pub const LIBRARIES: &[&str] = &[
     "portolan-vmm",
 ];
 
-/// Changed lines that are shown of a library; the others are counted.
+/// Limit of changed lines that are shown of a library; the others are counted.
 const SHOWN: usize = 20;
 
 /// Compares the lists with the libraries.
@@ -99,8 +99,8 @@ fn lists(root: &Path) -> Result<Vec<String>, Outcome> {
         .collect()
 }
 
-/// Has rustdoc describe the libraries in JSON. The unstable option is for rustdoc alone, so that
-/// nothing is compiled otherwise than for the other steps.
+/// Makes rustdoc describe the libraries in JSON. Only rustdoc gets the unstable option, so that nothing else is
+/// compiled differently from the other steps.
 fn document(root: &Path, target: &Path) -> Result<(), Outcome> {
     let wrapper = target.join("rustdoc");
     let script = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";

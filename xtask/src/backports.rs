@@ -128,7 +128,7 @@ pub fn to_install(simulated: &str) -> Vec<(String, String)> {
     lines.collect()
 }
 
-/// Packages that `apt-cache depends --recurse` lists: those that some source has, each of them once.
+/// Packages in the output of `apt-cache depends --recurse` that a source has, each once.
 pub fn listed(depends: &str) -> Vec<String> {
     let names = depends
         .lines()

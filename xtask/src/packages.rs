@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-/// A package, the program by which its presence is told, and the steps that need it.
+/// A package, a program that shows its presence, and the steps that need it.
 pub struct Package {
     /// Debian's name.
     pub name: &'static str,
@@ -50,7 +50,7 @@ pub fn present(program: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Installs the missing packages where that is allowed; returns those that stay missing.
+/// Installs the missing packages if that is allowed; returns those that are still missing.
 pub fn provide() -> Vec<&'static Package> {
     let missing = || PACKAGES.iter().filter(|package| !present(package.program));
     if missing().next().is_some() && may_install() {

@@ -12,7 +12,7 @@ use crate::{backports, packages};
 const WANTED: u32 = 10;
 const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-arm", "qemu-system-riscv"];
 const PROGRAMS: [&str; 3] = ["qemu-system-x86_64", "qemu-system-aarch64", "qemu-system-riscv64"];
-/// The variables by which tests are told of other programs.
+/// Variables that tell tests about other programs.
 const VARIABLES: [&str; 3] = ["PORTOLAN_QEMU_X86", "PORTOLAN_QEMU_ARM", "PORTOLAN_QEMU_RISCV"];
 
 /// A program of each architecture.
@@ -157,7 +157,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Below `place`, with one source alone, a deb822 stanza.
+    /// Folder of lists below `place`, with a deb822 stanza as its only source.
     pub fn of_one(place: &Path, stanza: &str) -> std::io::Result<Self> {
         let apt = Self::without_sources(place)?;
         std::fs::write(apt.place.join("parts/portolan.sources"), stanza)?;

@@ -107,7 +107,7 @@ pub fn run_beside(root: &Path, extent: Extent) -> bool {
     table.tell()
 }
 
-/// The process with the steps beside. Its output is kept until the others are through.
+/// The process of the parallel steps. Its output is kept until the others are through.
 struct Beside {
     process: Child,
     said: PathBuf,

@@ -15,7 +15,7 @@ use crate::{Failure, Workload};
 const PAIRS: u64 = 2000;
 /// Pairs in one pass of several threads, so that starting them does not count.
 const PAIRS_EACH: u64 = 100_000;
-/// Ranges that are out while others come and go.
+/// Number of ranges that stay taken while others come and go.
 const OUT: usize = 4096;
 const PAGE: u64 = 4096;
 /// The last address that a device with 48 bits reaches.

@@ -41,7 +41,7 @@ pub const NAME: &str = "fault";
 const PAGE: u64 = PageSize::SIZE_4K.bytes();
 /// Pages of the guest: 64 MiB.
 const PAGES: u64 = 16 * 1024;
-/// Number of rounds, in each of which all pages fault once.
+/// Number of rounds; in each of them all pages fault once.
 const ROUNDS: u64 = 8;
 const BASE: u64 = 1 << 30;
 const STREAM: StreamId = StreamId::new(1);

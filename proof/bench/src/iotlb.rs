@@ -235,7 +235,7 @@ fn alone(entries: u64, samples: usize) -> Result<Vec<IotlbRow>> {
     rows.map(|((who, _), found)| row(who, entries, 1, found)).collect()
 }
 
-/// Measures look-ups by two threads while this one changes the pages beside theirs.
+/// Measures look-ups by two threads while this one changes the neighbouring pages.
 fn beside_changes(
     who: &'static str,
     map: &dyn Map,

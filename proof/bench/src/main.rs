@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The name by which Linux's code is prepared.
+/// Name under which Linux's code is prepared.
 const LINUX: &str = "linux";
 
 /// Prepares Linux's code.

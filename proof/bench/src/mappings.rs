@@ -63,7 +63,7 @@ impl Workload for Buffers {
     }
 }
 
-/// A slot taken and given back, with so many percent of the others in use.
+/// A slot is taken and given back, with so many per cent of the others in use.
 pub(crate) struct PoolSlots {
     pool: AnyPool<Arc<Threads>>,
     held: Vec<Slots>,

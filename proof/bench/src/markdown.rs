@@ -6,7 +6,7 @@ use crate::linux;
 use crate::measure::{BenchReport, BenchRow, Outcome};
 use crate::spread::Spread;
 
-/// The tables: ours beside Linux's code and the limit; beside others; means and slowest hundredths, where
+/// Writes the tables: ours compared with Linux's code and the limit; with others; means and slowest hundredths, if
 /// single calls were timed.
 pub fn tables(report: &BenchReport) -> String {
     let mut out = String::from(

@@ -102,8 +102,8 @@ impl BenchReport {
     }
 }
 
-/// Returns the reason why a machine with `cpus` CPUs cannot measure `scenario`, if it has too few:
-/// threads that take turns on one CPU do not meet.
+/// Returns the reason why a machine with `cpus` CPUs cannot measure `scenario`, if it has too few: threads that
+/// alternate on one CPU do not compete.
 pub fn lacks(scenario: &Scenario, cpus: usize) -> Option<&'static str> {
     let enough = scenario.threads as usize <= cpus;
     (!enough).then_some("it takes a CPU for each of its threads; run it on a machine with two CPUs")

@@ -52,7 +52,7 @@ pub(crate) enum Timed {
     Unmap,
 }
 
-/// Stretches of contiguous addresses, one after the other.
+/// Ranges of contiguous addresses, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Number of pieces.
@@ -70,7 +70,7 @@ impl Span {
         (0..self.count).map(move |i| black_box(first + i * self.bytes.next_multiple_of(BLOCK)))
     }
 
-    /// First address of the memory: off the alignment of blocks, so that pages alone are mapped.
+    /// First address of the memory, not aligned to blocks, so that only pages are mapped.
     pub(crate) fn memory(self) -> u64 {
         MEMORY.get() + self.shift + PAGE
     }

@@ -38,7 +38,7 @@ pub(crate) struct Singles {
 }
 
 impl Singles {
-    /// Every second page of a leaf table is mapped for good.
+    /// Maps every second page of a leaf table permanently.
     pub(crate) fn new(operation: Single) -> Result<Self, Failure> {
         let this = Self { domain: paged(64, QUIRKS)?, operation, mapped: false };
         for i in 0..SINGLES {

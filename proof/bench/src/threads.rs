@@ -15,7 +15,7 @@ thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
 }
 
-/// CPUs that there are.
+/// Number of CPUs.
 pub(crate) const CPUS: usize = 2;
 
 /// The calling thread's, below [`CPUS`].
@@ -24,7 +24,7 @@ pub(crate) fn cpu() -> u32 {
     CPU.get()
 }
 
-/// Two CPUs, each a thread, whose number is one load away, as it is in a kernel.
+/// Two CPUs, each a thread whose number is one load away, as in a kernel.
 #[derive(Debug)]
 pub struct Threads;
 
@@ -73,7 +73,7 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// `count` threads, of which each makes its turn by `make` with its number.
+    /// Starts `count` threads; `make` makes the turn of each from its number.
     pub(crate) fn new<M>(count: u32, each: u64, make: M) -> Self
     where
         M: Fn(u32) -> Result<Turn, Failure> + Send + Sync + 'static,

@@ -27,8 +27,8 @@ pub trait Workload {
     /// If the library refuses.
     fn run(&mut self) -> Result<(), Failure>;
 
-    /// The operation, timed: nanoseconds of wall time, or of processor time if there are several threads,
-    /// so that a busy machine does not spoil the figure.
+    /// Runs the operation and times it: nanoseconds of wall time, or of processor time with several threads, so that
+    /// a busy machine does not distort the figure.
     ///
     /// # Errors
     /// If the library refuses.

@@ -41,7 +41,7 @@ impl Asking {
         }
     }
 
-    /// A device is told.
+    /// Sends a response to a device.
     pub fn tell(&mut self, to: ReplyTo, response: Response) {
         if !self.open.remove(&(to.stream.get(), to.name)) {
             self.note_stray();

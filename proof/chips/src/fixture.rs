@@ -15,7 +15,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A CPU whose time stands still.
+/// A CPU whose clock never moves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Still;
 

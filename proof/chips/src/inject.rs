@@ -36,11 +36,11 @@ pub struct RegisterFaults {
     /// The command that is refused, with the unit's code for the reason: of SMMUv3's `CMDQ_CONS`, of AMD's event; of
     /// VT-d bits of `FSTS`, from bit 8 the reason, and from bit 16 the device that did not answer.
     pub refuse: Option<(u64, u32)>,
-    /// The register access from which on all reads are ones and all writes are lost.
+    /// The register access from which all reads are ones and all writes are lost.
     pub gone_from: Option<u64>,
-    /// The register access from which on a unit that was gone is back: its power was off, and it is as after reset.
+    /// The register access from which a lost unit is back: its power was off, and it is as after reset.
     pub back_at: Option<u64>,
-    /// Effect of control registers: with [`Drain::Never`] no acknowledgement comes.
+    /// Effect of control registers; with [`Drain::Never`] they are never acknowledged.
     pub control: Drain,
 }
 
@@ -53,7 +53,7 @@ impl RegisterFaults {
         back_at: None,
         control: Drain::Runs,
     };
-    /// Queues stand still.
+    /// Queues that never advance.
     pub const STUCK: Self = Self { drain: Drain::Never, ..Self::NONE };
     /// The unit answers nothing.
     pub const GONE: Self = Self { gone_from: Some(0), ..Self::NONE };
@@ -67,7 +67,7 @@ pub enum Violation {
         /// Its offset.
         offset: usize,
     },
-    /// Put the tail of a queue where more would be in it than fit.
+    /// Moved the tail of a queue beyond its free space.
     QueueOverrun {
         /// Value that was written.
         tail: u64,
@@ -82,7 +82,7 @@ pub enum Violation {
         /// Value that was written.
         value: u64,
     },
-    /// Put entries of another size in place of one that was still cached, while a device used it.
+    /// Put entries of another size in place of one that was cached and used by a device.
     SizesConflict {
         /// Address that the device used.
         iova: Iova,
@@ -123,7 +123,7 @@ pub struct DmaFault {
 }
 
 impl DmaFault {
-    /// Fault that the device is told when `request` is refused.
+    /// Fault for the device whose `request` is refused.
     pub fn of(request: Request, code: u32) -> Self {
         let Request { stream, pasid, iova, access } = request;
         Self { stream, pasid, iova, access, code }

@@ -109,7 +109,7 @@ pub enum Struck {
     No,
 }
 
-/// Runs a scenario with the interrupt at the step `at`, counted from 1, or as soon as it is let in.
+/// Runs a scenario with the interrupt at the step `at`, counted from 1, or as soon as interrupts are enabled.
 ///
 /// # Panics
 /// If the handler needs a lock that the body holds, or waits; and if the scenario panics.
@@ -319,7 +319,7 @@ impl<T: Send> Lock<T> for InterruptedLock<T> {
     }
 }
 
-/// Registers of which each access is a step.
+/// Registers whose accesses are steps.
 #[derive(Clone, Debug)]
 pub struct Stepping<R>(pub R);
 

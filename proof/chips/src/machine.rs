@@ -35,7 +35,7 @@ pub enum Event {
     Barrier,
 }
 
-/// Way in which a register is kept from the driver.
+/// Way in which a register is withheld from the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withheld {
     /// Locked by firmware or a secure processor: writes are ignored.
@@ -59,7 +59,7 @@ struct Script {
     lie: Option<(usize, u64, u64)>,
     /// Registers that are kept from the driver, by their offsets.
     withheld: Vec<(usize, Withheld)>,
-    /// Accesses to those that abort.
+    /// Number of accesses to registers that abort.
     aborted: u64,
     /// Allocations until one fails; none do at zero.
     fail_in: u64,
@@ -193,7 +193,7 @@ impl<D: Design> Machine<D> {
         self.script().aborted
     }
 
-    /// Returns the manner in which a register is kept from the driver.
+    /// Returns the way in which a register is withheld from the driver.
     fn withheld(&self, offset: usize) -> Option<Withheld> {
         let script = &mut *self.script();
         let kept = script.withheld.iter().find(|(at, _)| *at == offset & !7);
@@ -284,12 +284,12 @@ impl<D: Design> Machine<D>
 where
     Unit<D>: Mmio,
 {
-    /// A register of 64 bits as it is, without the lie.
+    /// True value of a register of 64 bits.
     pub fn reg(&self, offset: usize) -> u64 {
         self.0.unit.read64(offset)
     }
 
-    /// A register of 32 bits as it is.
+    /// True value of a register of 32 bits.
     pub fn reg32(&self, offset: usize) -> u32 {
         self.0.unit.read32(offset)
     }

@@ -38,7 +38,7 @@ pub struct ModelMemory<W = AtomicU64> {
     taken: Mutex<Vec<PageState>>,
     reads_of_free: AtomicU64,
     cleaned_lines: AtomicU64,
-    /// Words below which everything lies that was ever handed out or written.
+    /// Number of words, from the first, that contain everything ever handed out or written.
     used: AtomicUsize,
 }
 
@@ -97,8 +97,8 @@ impl<W: Word> ModelMemory<W> {
         taken.iter().filter(|page| **page == PageState::Taken).count()
     }
 
-    /// Number of words that hardware has read of pages that were handed out and taken back: after the release of a
-    /// table this has to stay as it is.
+    /// Number of words that hardware has read in pages that were handed out and given back. After the release of a
+    /// table it must not change.
     pub fn reads_of_freed_pages(&self) -> u64 {
         self.reads_of_free.load(Ordering::Relaxed)
     }

@@ -12,7 +12,7 @@ use portolan_sim::profile::CacheGeometry;
 
 const LEVELS: usize = 6;
 
-/// Owners of a cache entry beside its tag: the invalidation of any of them drops the entry.
+/// Owners of a cache entry in addition to its tag: the invalidation of any of them drops the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnedEntry<T> {
     pub what: T,
@@ -37,7 +37,7 @@ pub(crate) enum CachedWalk {
     },
 }
 
-/// Sizes of pages, or spans of table entries: bit `n` stands for `2^n` bytes.
+/// Sizes of pages, or spans of table entries: bit `n` means `2^n` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes(u64);
 
@@ -61,7 +61,7 @@ impl Sizes {
     }
 }
 
-/// Entries that an invalidation is sure to drop among those that it concerns. The rest stays.
+/// Entries that an invalidation is guaranteed to drop among those that it names. The others stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops {
     /// Leaves, by their size in the tables.
@@ -78,7 +78,7 @@ impl Drops {
     /// Leaves of all sizes.
     pub(crate) const LEAVES: Self = Self { pointers: Sizes::NONE, ..Self::ALL };
 
-    /// Tells if `held`, which shares an address with `range` if there is one, is dropped.
+    /// Tells if `held` is dropped; it shares an address with `range`, if there is one.
     fn drop_leaf(self, held: &OwnedEntry<CachedWalk>, range: Option<IovaRange>) -> bool {
         match held.what {
             CachedWalk::Present { page, .. } => {
@@ -260,7 +260,7 @@ impl Stage {
         }
     }
 
-    /// Hardware as it is does more than it has to where a page is named in part.
+    /// Adjusts `drops` for realistic hardware, which does more than it must if a page is named in part.
     fn as_promised(&self, drops: Drops) -> Drops {
         match self.manner {
             PartialDrop::AsPromised => drops,

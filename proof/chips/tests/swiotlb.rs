@@ -109,8 +109,8 @@ fn a_run_ends_in_its_area_whatever_the_area_s_size() {
 }
 
 /// A search of recent-first begins at the run that was freed last and goes up. Runs that are given back and taken one
-/// by one stay where they are. Of two given back in a row the lower one lies below the next search, so that pairs
-/// walk through the whole area, as few jobs with few requests in flight do.
+/// by one stay in place. If two are given back in a row, the next search begins above the lower one, so that pairs
+/// move through the whole area, as they do with few jobs and few requests in flight.
 #[test]
 fn recent_first_drifts_where_runs_come_back_in_pairs() {
     let used = |strategy, together: usize| {

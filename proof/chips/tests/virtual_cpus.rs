@@ -208,7 +208,7 @@ fn hardware_that_is_late_is_survived() {
     assert!(failures > 0, "nothing was late");
 }
 
-/// A submitter that says that it is done before it is.
+/// A submitter that reports completion too early.
 struct Early<H>(H);
 
 impl<H: Hardware> Hardware for Early<H> {

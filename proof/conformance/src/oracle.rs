@@ -17,7 +17,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Address that `iova`, which lies in the piece, leads to.
+    /// Memory address of `iova`, which is in the piece.
     pub fn address(&self, iova: Iova) -> PhysAddr {
         PhysAddr::new(self.pa.get() + (iova.get() - self.range.start().get()))
     }
@@ -107,7 +107,7 @@ impl Oracle {
         self.pieces.is_empty()
     }
 
-    /// Makes `iova` the first address of a piece if it lies inside one.
+    /// Cuts a piece that contains `iova` in its inside, so that `iova` begins one.
     fn cut(&mut self, iova: Iova) {
         let Some(piece) = self.find(iova) else {
             return;

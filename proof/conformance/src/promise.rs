@@ -56,7 +56,7 @@ pub(crate) fn simulated() -> TrustedBase {
     unsafe { TrustedBase::new() }
 }
 
-/// A simulated machine is as it is described.
+/// Promises that a simulated machine is as described.
 #[cfg(feature = "units")]
 pub(crate) fn described() -> portolan_hw::TrustedDescription {
     // SAFETY: as above; it is made as it is described.

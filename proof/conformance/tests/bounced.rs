@@ -31,7 +31,7 @@ const WORLD: usize = 0x20_0000;
 const SECRET: u8 = 0x5e;
 const MINE: u8 = 0x11;
 const WRITTEN: u8 = 0x99;
-/// The device tries one byte in so many: no power of two, so that all offsets come up.
+/// The device tries one of so many bytes; not a power of two, so that all offsets occur.
 const STEP: u64 = 61;
 
 type Tables = &'static SlabTables<AtomicU64>;

@@ -26,7 +26,7 @@ pub const IDENTITY: (u16, u16) = (0x1af4, 0x1042);
 
 /// Sectors that are copied under each policy.
 const SECTORS: usize = 64;
-/// The sector to which sector 0 is copied.
+/// Sector that receives the copy of sector 0.
 const COPIES: usize = 128;
 /// Memory for copies of buffers that share a page with others.
 const POOL: usize = 256 * 1024;

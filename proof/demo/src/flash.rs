@@ -27,7 +27,7 @@ const PAGES: [u64; 4] = [1, 2, 3, 10];
 const PART: u64 = 8 * 16;
 /// Requests of one CPU that are under way at once.
 const UNDER_WAY: u64 = 32;
-/// The page to which page 0 is copied.
+/// Page that receives the copy of page 0.
 const COPIES: u64 = 768;
 
 /// Buffers, trust and preference of a driver: strict, deferred, lazy.
@@ -170,8 +170,8 @@ impl Worker {
         self.take_back(done)
     }
 
-    /// Ends the mappings: one by one where the driver wants each buffer at once, and else all of them
-    /// with as few invalidations as will do.
+    /// Ends the mappings: one by one if the driver wants each buffer at once, otherwise all together with as few
+    /// invalidations as possible.
     fn take_back(&self, done: Vec<(u64, Data)>) -> Outcome<Vec<Request>> {
         if self.buffers == Buffers::Kept {
             let unmap = |(at, data): (u64, Data)| {

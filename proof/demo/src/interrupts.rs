@@ -99,7 +99,7 @@ impl Scene<'_> {
         Ok(InterruptTarget::new(vector, destination))
     }
 
-    /// An interrupt that `function` may raise, and the message by which it does.
+    /// Allocates an interrupt for `function`; returns it with its message.
     fn allocate(&self, function: &Function, vector: u8) -> Outcome<(Interrupt, MsiMessage)> {
         let remapping = self.unit.interrupts().ok_or("interrupts are not remapped")?;
         // Under the number by which the unit knows it.
@@ -110,7 +110,7 @@ impl Scene<'_> {
         Ok((interrupt, message))
     }
 
-    /// The device writes `message`; returns the number of times that its own and the other interrupt come.
+    /// Lets the device write `message`; returns how often its own and the other interrupt arrive.
     fn raise(&self, message: MsiMessage) -> Outcome<[u32; 2]> {
         let before = came();
         let set = self.device.set_message(message);

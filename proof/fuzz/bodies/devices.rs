@@ -12,7 +12,7 @@ const CONFIGURATION: usize = 40;
 /// Events that the device sends, at most.
 const EVENTS: usize = 16;
 
-/// A device that says what the bytes say, once each, and then nothing but zeros.
+/// A device that answers with the given bytes, each once, and then only with zeros.
 struct Device {
     features: u64,
     configuration: [u8; CONFIGURATION],
@@ -80,7 +80,7 @@ impl Transport for Device {
     }
 }
 
-/// Time that goes on as it is looked at.
+/// Time that moves each time it is read.
 struct Ticks(Mutex<u64>);
 
 impl Clock for Ticks {

@@ -17,7 +17,7 @@ const LENGTH: usize = 4;
 const CHECKSUM: usize = 9;
 const HEADER: usize = 36;
 
-/// The bytes as they are, and as each table of so many bytes: a checksum stops what guesses.
+/// Reads the bytes as they are, and as each table of that length, because guesses rarely have the right checksum.
 pub fn tables(bytes: &[u8]) {
     Tables::new(bytes).for_each(drop);
     let _ = Sdt::parse(bytes).map(|sdt| sdt.entries().map(Iterator::count));
@@ -36,7 +36,7 @@ pub fn tables(bytes: &[u8]) {
     }
 }
 
-/// Each structure of each table, and what they come to.
+/// Reads each structure of each table, and the topology of them.
 fn read(bytes: &[u8]) {
     if let Ok(dmar) = Dmar::parse(bytes) {
         for structure in dmar.structures().flatten() {
@@ -67,7 +67,7 @@ fn read(bytes: &[u8]) {
     }
 }
 
-/// A device tree: each node with its properties, and what it comes to.
+/// Reads a device tree: each node with its properties, and its topology.
 pub fn trees(bytes: &[u8]) {
     if let Some(tree) = DeviceTree::parse(bytes) {
         for node in tree.nodes() {

@@ -9,7 +9,7 @@ use portolan_vmm::viommu::{ViommuOptions, VirtioIommu};
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};
 
-/// The guest's requests, one after the other.
+/// Handles the guest's requests, one after the other.
 pub fn requests(bytes: &[u8]) {
     let mut options = ViommuOptions::default();
     options.invalidation_limit = Duration::ZERO;

@@ -8,7 +8,7 @@ const LENGTH: usize = 4;
 const CHECKSUM: usize = 9;
 const HEADER: usize = 36;
 
-/// The bytes as they are, and as a MADT of so many bytes, beside a table of units.
+/// Reads the bytes as they are, and as a MADT of that length, with a table of units.
 pub fn madt(bytes: &[u8]) {
     read(bytes);
     if bytes.len() < HEADER {

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
 
-/// File systems, and where they belong.
+/// File systems, and their mount points.
 const MOUNTS: [(&str, &str); 5] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -74,7 +74,8 @@ fn run() -> Result<usize> {
     Ok(runs.len())
 }
 
-/// Each with its parameters, the words `MODULE.PARAMETER` that the kernel was told, as modprobe(8) loads it.
+/// Loads each module like modprobe(8), with its parameters, the words `MODULE.PARAMETER` of the kernel's command
+/// line.
 fn load_modules(folder: &Path, told: &str) -> Result<()> {
     let mut files: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(|file| file.file_name());

@@ -12,7 +12,7 @@ pub(crate) struct CsvRow<'t> {
 }
 
 impl<'t> CsvRow<'t> {
-    /// A field; nothing, if there are not so many.
+    /// A field; empty if there are not so many.
     pub(crate) fn text(&self, column: usize) -> &'t str {
         self.fields.get(column).copied().unwrap_or_default()
     }

@@ -282,7 +282,7 @@ pub(crate) fn map(
     meter.finish(owed)
 }
 
-/// Number of leaves that translate `range`, all of which is mapped.
+/// Number of leaves that translate `range`, which is mapped completely.
 fn leaves(domain: &dyn Domain, range: IovaRange) -> u64 {
     let mut leaves = 0;
     let mut at = Some(range.start());

@@ -37,7 +37,7 @@ type Domain = FirstStage<12, Parts>;
 pub(crate) const TABLE_SPAN: PageSize = PageSize::SIZE_2M;
 /// The device.
 const STREAM: StreamId = StreamId::new(1);
-/// Longest wait of the driver, in virtual time, beside wait-for-safe.
+/// Longest wait of the driver, in virtual time, in addition to wait-for-safe.
 const LIMIT: Nanos = Nanos::from_millis(100);
 /// Virtual nanoseconds between two looks at the status; a longer wait is looked at so many times.
 const LOOK_NS: u64 = 10;
@@ -60,7 +60,7 @@ impl Hardware {
 }
 
 impl Tick for Hardware {
-    /// The device's access comes before the unit may find that it is done.
+    /// Lets the device access memory before the unit may notice that it is done.
     fn tick(&self) {
         let [start, pages] = [0, 1].map(|n| self.busy[n].load(Ordering::Relaxed));
         if pages > 0 {

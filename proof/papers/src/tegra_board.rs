@@ -91,8 +91,8 @@ impl Board {
         Ok(TegraSpace { board: self, domain })
     }
 
-    /// Takes `space` down as it is: its device is blocked, and the address space given up with all its mappings.
-    /// Returns the counts of that.
+    /// Takes `space` down: blocks its device, and gives the address space up with all its mappings. Returns the
+    /// counts of that.
     ///
     /// # Errors
     /// If the driver refuses, which is a defect.

@@ -8,7 +8,7 @@ use portolan_tune::explain;
 use portolan_tune::replay::{self, Policy, Replay, Target};
 use portolan_tune::trace::Reader;
 
-/// Pages mapped, used and unmapped one after the other.
+/// A trace of pages mapped, used and unmapped one after the other.
 fn pages(count: u64) -> String {
     let line = |n: u64, event: &str, phys: &str| {
         let at = 1.0 + n as f64 * 50e-6;
@@ -50,7 +50,7 @@ fn scaled(profile: &Profile) -> Option<scale::ScaleReport> {
     }
 }
 
-/// Checks the report of `scale` against the advice `said` by the others.
+/// Checks that the report of `scale` agrees with the advice `said` by the other commands.
 fn scale_agrees(profile: &Profile, report: &scale::ScaleReport, said: &Advice) {
     let (name, unmap) = (profile.name(), said.unmap.as_ref().unwrap());
     assert_eq!(&report.defaults, said, "{name}");

@@ -2,12 +2,12 @@
 
 use portolan_papers::reproduce::{self, Bound, Evidence};
 
-/// The rule: without its mechanism the bound fails, and a predictor that needs no model comes less near.
+/// Checks the rule: without its mechanism the bound fails, and a predictor that needs no model is less accurate.
 fn could_have_failed(bound: &Bound) -> bool {
     bound.mechanism_off_pct > bound.limit_pct && bound.trivial_pct > bound.worst_pct
 }
 
-/// The bounds of every result beside the words of its rows that nothing was fitted on.
+/// The bounds of every result, with the evidence of its rows that nothing was fitted on.
 fn all() -> Vec<(&'static str, Vec<Bound>, Vec<Evidence>)> {
     let walk = reproduce::walk_flush().unwrap();
     let range = reproduce::range_flush().unwrap();

@@ -112,8 +112,8 @@ fn strict(domain: &dyn Domain, times: u64) {
     }
 }
 
-/// Tells if `writes` are `doorbells` for so many commands: once more where the queue has room for commands and not
-/// for the wait behind them, which happens at its end at most.
+/// Tells if `writes` are `doorbells` for this number of commands. One more is allowed: at the end of the queue there
+/// may be room for the commands but not for the wait.
 fn is_told(writes: u64, doorbells: u64, commands: u64) -> bool {
     (doorbells..=doorbells + commands.div_ceil(QUEUE)).contains(&writes)
 }

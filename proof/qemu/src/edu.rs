@@ -33,7 +33,7 @@ const DMA_TO_MEMORY: u64 = 1 << 1;
 /// Number of looks at the engine that a wait takes at most; QEMU takes 100 ms of the guest's time
 /// for a transfer.
 const WAITS: u32 = 1000;
-/// Bytes that [`Engine::load`] reads: for each value of a byte one word of four, in which it comes first.
+/// Bytes that [`Engine::load`] reads: a word of four bytes for each value of a byte, which is its first.
 pub const TABLE_BYTES: u64 = 4 * 256;
 
 /// Reason why there was no write.
@@ -152,7 +152,7 @@ impl Edu {
     }
 }
 
-/// The device's DMA engine, by its registers alone: on a machine whose clock runs.
+/// The device's DMA engine by its registers only, on a machine whose clock runs.
 ///
 /// It writes memory out of 4 KiB of its own, which it has from memory. So that it can write any word, wherever it is,
 /// [`Engine::load`] has it read a table once.

@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::qtest::{Batch, QtestError};
 use crate::ram::OutsideRam;
 
-/// The file in which QEMU has all ACPI tables.
+/// QEMU's file with all ACPI tables.
 pub const ACPI_TABLES: &str = "etc/acpi/tables";
 
 /// Selector of the directory.
@@ -161,7 +161,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     word.copied().map_or(0, u32::from_be_bytes)
 }
 
-/// Reads items through one buffer, which it gives back when dropped.
+/// Reads items through one buffer, and gives the buffer back when dropped.
 struct Reader<'m> {
     machine: &'m Machine,
     buffer: PhysAddr,

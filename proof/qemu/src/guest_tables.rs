@@ -106,8 +106,7 @@ impl GuestTables {
         self.lock().live.len()
     }
 
-    /// Number of pages given back that were not handed out with that address and size; they were
-    /// left alone.
+    /// Number of pages given back that were not handed out with that address and size; they were ignored.
     pub fn refused(&self) -> u64 {
         self.lock().refused
     }

@@ -139,7 +139,7 @@ fn spawn_error(architecture: Architecture, error: io::Error) -> StartError {
     }
 }
 
-/// The release of the QEMU that would be started. Starts a process; keep the answer.
+/// The release of the QEMU that would be started. Each call starts a process, so keep the result.
 ///
 /// # Errors
 /// [`StartError::Missing`], [`StartError::NoVersion`], [`StartError::System`].
@@ -210,7 +210,7 @@ impl Builder {
         self
     }
 
-    /// Adds a pattern of trace events, beside those that count the IOMMU's commands and faults.
+    /// Adds a pattern of trace events to those that count the IOMMU's commands and faults.
     #[must_use]
     pub fn trace(mut self, pattern: &str) -> Self {
         self.config.traces.push(pattern.to_owned());
@@ -407,7 +407,7 @@ impl Machine {
         Pci::enumerate(self.qtest.clone(), self.architecture())
     }
 
-    /// The disks, in the order in which the devices that have one were added.
+    /// The disks, in the order of the devices that have one.
     pub fn disks(&self) -> &[Disk] {
         &self.disks
     }

@@ -82,7 +82,7 @@ impl FunctionId {
         self.0
     }
 
-    /// Stream by which the IOMMU knows it, on all machines.
+    /// Its stream at the IOMMU, on all machines.
     pub const fn stream(self) -> StreamId {
         StreamId::new(self.0 as u32)
     }
@@ -122,7 +122,7 @@ impl Function {
         self.id
     }
 
-    /// Stream by which the IOMMU knows it.
+    /// Its stream at the IOMMU.
     pub fn stream(&self) -> StreamId {
         self.id.stream()
     }
@@ -207,7 +207,7 @@ impl Function {
         self.write16(COMMAND, command | MEMORY_AND_MASTER)
     }
 
-    /// Capabilities, in the order of the list, which is cut where it loops.
+    /// Capabilities, in the order of the list, which is cut at a loop.
     ///
     /// # Errors
     /// [`QtestError`].
@@ -218,7 +218,7 @@ impl Function {
         error.map_or(Ok(found), Err)
     }
 
-    /// Extended capabilities; none where there is no extended space.
+    /// Extended capabilities; none without extended space.
     ///
     /// # Errors
     /// [`QtestError`].

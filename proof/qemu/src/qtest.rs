@@ -154,7 +154,7 @@ macro_rules! commands {
     )*};
 }
 
-/// Commands to be sent together; the values of the reads come back in order.
+/// Commands to be sent together; the values of the reads are returned in order.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     commands: Vec<Command>,

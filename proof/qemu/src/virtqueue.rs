@@ -34,7 +34,7 @@ pub struct Segment {
 pub struct Used {
     /// Number that [`Virtqueue::push`] returned for it.
     pub head: u16,
-    /// Bytes that the device says it has written.
+    /// Bytes that the device reported as written.
     pub written: u32,
 }
 
@@ -114,7 +114,7 @@ impl Virtqueue {
         [0, self.available_at(), self.used_at()].map(|offset| base.saturating_add(offset))
     }
 
-    /// Offers a request to the device; it has to be notified. Returns its head.
+    /// Offers a request to the device, which has to be notified afterwards. Returns its head.
     ///
     /// # Errors
     /// [`QueueError::Full`].

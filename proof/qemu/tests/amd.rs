@@ -58,7 +58,7 @@ impl Ground {
         self.machine.trace().counts().unwrap()
     }
 
-    /// Each kind of command was executed as often as it was submitted.
+    /// Checks that each kind of command was executed as often as it was submitted.
     fn same_counts(&self) {
         let (ours, qemu) = (self.unit.counts(), self.counts());
         let pairs = [

@@ -32,9 +32,9 @@ fn tree(pci: &Pci) -> PciTree {
     })
 }
 
-/// An edu behind the last of `bridges`. It reaches memory once the unit knows it by all identifiers
-/// that the topology expects, and not before; the identifier in the record of the refused access is
-/// among them. Returns the identifiers beside the device's own.
+/// Tests an edu behind the last of `bridges`. It reaches memory as soon as the unit has all identifiers that the
+/// topology expects, and not before; the identifier in the record of the refused access is among them. Returns the
+/// identifiers other than the device's own.
 fn identifiers(bridges: &[&str], bus: &str) -> Option<Vec<RequesterId>> {
     let vtd = Iommu::Vtd(Vtd::new(VtdWidth::Bits48));
     let mut builder = Builder::new(Architecture::X86).iommu(vtd);

@@ -27,7 +27,7 @@ const TABLE: &str = include_str!("../../../docs/invalidations.md");
 const START: u64 = 0x4000_0000;
 const MIB: [u64; 2] = [4, 32];
 
-/// Range commands, as the unit has them or hidden from the plan.
+/// Range commands of the unit, available to the plan or hidden from it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ranges {
     AsFound,
@@ -116,7 +116,7 @@ fn row(unit: &str, with: &str, policy: &str, figures: &[String; 2]) -> String {
     format!("| {unit} | {with} | {policy} | {small} | {large} |")
 }
 
-/// The rows have to be in the document.
+/// Checks that the rows are in the document.
 fn check(rows: &[String]) {
     let missing: Vec<_> = rows.iter().filter(|row| !TABLE.contains(*row)).collect();
     assert!(missing.is_empty(), "docs/invalidations.md lacks {missing:#?}");

@@ -18,12 +18,12 @@ use portolan_spec::pci::extended_id;
 
 use support::start;
 
-/// Tells if a process exists, and not merely as one that waits to be reaped.
+/// Tells if a process exists and has not ended.
 fn alive(id: u32) -> bool {
     Path::new(&format!("/proc/{id}")).exists()
 }
 
-/// The device's writes land where they are told, the high half of the word being zero.
+/// Checks that the device's writes arrive at their addresses, with zeros in the high half of the word.
 fn edu_writes(machine: &Machine) {
     let edu = Edu::find(&machine.pci().unwrap()).unwrap();
     assert_eq!(edu.identification().unwrap() & 0xff, 0xed);
@@ -260,7 +260,7 @@ fn first_level_has_its_own_descriptors() {
     assert_eq!(counts.vtd_descriptors(), 1, "{counts:?}");
 }
 
-/// Reads the fault record of VT-d: address, source, and if there is one.
+/// Reads the fault record of VT-d: address, source, and whether it is valid.
 fn vtd_fault(machine: &Machine) -> (u64, u64, bool) {
     let registers = machine.iommu_registers().unwrap();
     let (address, rest) = (registers.read64(0x220), registers.read64(0x228));

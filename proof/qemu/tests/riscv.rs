@@ -68,7 +68,7 @@ impl Ground {
         }
     }
 
-    /// Each kind of command was executed as often as it was submitted.
+    /// Checks that each kind of command was executed as often as it was submitted.
     fn same_counts(&self) {
         let ours = self.unit.counts();
         let qemu = self.machine.trace().counts().unwrap();
@@ -98,7 +98,7 @@ fn enable(machine: &Machine, registers: Registers, config: Config) -> Result<Dri
     )
 }
 
-/// The oldest record says that `stream` wrote at `iova`, for `reason`; there is no other.
+/// Checks that the only record is of `stream` writing at `iova`, for `reason`.
 fn refused(ground: &Ground, iova: Iova, reason: FaultReason) {
     let Some(FaultEvent::Fault(record)) = ground.unit.next_fault().unwrap() else {
         panic!("no record");

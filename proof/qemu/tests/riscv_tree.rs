@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_hw::topology::{Survey, Topology};
 
-/// The tree of `virt` with these options; nothing, and a line that says why, where there is no QEMU that
-/// has them.
+/// The tree of `virt` with these options; `None`, with a line that gives the reason, if no QEMU has them.
 fn tree(name: &str, machine: &str, more: &[&str]) -> Option<Vec<u8>> {
     let skip = |why: &str| {
         let _ = writeln!(std::io::stderr(), "SKIP: {why}");

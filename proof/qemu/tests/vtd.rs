@@ -98,7 +98,7 @@ fn grounds() -> impl Iterator<Item = Ground> {
     cases.into_iter().filter_map(|(vtd, config)| Ground::new(vtd, config))
 }
 
-/// Each kind of descriptor was executed as often as it was submitted.
+/// Checks that each kind of descriptor was executed as often as it was submitted.
 fn same_counts(ground: &Ground) {
     let (ours, qemu) = (ground.unit.counts(), ground.counts());
     let pairs = [

@@ -46,7 +46,7 @@ pub const ALL: &[Broken] = &[
 ];
 
 impl Broken {
-    /// Checks that the machine failed, and as it had to.
+    /// Checks that the machine failed in the expected way.
     pub(super) fn check(&self, ran: &DemoRun) -> Result<(), String> {
         match ran.status.code() {
             Some(BAD) => said(&ran.console, &[self.said]),

@@ -11,7 +11,7 @@ pub(super) struct Disk {
     pub(super) name: &'static str,
     /// Sectors that the kernel copies, inverted, from the first on.
     copied: usize,
-    /// The sector to which it copies sector 0; the disk is twice as long.
+    /// Sector that receives the copy of sector 0; the disk is twice as long.
     copies: usize,
 }
 

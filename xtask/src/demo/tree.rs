@@ -24,7 +24,7 @@ pub(super) fn write(
     std::fs::write(file, tree).map_err(|error| error.to_string())
 }
 
-/// Puts `instead` where `tree` has `says`: once, and as long.
+/// Replaces `says` in `tree` by `instead`, which has the same length; `says` must occur once.
 fn replace(tree: &mut [u8], says: &[u8], instead: &[u8]) -> Result<(), String> {
     let mut places = tree.windows(says.len()).enumerate().filter(|(_, bytes)| *bytes == says);
     let (Some((at, _)), None) = (places.next(), places.next()) else {

@@ -46,7 +46,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
 }
 
 impl Daemon {
-    /// Starts it in `place` with `more` words, where it serves the image of the disk to `qemu`.
+    /// Starts the process in `place` with `more` words; it serves the image of the disk to `qemu`.
     pub fn start(
         program: &Path,
         more: &[&str],

@@ -17,7 +17,7 @@ const STEADY: f64 = 0.02;
 /// Most that predictions may be off, and the fewest invalidations of a lazy kernel that are judged: no timer is late.
 const WITHIN: f64 = 0.15;
 const ENOUGH: f64 = 50.0;
-/// Packets of which the guest says the time together, and the number of times that it does.
+/// Packets that the guest times together, and number of such groups.
 const EACH: f64 = 1000.0;
 const THOUSANDS: usize = 24;
 

@@ -6,8 +6,8 @@
 use super::GuestRun;
 use super::recording::{self, Invalidation};
 
-/// Factor by which the count may be above or below the prediction, once the prediction is for the time that the
-/// load took under the lazy kernel: nearly all flushes are of a timer, and an emulated one is late at times.
+/// Factor by which the count may differ from the prediction for the time that the load took under the lazy kernel. A
+/// timer causes nearly all flushes, and an emulated timer is sometimes late.
 const WITHIN: f64 = 2.0;
 
 /// Counts both, and compares them with the prediction.

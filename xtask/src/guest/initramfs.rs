@@ -16,7 +16,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds the folder at `path`, which begins without a slash; the folder above comes first.
+    /// Adds the folder at `path`, which begins without a slash; its parent has to be added first.
     pub fn folder(&mut self, path: &str) -> Result<(), String> {
         self.entry(path, FOLDER, &[])
     }

@@ -33,14 +33,14 @@ pub struct Found {
     pub modules: Option<PathBuf>,
 }
 
-/// The packages that stand for the newest kernel that has the `dma` events (6.12), the first that there is.
+/// Packages whose dependencies are the newest kernel with the `dma` events (6.12); the first that exists is used.
 const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", CLOUD];
 const SOURCE: &str = "linux-source-6.12";
 /// The release of Debian whose backports have the newest kernel.
 const NEWEST: &str = "trixie-backports";
 /// Debian release with Linux 6.1.
 const OLDER: &str = "bookworm";
-/// Packages that stand for a suite's kernel: for virtual machines, and for all PCs.
+/// Packages whose dependencies are a suite's kernel: for virtual machines, and for all PCs.
 const CLOUD: &str = "linux-image-cloud-amd64";
 const FULL: &str = "linux-image-amd64";
 /// The variable that names another kernel of our own, for example a cached one.
@@ -75,7 +75,7 @@ fn stock(place: &Path) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
-/// The kernel that `package` of `suite` stands for; of its dependencies the parts of the kernel alone.
+/// The kernel that `package` of `suite` depends on; of the dependencies only parts of the kernel.
 fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
     if let Some(found) = unpacked(place) {
         return Ok(found);
@@ -95,14 +95,14 @@ fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
-/// Tells if a package is part of a kernel: its image, its modules, lists of both, and names that stand for them.
+/// Tells if a package is part of a kernel: its image, its modules, lists of both, and packages that depend on these.
 fn is_part(name: &str) -> bool {
     let kinds = ["image", "binary", "modules", "base"];
     let kind = name.strip_prefix("linux-").and_then(|rest| rest.split_once('-'));
     kind.is_some_and(|(kind, _)| kinds.contains(&kind))
 }
 
-/// The image that a package which stands for the newest one depends on, unless it is too old.
+/// The image that a package for the newest kernel depends on, unless it is too old.
 fn image(depends: &str) -> Option<&str> {
     let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let (name, release) =
@@ -112,7 +112,7 @@ fn image(depends: &str) -> Option<&str> {
     (version >= (6, 12)).then_some(name)
 }
 
-/// Checks that packages for the guests can be had here, or says the reason.
+/// Checks that packages for the guests can be downloaded; returns the reason if not.
 fn tools() -> Result<(), String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guests are x86-64, and so are their programs".to_owned());

@@ -15,7 +15,7 @@ pub struct Machine {
     pub limit: &'static str,
     /// Releases of QEMU that have the machine.
     pub release: Release,
-    /// QEMU's arguments for the machine, beside those for CPUs, memory and console.
+    /// QEMU's arguments for the machine, in addition to those for CPUs, memory and console.
     pub devices: &'static [&'static str],
     /// Its disks: QEMU's drives that `devices` name, with their size in MiB, filled by `disk::before`.
     pub disks: &'static [(&'static str, usize)],
@@ -23,7 +23,7 @@ pub struct Machine {
     pub ports: &'static [&'static str],
     /// Arguments for the kernel's command line.
     pub kernel_arguments: &'static str,
-    /// Modules to be loaded; modules that they need come with them.
+    /// Modules to load; their dependencies are added.
     pub modules: &'static [&'static str],
     /// Programs in the guest's `/bin`.
     pub programs: &'static [Program],
@@ -292,7 +292,7 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
 
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
-/// Parts of the driver's lines beside its rows: once another was killed, and of the kernel's abilities.
+/// Beginnings of the driver's other lines: after another driver was killed, and about the kernel's abilities.
 const BESIDE: [&str; 5] = [
     ": given back when ",
     "pinned pages: ",
@@ -300,7 +300,7 @@ const BESIDE: [&str; 5] = [
     ": page requests: ",
     ": one domain for two: ",
 ];
-/// The lines about dirty tracking that have to be among them.
+/// Required lines about dirty tracking.
 const MARKED: &str = "type 1: dirty tracking: marks on 4 of 4 pages that the disk wrote";
 const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks";
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
@@ -331,9 +331,9 @@ impl Row {
     }
 }
 
-/// Checks the costs of each manner of mapping: by the driver's count of system calls, and by QEMU's trace of the
-/// kernel's invalidations. `interfaces` are those by which all manners were tried, in that order; `words` are the
-/// starts of lines that the driver has to have printed beside.
+/// Checks the costs of each way of mapping, by the driver's count of system calls and QEMU's trace of the kernel's
+/// invalidations. `interfaces` are those by which all ways were tried, in that order; `words` are the beginnings of
+/// other lines that the driver has to print.
 fn driven_from_user_space(
     ran: &GuestRun,
     interfaces: &[&str],
@@ -390,7 +390,7 @@ fn driven_from_user_space(
     Ok(())
 }
 
-/// The manners of mapping, in the order in which the driver tries them, and the most unmaps of a request.
+/// The ways of mapping, in the order in which the driver tries them, and the most unmaps of a request.
 const MANNERS: [(&str, f64); 6] = [
     ("naive loop", 1.0),
     ("strict", 1.0),

@@ -43,7 +43,7 @@ impl Modules {
         Ok(Self { files, built_in: built_in.collect() })
     }
 
-    /// The modules `wanted` and those that they need, each after those that it needs.
+    /// The `wanted` modules and their dependencies, each after its own dependencies.
     pub fn with_needed(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>, String> {
         let mut found = Vec::new();
         for name in wanted {

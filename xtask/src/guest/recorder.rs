@@ -8,7 +8,7 @@ use super::machines::{CALIBRATE, Machine, PORTOLAN, READ_BLOCKS, RECORD, program
 
 /// Events a second at which nothing may be lost.
 const SURE: u64 = 100_000;
-/// Part of a rate that has to be sent.
+/// Fraction of a rate that has to be sent.
 const SENT: f64 = 0.9;
 
 /// Latencies on a kernel whose instances cannot trace functions.

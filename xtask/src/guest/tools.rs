@@ -12,7 +12,7 @@ use super::kernel;
 const PROGRAMS: [(&str, &str); 2] = [("trace-cmd", "trace-cmd"), ("linux-perf", "perf")];
 /// The loader's place, as all programs of this architecture have it.
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
-/// Folders in which the loader looks for libraries by itself.
+/// Folders that the loader searches by default.
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 
 /// Files of a guest: their places there, and their contents.

@@ -158,7 +158,7 @@ fn selected(mut list: Vec<Mistake>, selection: &Selection) -> Vec<Mistake> {
     selection.part.of(list)
 }
 
-/// Outcome of each, beside the entry of the list.
+/// Outcome of each entry of the list, and whether all are as expected.
 fn told(all: &[(Mistake, Verdict)]) -> (String, bool) {
     let mut text = String::new();
     let (mut noticed, mut good) = (0, true);

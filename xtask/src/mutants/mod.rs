@@ -28,7 +28,7 @@ pub use options::{MISTAKES, USAGE};
 
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 3] = ["portolan", "portolan-tables", "portolan-hw"];
-/// The packages whose tests meet the mutants that the package's own tests let through.
+/// Packages whose tests run on the mutants that survived the tests of their own package.
 const WIDER: [&str; 7] = [
     "portolan",
     "portolan-tables",

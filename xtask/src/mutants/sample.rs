@@ -81,8 +81,8 @@ impl Listed {
     }
 }
 
-/// `many` of `all`, or all if there are no more: from each room as many as from every other, as long
-/// as it has so many. The same mutants and seed give the same choice, in any order of the mutants.
+/// Chooses `many` of `all`, or all if there are fewer: the same number from each room, as long as it has that many.
+/// Equal mutants and seeds give equal choices, in any order of the mutants.
 pub fn choose(all: &[Mutant], many: usize, seed: u64) -> Vec<Mutant> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut rooms: BTreeMap<String, Vec<&Mutant>> = BTreeMap::new();

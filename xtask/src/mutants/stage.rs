@@ -75,8 +75,8 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// Runs the tests on each of `mutants`; returns their verdicts. `wider` are the packages of
-    /// [`Reach::Wider`], each behind those that it depends on.
+    /// Runs the tests on each of `mutants`; returns their verdicts. `wider` are the packages of [`Reach::Wider`],
+    /// each after its dependencies.
     pub fn judge(
         &mut self,
         reach: Reach,
@@ -179,7 +179,7 @@ impl<'t> Stage<'t> {
     }
 }
 
-/// Verdicts in a record. A line that was not written whole says nothing.
+/// Verdicts in a record. Incomplete lines are ignored.
 pub fn known(record: &str) -> HashMap<(String, Reach), Verdict> {
     let lines = record.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
     lines.map(|line| ((line.name, line.reach), line.verdict)).collect()

@@ -70,7 +70,7 @@ impl Tree {
         self.home.join("tree")
     }
 
-    /// Path of the file in which the fates of this commit's mutants are written down.
+    /// File that records the fates of this commit's mutants.
     pub fn record(&self) -> PathBuf {
         self.home.join(format!("{}.jsonl", self.commit))
     }

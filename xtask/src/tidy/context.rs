@@ -27,7 +27,7 @@ const SOURCES: &[&str] = &[
 /// Start of the line.
 const MARK: &str = "*Context.*";
 
-/// The contexts, of which a line names one or more.
+/// The contexts; a line names at least one.
 const CONTEXTS: &[&str] = &["interrupt", "atomic", "task"];
 
 /// A file of a crate.

@@ -112,7 +112,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     Ok(except(found, &exceptions))
 }
 
-/// Mistakes whose text is no longer in the source: nothing would be said of them.
+/// Mistakes whose text is no longer in the source, so that they would not be made.
 fn mistakes(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let text = std::fs::read_to_string(root.join(mistakes::FILE))?;
     let list = mistakes::parse(&text)?;

@@ -14,8 +14,8 @@ use super::context::product;
 /// File with the names that are still to be made unique.
 pub(super) const FILE: &str = "xtask/repeated-names.toml";
 
-/// Names that each driver, unit or architecture has: the module says whose it is, and a user has one
-/// module in view.
+/// Names that each driver, unit or architecture has: the module tells them apart, and a user sees one module at a
+/// time.
 const OF_EACH_DRIVER: &[&str] =
     &["CommandKind", "Config", "Features", "Implementation", "Interrupts", "Loader", "Registers"];
 
@@ -50,7 +50,7 @@ pub(super) fn check(sources: &[(String, String)], known: &Repeated) -> Vec<Findi
     found
 }
 
-/// Names with the paths of the files that declare them, by package, where there are several.
+/// Names that several files declare, with their paths, by package.
 fn repeated(sources: &[(String, String)]) -> BTreeMap<String, BTreeMap<String, Vec<&str>>> {
     let package = |path: &String| Some(path.split_once("/src/")?.0.to_owned());
     let packages: BTreeSet<String> = sources.iter().filter_map(|(path, _)| package(path)).collect();

@@ -16,7 +16,7 @@ use portolan_chips::fixture::Still;
 
 use crate::threads::used_ns;
 
-/// Operations between two looks if the others are done.
+/// Operations between two checks if the others are done.
 const MORE: u64 = 16;
 
 thread_local! {

@@ -29,7 +29,7 @@ fn need(bytes: u64) -> Need {
     Need { keep: PageSize::SIZE_4K, ..Need::bytes(bytes) }
 }
 
-/// A slot alone: no page is shared, so none has to be kept.
+/// Needs of a slot by itself: no page is shared, so none has to be kept.
 fn need_of(bytes: u64) -> Need {
     if bytes < PageSize::SIZE_4K.bytes() { Need::bytes(bytes) } else { need(bytes) }
 }

@@ -33,7 +33,7 @@ const BESIDE: &[&str] = &[
     "drivers/iommu/dma-iommu.h",
 ];
 
-/// Headers of Linux's that are used as they are: their paths, and the names by which they are included.
+/// Linux headers that are used unchanged: their paths, and their names in `#include`.
 const HEADERS: &[(&str, &str)] = &[
     ("include/linux/align.h", "linux/align.h"),
     ("include/linux/build_bug.h", "linux/build_bug.h"),

@@ -42,7 +42,7 @@ fn succeeded(is_well: bool) -> Result<(), Failure> {
     if is_well { Ok(()) } else { Err(Failure::Linux) }
 }
 
-/// Folder of the unpacked sources and the compiled object: below the folder in which cargo builds.
+/// Folder of the unpacked sources and the compiled object, below the target folder.
 fn place() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map(|target| workspace.join(target));
@@ -113,8 +113,8 @@ pub fn prepare(fetch: Fetch) -> Result<String, &'static Absent> {
     Ok(format!("Linux {version}: {}", linux.said()))
 }
 
-/// Runs Linux's driver of a virtio-iommu on the device of `portolan-vmm`, and on such that ignore one kind of
-/// request, which has to be noticed; returns Linux's requests to the first.
+/// Runs Linux's driver of a virtio-iommu on the device of `portolan-vmm`, and on devices that each ignore one kind of
+/// request, which has to be noticed. Returns the requests that Linux sent to the first.
 ///
 /// # Errors
 /// The access of a device behind it that succeeded or failed against the mappings, or the failure

@@ -120,11 +120,11 @@ impl Workload for LinuxOfSpan {
 pub(crate) enum Layer {
     /// `iommu.c`, which chooses the sizes of pages.
     Domain,
-    /// `io-pgtable-arm.c` alone, which is told them.
+    /// Calls of `io-pgtable-arm.c` only.
     Tables,
 }
 
-/// Single pages, of which every second one of a leaf table stays mapped.
+/// Single pages; every second page of the leaf table stays mapped.
 pub(crate) struct LinuxSingles {
     domain: Domain,
     layer: Layer,

@@ -152,7 +152,7 @@ impl Machine<'_> {
         self.refused(1, "domain", DOORBELL.1 + 1, Access::Write)
     }
 
-    /// Buffers of all sizes; those that stay mapped.
+    /// Maps buffers of all sizes; returns those that stay mapped.
     fn buffers(&mut self, endpoint: &Endpoint<'_>) -> Result<Vec<Buffer>, Wrong> {
         let mut live: Vec<Buffer> = Vec::new();
         for _ in 0..ROUNDS {

@@ -18,8 +18,8 @@ const CPUS: u32 = 2;
 const NOWHERE: u64 = u64::MAX;
 
 pub(super) type At = *mut c_void;
-/// Handler of a virtio-iommu driver's request: takes the bytes that the device reads and those that it
-/// writes; returns the number of bytes that it has written.
+/// Handler of a virtio-iommu driver's request: receives the bytes that the device reads and the buffer that it
+/// writes; returns the number of written bytes.
 type Request = extern "C" fn(At, *const u8, u32, *mut u8, u32) -> u32;
 
 macro_rules! entries {
@@ -245,7 +245,7 @@ impl OnCpu {
         Some(Space { linux: self.linux, at })
     }
 
-    /// Sees to it that there is the bounce pool, which is one for all and has `bytes` bytes.
+    /// Makes the bounce pool of `bytes` bytes, which all CPUs share, if it does not exist.
     pub(crate) fn pool(&self, bytes: u64) -> bool {
         // SAFETY: see above.
         *self.linux.pool.get_or_init(|| unsafe { (self.entries().pool)(bytes) } == 0)
@@ -361,7 +361,7 @@ impl Domain {
         unsafe { (self.cpu.entries().dma_unmap)(self.at.as_ptr(), iova, bytes) };
     }
 
-    /// Number of the pieces in which a device reaches `list`; not positive if it failed.
+    /// Number of the pieces in which a device reaches `list`; zero or negative after a failure.
     #[inline]
     pub(crate) fn dma_map_sg(&self, list: &mut List) -> i32 {
         let (at, list, count) = (self.at.as_ptr(), list.at.as_ptr(), list.count);
@@ -447,7 +447,7 @@ unsafe impl Send for Space {}
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// The number of the first of `pages` pages, none of them beyond `last`; 0 if there are none.
+    /// Number of the first of `pages` pages, all of them up to `last`; 0 if there are none.
     #[inline]
     pub(crate) fn take(&self, cpu: &OnCpu, pages: u64, last: u64) -> u64 {
         // SAFETY: see above.

@@ -23,7 +23,7 @@ pub(crate) type Carry<'d> = dyn Fn(&[u8], &mut [u8]) -> usize + 'd;
 /// Thin, as C passes it on.
 struct Context<'d>(&'d Carry<'d>);
 
-/// The driver's request: the bytes that the device reads and those that it writes.
+/// Carries out the driver's request: the bytes that the device reads and those that it writes.
 extern "C" fn carry_out(context: At, out: *const u8, outs: u32, into: *mut u8, ins: u32) -> u32 {
     // SAFETY: `context` came from `OnCpu::viommu`, and the unit keeps it; both buffers are the driver's request,
     // alive and used by no other code until this returns.
@@ -161,7 +161,7 @@ impl Drop for Endpoint<'_> {
     }
 }
 
-/// A domain in which its owner chooses the addresses.
+/// A domain whose owner chooses the addresses.
 pub(crate) struct Unmanaged<'e> {
     endpoint: &'e Endpoint<'e>,
     at: NonNull<c_void>,

@@ -108,8 +108,7 @@ fn not_snooped() -> Vec<Scenario> {
     vec![lazy, strict, deferred]
 }
 
-/// A scatter list of `$pieces` pages, owned by its mapping, beside Linux's domains of the kinds
-/// `$theirs`.
+/// A scatter list of `$pieces` pages, owned by its mapping, compared with Linux's domains of the kinds `$theirs`.
 macro_rules! list {
     ($name:literal, $pieces:literal, $what:literal, $how:expr, [$(($peer:expr, $theirs:expr)),+]) => {
         Scenario {

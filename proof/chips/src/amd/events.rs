@@ -8,7 +8,7 @@ use crate::inject::{DmaFault, Pace};
 use portolan_sim::decode::AccessKind;
 use portolan_sim::request::Request;
 
-/// Reason for which an access is refused.
+/// Reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmdRefusal {
     /// The device table has no such entry.
@@ -23,7 +23,7 @@ pub enum AmdRefusal {
     NoPage { domain: u16, at: PhysAddr },
 }
 
-/// Reason for which tables refuse an access.
+/// Reason why tables refuse an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageRefusal {
     NotPresent,
@@ -38,7 +38,7 @@ const FORBIDS: u64 = 1 << 54;
 const RESERVED: u64 = 1 << 55;
 
 impl AmdRefusal {
-    /// The code, flags and domain, and an address in memory if that is told.
+    /// The code, flags and domain, and an address in memory if there is one.
     fn told(self) -> (u64, u64, u16, Option<PhysAddr>) {
         match self {
             Self::NoEntry => (1, 0, 0, None),
@@ -58,7 +58,7 @@ impl AmdRefusal {
 }
 
 impl AmdRegisters {
-    /// Records a refusal and returns the fault that the device is told.
+    /// Records a refusal and returns the fault for the device.
     pub(super) fn refuse(&self, state: &mut State, refusal: AmdRefusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let (code, flags, domain, at) = refusal.told();
@@ -117,7 +117,7 @@ impl AmdRegisters {
         }
     }
 
-    /// The word with the code comes last. A log where no memory is gets nothing.
+    /// Writes the word with the code last. A log that is not in memory gets nothing.
     fn write_record(&self, at: PhysAddr, [low, high]: [u64; 2]) {
         let after = PhysAddr::new(at.get() + 8);
         let _ = self.memory.write_u64(after, high);

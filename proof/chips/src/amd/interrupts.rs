@@ -14,7 +14,7 @@ pub struct AmdInterrupt {
     pub destination: u8,
 }
 
-/// Bit of a record that says that an interrupt was refused.
+/// Bit of a record for a refused interrupt.
 const INTERRUPT: u64 = 1 << 51;
 /// IO_PAGE_FAULT.
 const PAGE_FAULT: u64 = 2;

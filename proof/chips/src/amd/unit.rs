@@ -32,7 +32,7 @@ pub struct AmdUnitState {
     pub(super) interrupts: BTreeMap<(u16, u16), u32>,
     pub(super) pages: Stage,
     pub(super) events: Vec<AmdEvent>,
-    /// Records that are still to be written: the nanosecond from which on they are due, the address, and the words.
+    /// Records that are not written yet: their time, address and words.
     pub(super) late: VecDeque<(u64, PhysAddr, [u64; 2])>,
 }
 

@@ -27,7 +27,7 @@ pub struct RealChip<I> {
     pub identification: I,
 }
 
-/// Words in which open fields are filled, each by its register: nothing, each alone, all.
+/// Variants of the words in which open fields are filled, each by its register: none, each alone, all.
 pub fn filled<const N: usize>(words: [u32; N], open: &[(usize, u32)]) -> Vec<[u32; N]> {
     let with = |fields: &[(usize, u32)]| {
         let mut filled = words;

@@ -77,7 +77,7 @@ const fn chip(
 const MSM8998: &str =
     "https://lore.kernel.org/lkml/dfd80103-391a-4777-8944-296ba31a11dd@freebox.fr/";
 
-/// The narrowest: 32 bits of address for devices and 36 behind that, a first stage alone, no snooping.
+/// The narrowest chip: input addresses of 32 bits and output addresses of 36, first stage only, no snooping.
 pub const MSM8998_MULTIMEDIA: RealChip<SmmuV2Identification> = chip(
     "Qualcomm MSM8998, multimedia",
     MSM8998,

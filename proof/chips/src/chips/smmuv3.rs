@@ -19,7 +19,7 @@ struct PrintedSmmuV3 {
 pub const SMMU_V3_OPEN: [(usize, u32); 5] =
     [(1, 0x14 << 6), (1, 1 << 27), (0, 1 << 12), (0, 1 << 18), (5, 0b110 << 4)];
 
-/// Bits of Linux's word, and the fields that they stand for: bit, register, field.
+/// Bits of Linux's word, and the fields that they mean: bit, register, field.
 const FEATURES: [(u32, usize, u32); 12] = [
     // Two levels of stream tables and of tables of contexts.
     (0, 0, 1 << 27),

@@ -13,8 +13,8 @@ const fn chip(
     RealChip { name, source, identification }
 }
 
-/// The narrowest: 36 bits of address, tables of three levels with pages of 4 KiB alone, 256 domains, one fault
-/// record; invalidation through registers, of all or of a domain; a write buffer, and no snooping.
+/// The narrowest chip: 36 bits of address, tables of three levels with pages of 4 KiB only, 256 domains, one fault
+/// record; invalidation through registers, of everything or of a domain; a write buffer, and no snooping.
 pub const ARRANDALE_GRAPHICS: RealChip<VtdIdentification> = chip(
     "Arrandale, graphics",
     "https://github.com/lxylxy123456/uberxmhf, bug_092/README.md",

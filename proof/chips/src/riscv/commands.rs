@@ -62,7 +62,7 @@ pub(super) enum RiscvEffect {
         store: Option<(PhysAddr, u32)>,
         order: Order,
     },
-    /// A device is told.
+    /// A response to a device.
     Respond(ReplyTo, Response),
 }
 

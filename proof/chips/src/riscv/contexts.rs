@@ -19,7 +19,7 @@ pub(super) enum Context {
     First(StageTables),
     /// First stages with tables of their own for each address space.
     Processes(Processes),
-    /// The second stage has, beside which there may be a table of messages.
+    /// The second stage only; a table of messages may accompany it.
     Second(StageTables, Option<Messages>),
 }
 

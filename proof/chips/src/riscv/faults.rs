@@ -27,7 +27,7 @@ impl RiscvFault {
     }
 }
 
-/// Reason for which an access is refused.
+/// Reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RiscvRefusal {
     /// The unit is off.
@@ -87,7 +87,7 @@ impl RiscvRefusal {
 }
 
 impl RiscvRegisters {
-    /// Records a refusal and returns the fault that the device is told.
+    /// Records a refusal and returns the fault for the device.
     pub(super) fn refuse(&self, state: &mut State, refusal: RiscvRefusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         let cause = refusal.cause(of.access);

@@ -99,7 +99,7 @@ impl RiscvRegisters {
         }
     }
 
-    /// Writes such a register. Those of counters that are not there keep nothing.
+    /// Writes such a register. Registers of missing counters keep nothing.
     pub(super) fn write_monitor(&self, state: &mut State, offset: usize, value: u32) {
         self.tally(state);
         let count = usize::from(self.setup.identification.counters);

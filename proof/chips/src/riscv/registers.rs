@@ -256,8 +256,8 @@ fn is_used(registers: &Registers, offset: usize, value: u32) -> bool {
     }
 }
 
-/// Tells if a write of half of `ddtp` is one that a driver may make: no address changes while a directory is in use
-/// or on the way out of that, none is exchanged for another, and none follows on another.
+/// Tells if a driver may write this half of `ddtp`: no address changes while a directory is in use or being left, a
+/// directory is not exchanged for another, and no change follows another.
 fn changes(registers: &Registers, offset: usize, value: u32) -> bool {
     let (old, new) = (registers.ddtp, with_half(registers.ddtp, offset, value));
     let used = registers.levels().is_some();

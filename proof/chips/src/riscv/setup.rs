@@ -11,7 +11,7 @@ use crate::unit::{counts, setup};
 pub struct RiscvIdentification {
     /// The register `capabilities`.
     pub capabilities: u64,
-    /// Numbers of levels that a device directory may have: bit `n` stands for `n` levels.
+    /// Allowed numbers of levels of a device directory: bit `n` means `n` levels.
     pub levels: u8,
     /// Longest queue, as an exponent of entries.
     pub queue_lg2: u32,
@@ -34,8 +34,8 @@ const NON_LEAF: u64 = 1 << 42;
 const RANGES: u64 = 1 << 43;
 
 impl RiscvIdentification {
-    /// More than any unit has of which the registers were published: tables of all depths, contexts in base
-    /// format, interrupts of either kind; addresses are invalidated one by one, and leaves alone.
+    /// More features than any published unit has: tables of all depths, contexts in base format, interrupts of either
+    /// kind. Addresses are invalidated one by one, and only leaves.
     #[must_use]
     pub fn able() -> Self {
         Self { capabilities: PLAIN | TABLES | BOTH, levels: 0b1110, queue_lg2: 15, counters: 0 }
@@ -159,7 +159,7 @@ counts! {
         hits: u64,
         /// Contexts and entries above them read.
         configuration_reads: u64,
-        /// Interrupts for faults: one for all that come until the last is acknowledged.
+        /// Interrupts for faults. One covers all faults until the last is acknowledged.
         fault_interrupts: u64,
         /// Faults that found no room, or no queue.
         lost_faults: u64,

@@ -161,8 +161,8 @@ impl RiscvRegisters {
         context
     }
 
-    /// The page of the directory that holds a device's context. Entries that lead there are kept, if they count, by
-    /// their level and by the part of the number that they resolve.
+    /// The page of the directory that holds a device's context. Valid entries that lead there are cached by their
+    /// level and the part of the number that they resolve.
     fn page_of_contexts(
         &self,
         state: &mut State,
@@ -200,7 +200,7 @@ impl RiscvRegisters {
         Some(words)
     }
 
-    /// Address to which the entry of a page sends messages. Entries that count are kept by the second stage's tag and
+    /// Address to which the entry of a page sends messages. Valid entries are cached by the second stage's tag and
     /// the page, from any table.
     fn message(
         &self,

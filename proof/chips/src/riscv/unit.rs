@@ -38,7 +38,7 @@ pub struct RiscvUnitState {
     pub(super) first: Stage,
     pub(super) second: Stage,
     pub(super) faults: Vec<RiscvFault>,
-    /// True if a device was told that will not answer.
+    /// True if a device that cannot answer was sent an invalidation.
     pub(super) has_unanswered: bool,
 }
 

@@ -40,7 +40,7 @@ pub struct FaultRegisters {
     pub stream: u32,
 }
 
-/// Reason for which an access does not go through.
+/// Reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmmuV2Refusal {
     /// Recorded globally.
@@ -51,7 +51,7 @@ pub enum SmmuV2Refusal {
     Silent,
 }
 
-/// Records a refusal and returns the fault that the device is told.
+/// Records a refusal and returns the fault for the device.
 pub(super) fn refuse(state: &mut State, refusal: SmmuV2Refusal, of: Request) -> DmaFault {
     state.counts.faults += 1;
     let (code, held, written, stalls) = match refusal {

@@ -2,7 +2,7 @@
 
 use portolan::addr::InvalTag;
 
-/// Address space of translations: VMID and ASID, or the VMID alone of a stage 2.
+/// Address space of translations: VMID and ASID, or only the VMID of a stage 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Space {
     One { vmid: u16, asid: u16 },
@@ -17,7 +17,7 @@ impl Space {
     }
 }
 
-/// The tag by which caches find the translations of an address space.
+/// The tag of an address space in caches.
 pub(super) fn space_context(space: Space) -> InvalTag {
     InvalTag::new(match space {
         Space::One { vmid, asid } => (u32::from(vmid) & 0xff) << 16 | u32::from(asid),

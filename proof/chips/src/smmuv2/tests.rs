@@ -50,8 +50,8 @@ fn bench(setup: SmmuV2Setup) -> Bench {
     Bench { unit, leaf }
 }
 
-/// Both stages, 48 match registers, 64 pages of 4 KiB in each half, 32 context banks, 4 of which are of stage 2
-/// alone; all granules, 48 bits.
+/// Both stages, 48 match registers, 64 pages of 4 KiB in each half, 32 context banks, 4 of them with stage 2 only;
+/// all granules, 48 bits.
 const HAND: SmmuV2Identification = SmmuV2Identification {
     idr: [
         0b11 << 29 | 1 << 27 | 1 << 14 | 15 << 9 | 48,

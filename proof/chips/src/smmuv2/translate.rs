@@ -14,7 +14,7 @@ use portolan_sim::iommu::Temper;
 use portolan_sim::profile::CacheGeometry;
 use portolan_sim::request::Request;
 
-/// A micro TLB of hardware as it is: a few entries, all of one set.
+/// A realistic micro TLB: a few entries in one set.
 const MICRO: CacheGeometry = CacheGeometry { entries: 8, ways: 8 };
 
 /// Exponent of the streams that share a micro TLB.
@@ -31,7 +31,7 @@ fn code_of(walk: WalkFault) -> u32 {
     }
 }
 
-/// Tables to walk, and for which bank.
+/// Tables to walk, and their bank.
 #[derive(Clone, Copy)]
 struct BankTables {
     bank: usize,

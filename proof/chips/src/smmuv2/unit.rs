@@ -23,7 +23,7 @@ use portolan_sim::request::Request;
 #[derive(Debug)]
 pub enum SmmuV2 {}
 
-/// Target of a stream's accesses, as it was matched.
+/// Matched target of a stream's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Bypass,

@@ -191,7 +191,7 @@ fn reply_to(sid: u32, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
     ReplyTo { stream: StreamId::new(sid), pasid, name }
 }
 
-/// Signal of a sync's completion. `None` if it is one that does not exist.
+/// Signal of a sync's completion. `None` for an undefined one.
 fn signal([w0, w1]: [u64; 2], id: &SmmuIdentification) -> Option<Signal> {
     match w0 >> 12 & 3 {
         0 | 2 => Some(Signal::Nothing),

@@ -59,7 +59,7 @@ pub(super) enum DescriptorTable {
     },
 }
 
-/// Treatment of accesses without a substream, where there are substreams.
+/// Treatment of accesses without a substream, if the stream has substreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DefaultSubstream {
     Terminate,
@@ -114,7 +114,7 @@ fn size(encoding: u64, id: &SmmuIdentification) -> u8 {
     wanted.min(id.output_lg2())
 }
 
-/// The granule that `TG0` or `S2TG` stands for.
+/// The granule that `TG0` or `S2TG` means.
 fn granule(encoding: u64, id: &SmmuIdentification) -> Result<PageSize, Illegal> {
     let (page, bit) = match encoding {
         0 => (PageSize::SIZE_4K, 4),

@@ -38,7 +38,7 @@ pub enum Class {
     Input,
 }
 
-/// Reason for which an access is refused.
+/// Reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmmuV3Refusal {
     /// No record.
@@ -101,7 +101,7 @@ impl SmmuV3Refusal {
 }
 
 impl SmmuRegisters {
-    /// Records a refusal and returns the fault that the device is told.
+    /// Records a refusal and returns the fault for the device.
     pub(super) fn refuse(
         &self,
         state: &mut State,

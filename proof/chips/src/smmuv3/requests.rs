@@ -84,7 +84,7 @@ impl SmmuRegisters {
         }
     }
 
-    /// Records stalls for which there is room now.
+    /// Records stalls that have room now.
     pub(super) fn record_stalls(&self, state: &mut State) {
         let tags: Vec<u16> = state.own.stalled.keys().copied().collect();
         for tag in tags {

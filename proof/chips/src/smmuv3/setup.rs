@@ -18,9 +18,9 @@ pub struct SmmuIdentification {
 }
 
 impl SmmuIdentification {
-    /// More than any chip has of which the registers were published: both stages, AArch64 tables of all three
-    /// granules, coherent, 16-bit ASIDs and VMIDs, messages of syncs, two-level tables, 32-bit streams, 20-bit
-    /// substreams, queues of 2^8 commands and 2^7 events, range invalidation, 48-bit addresses.
+    /// More features than any published chip has: both stages, AArch64 tables of all three granules, coherent, 16-bit
+    /// ASIDs and VMIDs, messages of syncs, two-level tables, 32-bit streams, 20-bit substreams, queues of 2^8
+    /// commands and 2^7 events, range invalidation, 48-bit addresses.
     #[must_use]
     pub fn able() -> Self {
         let (both_stages, aarch64, coherent) = (0b11, 0b10 << 2, 1 << 4);
@@ -109,7 +109,7 @@ impl SmmuIdentification {
     }
 }
 
-/// Pages of registers that there are.
+/// Existing pages of registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// Both, with the pointers of the queues for records on the second.

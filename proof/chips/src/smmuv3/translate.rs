@@ -262,8 +262,8 @@ impl SmmuRegisters {
         Ok(leaf)
     }
 
-    /// Tells if an entry of another size could be cached beside `cached` by now: tables may be read at any time.
-    /// Units of the highest level (`IDR3.BBML`) sort that out.
+    /// Tells if an entry of another size could be cached together with `cached` by now: tables may be read at any
+    /// time. Units with the highest level (`IDR3.BBML`) resolve this.
     fn conflicts(&self, context: &ContextDescriptor, iova: Iova, cached: Leaf) -> bool {
         let temper = &self.setup.temper;
         let sorted_out = self.setup.identification.field(3, 11, 2) == 2;

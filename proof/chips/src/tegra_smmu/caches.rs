@@ -9,7 +9,7 @@ use portolan_sim::decode::Permissions;
 /// Entries of the longest line of the PTC.
 pub(super) const ENTRIES: usize = 16;
 
-/// A quarter of a line of the TLB: where it is, if anywhere.
+/// A quarter of a line of the TLB: the place of its page, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     Page {
@@ -21,8 +21,8 @@ pub enum Slot {
     Unreadable,
 }
 
-/// A line of the TLB. The manual does not tell the form in which it keeps a section: here it is one line, which only
-/// a flush of the whole section drops.
+/// A line of the TLB. The manual does not tell how it caches a section; here it is one line, which only a flush of
+/// the whole section drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub born: u64,

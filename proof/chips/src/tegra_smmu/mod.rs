@@ -31,7 +31,7 @@ use crate::unit::Unit;
 use portolan_sim::decode::AccessKind;
 use portolan_sim::request::Request;
 
-/// A Tegra SMMU over the memory of a machine. It has no queue, so that nothing can stand still in one or be refused.
+/// A Tegra SMMU over the memory of a machine. It has no queue, so nothing can be stuck in one or be refused.
 pub type TegraRegisters = Unit<TegraSmmu>;
 
 /// A machine with a Tegra SMMU.

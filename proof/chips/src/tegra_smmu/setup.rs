@@ -29,7 +29,7 @@ pub struct TegraClient {
     pub stream: StreamId,
     /// Offset of the register that names the swgroup's address space.
     pub register: usize,
-    /// The client that reads, and the one that writes, where there are such.
+    /// The clients that read and write, if they exist.
     pub clients: [Option<u8>; 2],
 }
 
@@ -111,8 +111,8 @@ impl TegraChip {
 pub struct TegraSetup {
     /// Chip that it is in.
     pub chip: TegraChip,
-    /// Behaviour of its caches. Realistic, the TLB has as many lines of four pages as the IOTLB has entries, and the
-    /// PTC as many lines as the walk cache.
+    /// Behaviour of its caches. In realistic mode, the TLB has as many lines of four pages as the IOTLB has entries,
+    /// and the PTC as many lines as the walk cache.
     pub temper: Temper,
     /// The clock on which callers wait for it.
     pub clock: Arc<VirtualClock>,

@@ -14,7 +14,7 @@ use portolan_sim::request::Request;
 const GROUP: PageSize = PageSize::of_lg2(14);
 const SECTION: PageSize = PageSize::of_lg2(22);
 
-/// Reason for which an access is refused.
+/// Reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TegraRefusal {
     /// The stream is no client's, or without the memory controller no device reaches memory.
@@ -52,7 +52,7 @@ impl RefusalCause {
     }
 }
 
-/// Records a refusal; returns the fault that the device is told.
+/// Records a refusal and returns the fault for the device.
 pub(super) fn refuse(state: &mut State, refusal: TegraRefusal, of: Request) -> DmaFault {
     match refusal {
         TegraRefusal::NoClient => DmaFault::of(of, 0),
@@ -194,7 +194,7 @@ impl TegraRegisters {
         }
     }
 
-    /// An entry through the PTC; `None` where there is no memory.
+    /// Reads an entry through the PTC; `None` if it is not in memory.
     fn read_entry(&self, state: &mut State, at: PhysAddr) -> Option<u32> {
         let size = self.setup.chip.line();
         let (here, context) = (Iova::new(at.get()), InvalTag::default());

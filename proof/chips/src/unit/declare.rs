@@ -1,7 +1,7 @@
 //! Declarations of units' setups and counts: common parts of all kinds stand here once.
 
-/// Setup of a unit: its identification, the behaviour of its caches, the clock by which it is slow, and the settings
-/// of this kind alone, with their default values.
+/// Declares the setup of a unit: its identification, the behaviour of its caches, the clock for its delays, and the
+/// settings of this kind only, with their default values.
 macro_rules! setup {
     ($(#[$doc:meta])* $name:ident of $identification:ty, default: $default:literal {
         $($(#[$own_doc:meta])* $own:ident: $kind:ty = $value:expr,)*
@@ -14,7 +14,7 @@ macro_rules! setup {
             /// Behaviour of its caches.
             pub temper: portolan_sim::iommu::Temper,
             $($(#[$own_doc])* pub $own: $kind,)*
-            /// The clock by which it is slow.
+            /// Clock for the unit's delays.
             pub clock: std::sync::Arc<portolan_sim::clock::VirtualClock>,
         }
 

@@ -20,13 +20,13 @@ pub trait Design: Debug + Sized {
     type Word: Word + std::fmt::Debug;
     /// Its setup.
     type Setup: Conditions + Clone + Debug + Send + Sync;
-    /// Registers, caches, and all other state of this kind alone.
+    /// Registers, caches, and all other state of this kind.
     type Own: Debug + Send;
     /// Counts of events.
     type Counts: Told + Clone + Debug + Default + Send;
     /// An invalidation.
     type Invalidate: Debug + Send;
-    /// Reason for which an access is refused.
+    /// Reason why an access is refused.
     type Refusal;
 
     /// Bytes of registers.
@@ -54,7 +54,7 @@ pub trait Design: Debug + Sized {
         of: Request,
     ) -> Result<PhysAddr, Self::Refusal>;
 
-    /// Records a refusal, and returns the fault that the device is told.
+    /// Records a refusal, and returns the fault for the device.
     fn refuse(
         unit: &Unit<Self>,
         state: &mut DesignState<Self>,
@@ -99,7 +99,7 @@ pub struct Sums {
 
 /// Settings of every setup.
 pub trait Conditions {
-    /// Behaviour of the caches, and the clock by which the unit is slow.
+    /// Behaviour of the caches, and the clock for the unit's delays.
     fn conditions(&self) -> (&Temper, &Arc<VirtualClock>);
 }
 

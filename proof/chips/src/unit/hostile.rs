@@ -13,7 +13,7 @@ use super::{Conditions, Design, DesignState, Unit};
 use portolan_sim::decode::AccessKind;
 use portolan_sim::request::Request;
 
-/// Manner in which a machine treats its driver.
+/// Behaviour of a machine towards its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
     /// Devices rest while registers are accessed, and wide registers change at once.
@@ -64,7 +64,7 @@ impl<D: Design> Unit<D> {
         outcomes.map(std::mem::take).collect()
     }
 
-    /// Devices go on: those that try again and again, and on a hostile machine all, where they have been.
+    /// Lets devices continue: the observed ones, and on a hostile machine all, with their earlier accesses.
     pub(crate) fn disturb(&self, state: &mut DesignState<D>) {
         if state.is_gone() {
             return;

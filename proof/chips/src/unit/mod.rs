@@ -47,13 +47,13 @@ pub struct DesignState<D: Design> {
     pub(crate) cleaned: (Invalidated, Invalidated),
     /// Invalidations that take effect at the next synchronisation.
     pub(crate) pending: Vec<D::Invalidate>,
-    /// Invalidations to come from the queue that were carried out early.
+    /// Number of next invalidations in the queue that were carried out early.
     early: usize,
     /// Register accesses.
     touched: u64,
     /// Commands taken.
     consumed: u64,
-    /// Virtual nanoseconds from which on commands are looked at.
+    /// Virtual nanoseconds from which commands are fetched.
     ready_at: u64,
     /// Places that devices got to.
     visits: Visits,
@@ -99,7 +99,7 @@ impl<D: Design> DesignState<D> {
         stages.map(|stage| stage.len()).sum::<usize>() + self.remote.len()
     }
 
-    /// Counts as they were: nothing that devices only try is counted.
+    /// Restores earlier counts, because attempts of devices are not counted.
     fn restore(&mut self, counts: D::Counts, steps: &[u64]) {
         self.counts = counts;
         for (stage, steps) in D::stages(&mut self.own).into_iter().zip(steps) {
@@ -144,7 +144,7 @@ impl<D: Design> Unit<D> {
         &self.memory
     }
 
-    /// The clock by which it is slow.
+    /// Clock for its delays.
     pub fn clock(&self) -> &Arc<VirtualClock> {
         self.setup.conditions().1
     }
@@ -252,7 +252,8 @@ impl<D: Design> Unit<D> {
         reached.map_err(|(of, refusal)| D::refuse(self, &mut state, refusal, of))
     }
 
-    /// Pieces of a transfer from `of` on, each with its memory address; else the one that is refused, and the reason.
+    /// Pieces of a transfer from `of` on, each with its memory address; otherwise the refused request, and the
+    /// reason.
     pub(crate) fn go_through(
         &self,
         state: &mut DesignState<D>,
@@ -316,7 +317,7 @@ impl<D: Design> Unit<D> {
         state.faults.drain == Drain::Never || self.clock().now_ns() < state.ready_at
     }
 
-    /// The driver has said that there are commands.
+    /// Notes that the driver has announced commands.
     pub(crate) fn wait_for(&self, state: &mut DesignState<D>, pace: Pace) {
         if let Pace::After(ns) = pace {
             state.ready_at = self.clock().now_ns().saturating_add(ns);
@@ -379,8 +380,8 @@ impl<D: Design> Unit<D> {
         }
     }
 
-    /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
-    /// driver made entries of two sizes meet in a cache.
+    /// Lets devices try the places that they reached before. Nothing is counted or recorded, except entries of two
+    /// sizes that a driver let coexist in a cache.
     fn try_again(&self, state: &mut DesignState<D>) {
         let (counts, steps) = (state.counts.clone(), state.steps());
         for Visit { of, way } in state.visits.all() {

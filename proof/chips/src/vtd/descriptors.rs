@@ -201,7 +201,7 @@ pub(super) fn descriptor(
     }
 }
 
-/// The entries that a descriptor names, as many as its mask says.
+/// The entries that a descriptor names, their number given by its mask.
 fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<VtdInvalidation> {
     let (first, last) = (0, u16::MAX);
     let mask = field(low, 27, 5);
@@ -278,7 +278,7 @@ fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind
     }
 }
 
-/// The pages of a device TLB's invalidation; bit `size` says that they are more than one.
+/// The pages of a device TLB's invalidation; bit `size` says that there are several.
 fn device_pages(word: u64, size: u32) -> IovaRange {
     match field(word, size, 1) {
         1 => encoded(word & !0xfff, 12),

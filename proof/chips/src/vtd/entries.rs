@@ -24,12 +24,12 @@ pub(super) enum ContextEntry {
         /// Refusal of requests with a PASID of their own, if they are refused.
         refused: Option<VtdRefusal>,
         records: FaultProcessing,
-        /// Rights of the device beside plain accesses.
+        /// Rights of the device beyond plain accesses.
         remote: DeviceRights,
     },
 }
 
-/// Rights of a device beside plain accesses.
+/// Rights of a device beyond plain accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceRights {
     pub translations: Lets,

@@ -61,7 +61,7 @@ pub enum FaultProcessing {
     Nothing,
 }
 
-/// Reason for which an access is refused.
+/// Reason why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VtdRefusal {
     pub reason: u8,
@@ -81,7 +81,7 @@ pub(super) const OVERFLOW: u32 = 1;
 pub(super) const PENDING: u64 = 1 << 63;
 
 impl VtdRegisters {
-    /// Records a refusal and returns the fault that the device is told.
+    /// Records a refusal and returns the fault for the device.
     pub(super) fn refuse(&self, state: &mut State, refusal: VtdRefusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         if refusal.recorded == FaultProcessing::Faults {

@@ -12,7 +12,7 @@ pub struct Arrived {
     pub vector: u8,
     /// The identifier, or the logical address.
     pub destination: u32,
-    /// Bits of the message beside: 0 fixed, 1 lowest priority.
+    /// Delivery mode in the message: 0 fixed, 1 lowest priority.
     pub mode: u8,
     /// Kind of the destination.
     pub addressing: Addressing,

@@ -61,7 +61,7 @@ const WBF: u32 = 1 << 27;
 const QIE: u32 = 1 << 26;
 const IRE: u32 = 1 << 25;
 const SIRTP: u32 = 1 << 24;
-/// Commands that stay; the others happen once.
+/// Commands that keep a state; the others are executed once.
 const LASTING: u32 = TE | 1 << 28 | QIE | IRE | 1 << 23;
 /// `FSTS.IQE`.
 pub(super) const QUEUE_ERROR: u32 = 1 << 4;

@@ -34,7 +34,7 @@ pub(super) struct Cached<T> {
 #[derive(Debug)]
 pub struct VtdUnitState {
     pub(super) registers: Registers,
-    /// Tail up to which waits come to nothing after a time-out.
+    /// Tail up to which waits are aborted after a time-out.
     pub(super) aborted_to: Option<u64>,
     pub(super) contexts: BTreeMap<u16, Cached<ContextEntry>>,
     pub(super) pasids: BTreeMap<(u16, u32), Cached<PasidEntry>>,

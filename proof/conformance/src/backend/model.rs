@@ -19,7 +19,7 @@ use crate::conformance::{Asker, FaultSource, Has, Host, MARK, Raised, Wrote};
 pub(super) const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 /// Virtual nanoseconds between two looks of a waiting driver.
 pub(super) const LOOK_NS: u64 = 100;
-/// Longest wait of a driver on the model, in virtual time: responses that come at all come at once.
+/// Longest wait of a driver on the model, in virtual time. Responses come at once or never.
 pub(super) const LIMIT: Nanos = Nanos::from_millis(5);
 
 /// Memory and devices around a unit of the model.

@@ -13,7 +13,7 @@ use portolan_qemu::trace::Counts;
 use super::disk::NvmeDisk;
 use crate::conformance::{Disk, Host, Outcome, Raised};
 
-/// Picks from QEMU's own counts those that drivers count too, by the drivers' names.
+/// Selects those of QEMU's counts that drivers have too, by the drivers' names.
 pub type Witness = fn(&Counts) -> BTreeMap<String, u64>;
 
 /// A running QEMU.
@@ -46,8 +46,8 @@ pub fn needs_stages(architecture: Architecture) -> Result<(), Outcome> {
 }
 
 impl QemuHost {
-    /// Starts the machine that `builder` describes, with two `edu` devices and a disk. `witness` picks
-    /// from QEMU's own counts those that drivers count too.
+    /// Starts the machine that `builder` describes, with two `edu` devices and a disk. `witness` selects those of
+    /// QEMU's counts that drivers have too.
     ///
     /// # Errors
     /// [`Outcome::Skip`] where there is no such QEMU, [`Outcome::Fail`] if it does not start.

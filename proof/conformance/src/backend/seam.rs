@@ -27,7 +27,7 @@ const RISCV_COMMAND_ERRORS: u32 =
 /// The first two words of a command or descriptor.
 pub type Words = [u64; 2];
 
-/// Memory in which queues lie, read and written by the word.
+/// Memory of queues, read and written in words.
 pub trait QueueMemory {
     /// The word at `at`; 0 if the address is not in memory.
     fn load(&self, at: PhysAddr) -> u64;
@@ -197,7 +197,7 @@ struct Queue {
     tail: u64,
 }
 
-/// Registers in front of which commands are edited.
+/// Registers with commands that are edited on the way.
 #[derive(Debug)]
 pub struct Tampered<R, Q> {
     registers: R,

@@ -40,7 +40,7 @@ pub type Second = SecondStage<12, ModelMachine>;
 pub enum SmmuV2Kind {
     /// Arm's, coherent.
     Plain,
-    /// Lines have to be cleaned.
+    /// Walks do not snoop: lines have to be cleaned.
     NotCoherent,
     /// Qualcomm's: watched by firmware, with slow synchronisations and a stream that a boot loader
     /// left passing through.

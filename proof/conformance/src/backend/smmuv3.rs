@@ -65,7 +65,7 @@ pub type NestedQemuRig = Rig<Nested<QemuMachine>, SecondOnQemu, QemuHost>;
 pub enum SmmuV3Kind {
     /// Coherent.
     Plain,
-    /// Lines have to be cleaned.
+    /// Walks do not snoop: lines have to be cleaned.
     NotCoherent,
     /// No range invalidation; too many commands without a sync lock its queue up.
     Mmu700,
@@ -207,7 +207,7 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
     })
 }
 
-/// The oldest event of a unit; page requests come first.
+/// The oldest event of a unit; page requests are returned first.
 fn asked<P: UnitPlatform>(unit: &Smmu<P>) -> Result<Option<DriverEvent>, IommuError> {
     match unit.next_page_request()? {
         Some(PageRequestEvent::Request(raw)) => return Ok(Some(DriverEvent::Request(raw))),

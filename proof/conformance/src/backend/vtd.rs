@@ -95,7 +95,7 @@ fn small() -> Remapping {
     small
 }
 
-/// Functions by which devices of the model ask for pages.
+/// Functions with which devices of the model request pages.
 fn faulting<P: UnitPlatform>() -> Faulting<Vtd<P>> {
     Faulting {
         ways: &[FaultSource::Requests],

@@ -42,7 +42,7 @@ impl CheckReport {
     }
 }
 
-/// Runs all scenarios on each backend of `group`; `progress` is told of each.
+/// Runs all scenarios on each backend of `group`, and reports each to `progress`.
 pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(&Backend, &Line)) -> CheckReport {
     let mut scenarios = Vec::new();
     for backend in &group.members {
@@ -68,7 +68,7 @@ fn scenario(backend: &Backend, line: Line) -> ScenarioResult {
     ScenarioResult { name: line.name, on: backend.to_string(), result, reason }
 }
 
-/// The totals for people; the lines were printed as they came.
+/// The totals for people; the lines were printed during the run.
 pub fn totals(report: &CheckReport) -> String {
     let mut out = String::new();
     let _ = writeln!(

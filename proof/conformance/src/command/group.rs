@@ -83,7 +83,7 @@ impl std::error::Error for NoSuchBackend {}
 pub struct BackendGroup {
     /// Name as given by the user.
     pub name: String,
-    /// Backends that the name stands for.
+    /// Backends of that name.
     pub members: Vec<Backend>,
 }
 

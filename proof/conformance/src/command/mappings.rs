@@ -33,9 +33,8 @@ impl MappingTortureReport {
     }
 }
 
-/// Does `operations` random operations from `seed` by `cpus` CPUs, shared out evenly over the
-/// policies, several at a time where the machine has the cores. With [`Health::Failing`] each policy
-/// meets hardware of both kinds.
+/// Does `operations` random operations from `seed` by `cpus` CPUs, divided evenly among the policies, several at a
+/// time if the machine has the cores. With [`Health::Failing`] each policy runs on hardware of both kinds.
 pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> MappingTortureReport {
     let kinds: &[Health] = match health {
         Health::Sound => &[Health::Sound],

@@ -4,7 +4,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 
-/// Way in which a device asks for pages.
+/// Way in which a device requests pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultSource {
     /// Page requests, with translations that the device keeps.
@@ -27,10 +27,10 @@ pub enum DriverEvent {
 /// Ends something for a stream.
 pub type Leave<U> = fn(&U, StreamId) -> Result<(), AttachError>;
 
-/// Functions by which a driver lets devices ask.
+/// Functions with which a driver lets devices request pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Faulting<U> {
-    /// The ways that there are.
+    /// The existing ways.
     pub ways: &'static [FaultSource],
     /// Lets a stream ask. It is attached to nothing.
     pub enable: fn(&U, StreamId, FaultSource) -> Result<(), AttachError>,

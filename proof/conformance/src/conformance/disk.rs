@@ -292,7 +292,7 @@ impl<'a, M: Machine> Play<'a, M> {
         expect("faults", drain(self.machine, EVENTS)?, Vec::new())
     }
 
-    /// A page that is not mapped any more: neither side gets at the other's data, and it is told.
+    /// Checks a page that is no longer mapped: neither side gets the other's data, and a fault is recorded.
     fn must_not_reach(&mut self, iova: Iova, pa: PhysAddr) -> Verdict {
         let first = self.rng.u64(0..self.disk.blocks());
         let (memory, disk) = (self.fill(BLOCK), self.fill(BLOCK));

@@ -37,7 +37,7 @@ pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
     Ok(())
 }
 
-/// Pages of a debt that is more commands than hardware may stand at once.
+/// Pages of a debt that needs more commands than hardware may accept at once.
 const LONG: u64 = 200;
 
 /// Pays one debt of many pages, each of which is a command on a unit without ranges.

@@ -198,7 +198,7 @@ fn attach<M: Machine>(
     machine.unit.attach(stream, &scene.on.domain)
 }
 
-/// A response that comes after its device was reset does not end requests that the device makes then.
+/// Checks that a response which comes after its device was reset does not end later requests of the device.
 fn resets<M: Machine>(machine: &M) -> Verdict {
     let scene = Scene::new(machine, FaultSource::Requests)?;
     scene.must_ask(0, 3)?;

@@ -21,7 +21,7 @@ use crate::promise::tables_at;
 /// Function that a kernel calls when it has taken entries out; it keeps the domain.
 pub type Notifier = Box<dyn Fn(IovaRange) -> Result<(), IommuError>>;
 
-/// Means by which a driver gives a device the tables of a process.
+/// Functions with which a driver gives a device the tables of a process.
 pub struct Foreign<U> {
     /// Layout of the tables that the unit walks.
     pub layout: Layout,
@@ -123,7 +123,7 @@ impl<'m, M: Machine> ProcessDevice<'m, M> {
         expect("what is in that page", machine.host.peek(PhysAddr::new(old)), 0)
     }
 
-    /// A table leaves with its page, and becomes memory in which anything may be written.
+    /// Removes a table with its page, which becomes memory that anything may overwrite.
     fn table_leaves(&self) -> Verdict {
         let (scene, tables) = (&self.scene, &self.kernel.tables);
         let [page, table] = [0, 1].map(|level| tables.take_out(at::<M>(FAR), level));

@@ -32,7 +32,7 @@ pub struct GuestStage {
     pub layout: Layout,
     /// The memory of the machine.
     pub memory: Arc<dyn TableMem<AtomicU64>>,
-    /// The root: where it is, and where the guest sees it. It is never taken back.
+    /// The root: its address, and its address for the guest. It is never taken back.
     pub root: (PhysAddr, Iova),
 }
 
@@ -45,7 +45,7 @@ struct Ram {
     machine: KernelMemory,
     /// Its addresses.
     range: IovaRange,
-    /// The guest's pages, and where they are.
+    /// The guest's pages, and their memory.
     pages: Mutex<BTreeMap<u64, u64>>,
     /// The guest's next page that it does not use yet.
     next: AtomicU64,

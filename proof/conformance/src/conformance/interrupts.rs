@@ -48,7 +48,7 @@ fn set_up<M: Machine>(
     Ok((interrupt, message))
 }
 
-/// `device` raises nothing by `message`, and the record says why.
+/// Checks that `message` of `device` raises nothing, and that the record has the reason.
 fn must_be_refused<M: Machine>(
     machine: &M,
     device: StreamId,

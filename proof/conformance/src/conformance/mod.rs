@@ -149,7 +149,7 @@ const RANDOM: &str = "random-operations";
 const REFUSED: &str = "refused-command-recovers";
 const REFUSED_MOVES: &str = "refused-moves-are-repeated";
 const REFUSED_KEEPERS: &str = "refused-moves-of-keepers";
-/// Scenarios in which commands are refused: they were submitted and never carried out.
+/// Scenarios with refused commands: submitted but never carried out.
 pub const REFUSING: [&str; 3] = [REFUSED, REFUSED_MOVES, REFUSED_KEEPERS];
 const RANDOM_DISK: &str = "random-disk-transfers";
 

@@ -131,7 +131,7 @@ pub(super) fn moved_devices_forget<M: Machine>(machine: &M) -> Verdict {
     Ok(())
 }
 
-/// A device's own translations end; its stream stays where it is.
+/// Ends a device's own translations; its stream is not moved.
 pub(super) fn kept_translations_end<M: Machine>(machine: &M) -> Verdict {
     let keeping = Keeping::new(machine)?;
     let none = || Outcome::Skip("they end when the stream is blocked".to_owned());

@@ -47,7 +47,7 @@ pub trait Host {
         work(None);
     }
 
-    /// Rules that the driver has broken, as the hardware reports them, beside those that scenarios see.
+    /// Rules that the driver has broken, as the hardware reports them, in addition to what scenarios check.
     fn complaints(&self) -> Vec<String> {
         Vec::new()
     }
@@ -84,7 +84,7 @@ pub type MakeDomain<U, D> = fn(&U) -> Result<Arc<D>, IommuError>;
 /// Counts a driver's commands, by kind.
 pub type Submitted<U> = fn(&U) -> BTreeMap<String, u64>;
 
-/// Functions by which a driver moves the requests of a stream that name a PASID.
+/// Functions with which a driver moves requests of a stream that name a PASID.
 #[derive(Clone, Copy, Debug)]
 pub struct Pasids<U, D> {
     /// Gives a stream room for PASIDs, 1 to 15 at least. The stream is attached to nothing.
@@ -107,11 +107,11 @@ pub struct Rig<U, D, H> {
     pub domain: MakeDomain<U, D>,
     /// Moves requests with a PASID, where the machine has them.
     pub pasids: Option<Pasids<U, D>>,
-    /// Means by which a device gets tables that a kernel built itself, if it can.
+    /// Functions with which a device gets tables that a kernel built, if it can.
     pub foreign: Option<Foreign<U>>,
     /// The first stage of a guest's that all domains carry, if they do.
     pub guest: Option<GuestStage>,
-    /// Functions by which devices may ask instead of failing, if they may.
+    /// Functions with which devices may request pages instead of failing, if they can.
     pub faulting: Option<Faulting<U>>,
     /// The unit's remapping of interrupts, if the machine has it.
     pub interrupts: Option<fn(&U) -> &dyn RemapInterrupts>,

@@ -89,8 +89,7 @@ impl<D: Domain> Handler for OnDemand<D> {
     }
 }
 
-/// The first device on a domain, by requests with `pasid`; if there is one, requests without it go to
-/// another domain.
+/// The first device on a domain, by requests with `pasid`; with a PASID, requests without it go to another domain.
 fn attached<M: Machine>(machine: &M, pasid: Option<Pasid>) -> Result<Attached<M>, Outcome> {
     let Some(pasid) = pasid else {
         return Attached::new(machine);

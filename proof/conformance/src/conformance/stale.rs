@@ -114,7 +114,7 @@ where
     machine.unit.block(on.device)
 }
 
-/// Two pages of one block, taken out of it one after the other; the second debt is paid first.
+/// Removes two pages of one block, one after the other; the second debt is paid first.
 pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities.blocks)?;
     let on = Attached::new(machine)?;
@@ -171,7 +171,7 @@ pub(super) fn blocks_among_pages<M: Machine>(machine: &M) -> Verdict {
     Ok(())
 }
 
-/// Pages whose invalidations do not make one range: in tables of their own, and in one that stays.
+/// Pages whose invalidations do not form one range: in separate tables, and in one that stays.
 const SCATTERED: [&[u64]; 3] = [&[0, 3, 64, 513, 1 << 15, (1 << 18) + 7], &[0, 300], &[2, 6, 511]];
 /// A page that keeps the first leaf table in the tree.
 const GUARD: u64 = 7;

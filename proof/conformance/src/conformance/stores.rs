@@ -13,7 +13,7 @@ const PAGE: PageSize = PageSize::SIZE_4K;
 /// Bits of an entry that hold an address.
 const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
 
-/// Bits that entries hold beside an address.
+/// Bits of entries besides the address.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Store of an entry that points at a table.
@@ -140,7 +140,7 @@ impl<F: Frames> Tables<F> {
         self.memory.store(entry, page | self.layout.page)
     }
 
-    /// Takes the entry of `level` for `iova` out: where it led.
+    /// Removes the entry of `level` for `iova`; returns its target.
     pub(super) fn take_out(&self, iova: Iova, level: u32) -> Option<u64> {
         let entry = self.walk(iova, level, &mut |_| {})?;
         let raw = self.memory.load(entry)?;

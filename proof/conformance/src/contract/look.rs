@@ -36,7 +36,7 @@ impl<F: Format> Ground<'_, F> {
         assert!(past.map(|iova| self.subject.table.translate(Iova::new(iova))) == [None; 2]);
     }
 
-    /// The cursor shows just the part that lies in its range.
+    /// Checks that the cursor shows only the part within its range.
     fn clipped(&self, one: MappedRun) {
         let half = one.range.len_minus_one().div_ceil(2);
         let high = range(one.range.start().get() + half, half);

@@ -25,7 +25,7 @@ use crate::format::{FormatName, Visitor};
 pub enum Check {
     /// One leaf of each size translates from its first byte to its last, and nothing around it.
     Translate,
-    /// Each access alone and together: the device's access, or a typed error.
+    /// Each access alone and combined: the device has that access, or there is a typed error.
     Access,
     /// Lists: neighbours merge, and the largest pages that fit are used.
     LargestPages,
@@ -43,7 +43,7 @@ pub enum Check {
     Starve,
     /// Dirty state, or a typed error.
     Dirty,
-    /// Table pages come back after quiet, not before.
+    /// Table pages come back after they are quiet, not before.
     Quiet,
     /// Invalidations that a map and an unmap owe.
     Owed,

@@ -12,7 +12,7 @@ use super::ground::{BOTH, Ground, range};
 /// The context that the plans are for.
 const CONTEXT: InvalTag = InvalTag::new(7);
 
-/// Every combination of the capabilities that decide if there is a debt, and in which form.
+/// Every combination of the capabilities that decide if there is a debt, and which.
 fn machines<F: Format>() -> Vec<Capabilities> {
     let forms = [
         (PageForm::Absent, RangeForm::Absent),

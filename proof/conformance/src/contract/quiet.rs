@@ -52,7 +52,7 @@ impl<F: Format> Ground<'_, F> {
         }
     }
 
-    /// Unmaps all in the given steps: nothing comes back until the debt is paid, then everything.
+    /// Unmaps `all` in the given steps: nothing comes back until the debt is paid, then everything.
     fn emptied(&mut self, all: IovaRange, steps: &[IovaRange]) {
         let bytes = all.len_minus_one() + 1;
         self.map(all.start().get(), 3 * bytes, bytes, BOTH);

@@ -129,7 +129,7 @@ impl<F: Format> Ground<'_, F> {
         self.subject.clear();
     }
 
-    /// The request begins in one leaf table, where there is room, and is refused in another.
+    /// Checks a request that begins in one leaf table, with room, and is refused in another.
     fn refuse_over_a_border(&mut self) {
         let granule = F::GRANULE.bytes();
         let table = granule << F::INDEX_LG2;

@@ -52,7 +52,7 @@ impl<'m, F: Format> Ground<'m, F> {
         self.starve_cuts();
     }
 
-    /// Maps a list with every allocation failing in turn; returns the number of allocations.
+    /// Maps a list with each allocation failing in turn; returns the number of allocations.
     #[track_caller]
     fn sweep_map(&mut self, at: u64, list: &[(u64, u64)]) -> u64 {
         let list: Vec<Segment> =

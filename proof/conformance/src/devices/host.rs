@@ -19,7 +19,7 @@ use super::DevicesError;
 use super::disk::HostNvmeDisk;
 use crate::conformance::{Disk, HIGH_BASE, Has, Host};
 
-/// Memory of a scenario; its pages are taken as they are used.
+/// Memory of a scenario; its pages are allocated as they are used.
 const BYTES: u64 = 64 << 20;
 const PAGE: u64 = 4096;
 /// Period of QEMU's timer, which drives the engine.

@@ -23,14 +23,14 @@ pub enum LeftOut {
     Unmap,
     /// Syncs do nothing: calls that unmap are made late, with the next unmap.
     Sync,
-    /// Devices stay where they are when they are blocked.
+    /// Blocked devices are not moved.
     Block,
     /// Devices may write memory that they may only read.
     Permission,
 }
 
 impl LeftOut {
-    /// Each that scenarios have to notice, and those that do at least.
+    /// Omissions that scenarios have to notice, with the scenarios that at least do.
     pub const NOTICED: [(Self, &[&str]); 4] = [
         (Self::Unmap, &["unmapped-access-faults", "stale-until-sync", "ranges-are-whole"]),
         (Self::Sync, &["unmapped-access-faults", "stale-until-sync", "long-debts-are-paid"]),

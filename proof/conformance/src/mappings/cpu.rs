@@ -35,7 +35,7 @@ pub(super) const LIVE: usize = 12;
 const OLD: usize = 64;
 /// Tries at the end to get everything back from hardware that fails.
 const PATIENCE: usize = 1000;
-/// The stream of a device that comes and goes.
+/// Stream of a device that is attached and detached.
 const OTHER: StreamId = StreamId::new(2);
 /// Violations that are told.
 const TOLD: usize = 5;
@@ -299,7 +299,7 @@ impl MappingRig<'_> {
         }
     }
 
-    /// A mapping that was not ended is as it was.
+    /// Checks that a mapping which was not ended is unchanged.
     fn keep(
         &self,
         hands: &mut Hands,
@@ -334,7 +334,7 @@ impl MappingRig<'_> {
         }
     }
 
-    /// A second device of the same driver comes and goes.
+    /// Attaches and detaches a second device of the same driver.
     fn attach(&self, hands: &Hands) {
         let limits = Constraints::trusted();
         // Each CPU has its own stream, because a stream has one device in a space.

@@ -17,7 +17,7 @@ use serde::Serialize;
 const ONE_IN: u32 = 48;
 /// One of so many failures kills the unit.
 const DEATHS: u32 = 8;
-/// Completions for which a dead unit stays dead, at most.
+/// Most completions for which a dead unit stays dead.
 const DEAD: u64 = 60;
 
 /// State of the hardware in a round: it works, or it fails.
@@ -116,7 +116,7 @@ impl Ailment {
     }
 }
 
-/// `hardware`, which fails as its ailment says.
+/// `hardware` that fails according to its ailment.
 pub(super) struct AilingHardware<H> {
     pub(super) hardware: H,
     pub(super) ailment: Arc<Ailment>,

@@ -30,7 +30,7 @@ pub use failing::Health;
 use failing::{AilingHardware, Ailment};
 use machine::MappingRound;
 
-/// Options of CPUs that submit together: ranges in place of pages, and for one way a CPU beside the batches.
+/// Options of CPUs that submit together: ranges instead of pages, and in one mode a separate CPU besides the batches.
 fn combining(way: UnmapMode) -> CombineOptions {
     CombineOptions { beside: usize::from(way == UnmapMode::Combined), ..CombineOptions::default() }
 }

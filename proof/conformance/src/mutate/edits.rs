@@ -165,7 +165,7 @@ pub mod smmuv3 {
         }
     }
 
-    /// Ranges in another granule, of which they are a part.
+    /// Names ranges in another granule.
     pub fn wrong_granule(commands: &mut [Words]) {
         for words in addressed(commands) {
             if words[1] >> 10 & 3 == 1 {
@@ -236,7 +236,7 @@ pub mod smmuv3 {
         }
     }
 
-    /// The unit says that a block may become a table at once (IDR3.BBML).
+    /// Claims that a block may become a table at once (IDR3.BBML).
     pub fn claims_bbml2(offset: usize, value: u32) -> u32 {
         match offset {
             IDR3 => value & !(3 << 11) | 2 << 11,
@@ -307,7 +307,7 @@ pub mod intel {
         drop_where(commands, |words| is(words, INTERRUPT_ENTRIES) && words[0] & 1 << 4 != 0);
     }
 
-    /// Interrupt entries beside those that were changed.
+    /// Names interrupt entries next to the changed ones.
     pub fn wrong_interrupt_entries(commands: &mut [Words]) {
         let them = commands.iter_mut().filter(|words| is(words, INTERRUPT_ENTRIES));
         them.for_each(|words| words[0] ^= 1 << 39);

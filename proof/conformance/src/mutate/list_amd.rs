@@ -90,7 +90,7 @@ mod amd {
         drop_where(commands, |words| is(words, INTERRUPT_TABLE));
     }
 
-    /// The interrupt table of the device beside the one that is meant.
+    /// Names the interrupt table of the next device.
     pub fn wrong_interrupts(commands: &mut [Words]) {
         let them = commands.iter_mut().filter(|words| is(words, INTERRUPT_TABLE));
         them.for_each(|words| words[0] ^= 1);

@@ -145,13 +145,13 @@ mod riscv {
         drop_where(commands, |words| is(words, DIRECTORY, directory::PROCESS));
     }
 
-    /// The context of the address space beside the one that is meant.
+    /// Names the context of the next address space.
     pub fn wrong_process(commands: &mut [Words]) {
         let them = commands.iter_mut().filter(|words| is(words, DIRECTORY, directory::PROCESS));
         them.for_each(|words| words[0] ^= 1 << 19);
     }
 
-    /// The context of the device beside the one that is meant.
+    /// Names the context of the next device.
     pub fn wrong_device(commands: &mut [Words]) {
         let named =
             |words: &&mut Words| is(words, DIRECTORY, directory::DEVICES) && words[0] & GV != 0;
@@ -211,9 +211,9 @@ mod riscv {
         drop_where(commands, |words| remote(words) && *words != EVERYTHING);
     }
 
-    /// Drops the waits when the first device leaves a domain: the device is told before the unit has
-    /// forgotten. To tell it at the same time would not do: the context is changed twice, by the same
-    /// commands, and the second time there is nothing stale left that the device could ask for again.
+    /// Drops the waits when the first device leaves a domain: the device is told before the unit has forgotten.
+    /// Telling it at the same time would not show an error: the context is changed twice, by the same commands, and
+    /// the second time nothing stale is left that the device could request again.
     pub fn devices_first(commands: &mut [Words]) {
         const CONTEXT: Words = [3 | 1 << 33 | 0x20 << 40, 0];
         const FENCE: Words = [2, 0];
@@ -237,7 +237,7 @@ mod riscv {
         drop_where(commands, response);
     }
 
-    /// A response to the group beside the one that is meant.
+    /// Responds to the next group.
     pub fn wrong_group(commands: &mut [Words]) {
         bend(commands, response, |words| words[1] ^= 1 << 32);
     }

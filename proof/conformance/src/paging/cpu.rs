@@ -110,7 +110,7 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         true
     }
 
-    /// Accesses pages from `first` on, and asks for those that fault.
+    /// Accesses pages from `first` on, and requests those that fault.
     fn use_pages(&self, stream: StreamId, first: u64, count: u64) {
         let pages = first..(first + count).min(PAGES);
         let missing: Vec<u64> = pages.filter(|page| !self.access(stream, *page)).collect();
@@ -144,7 +144,7 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         }
     }
 
-    /// Takes memory back that is out of the owner's tables; returns if it has come back.
+    /// Takes memory back that has left the owner's tables; returns if it has come back.
     fn invalidate(&self, not_back: NotBack) -> bool {
         let range = addresses(not_back.first, not_back.count);
         match self.container.invalidate(range) {
@@ -160,7 +160,7 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         false
     }
 
-    /// The owner tries again to take back the pages that it took back in vain.
+    /// Lets the owner retry pages that it could not take back.
     fn try_again(&self) {
         if let Some(not_back) = self.waiting.next() {
             add(&self.tally.back, u64::from(self.invalidate(not_back)));
@@ -227,9 +227,8 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         }
     }
 
-    /// The last CPU serves the groups that are left, and takes all memory back. The hardware works
-    /// again: the memory that it failed to take back before comes back as well, and then no device
-    /// reaches anything.
+    /// Serves the groups that are left, and takes all memory back, on the last CPU. The hardware works again: memory
+    /// that could not be taken back before comes back as well, and then no device reaches anything.
     fn finish(&self) {
         while let Ok(Some(_)) = self.dispatcher.serve() {}
         // Groups whose last request never came.
@@ -255,7 +254,7 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         }
     }
 
-    /// The region goes, and comes back.
+    /// Removes the region and adds it again.
     fn replace_region(&self) {
         let not_back = NotBack { first: 0, count: PAGES, taken: self.world.take(0, PAGES) };
         if let Err(error) = self.container.remove_region(Iova::new(BASE)) {

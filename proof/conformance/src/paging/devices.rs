@@ -98,7 +98,7 @@ pub(super) struct PagingDevices {
     pub(super) tally: Arc<PagingTally>,
 }
 
-/// Responses that have to come, by group.
+/// Expected responses by group.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     waiting: BTreeMap<Name, u64>,
@@ -107,7 +107,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Groups whose response did not come.
+    /// Number of groups without a response.
     pub(super) fn left(&self) -> usize {
         self.waiting.len() + self.forgotten.len()
     }

@@ -12,7 +12,7 @@ use super::world::Taken;
 
 /// One of so many syncs fails, if single syncs fail.
 const EVERY: u64 = 9;
-/// Syncs of a phase in which the hardware works or is dead.
+/// Syncs in a phase in which the hardware works or is dead.
 const PHASE: u64 = 40;
 
 /// Way in which the hardware of a round fails.
@@ -29,8 +29,8 @@ pub(super) enum Temper {
 }
 
 impl Temper {
-    /// Every second round the hardware works; in the others it fails in each way in turn. After
-    /// twelve rounds they change places, so that each way meets all else that changes by rounds.
+    /// Mode of a round. Every second round the hardware works; in the others it fails in each way in turn. After
+    /// twelve rounds the two change places, so that each way occurs with everything else that changes by rounds.
     pub(super) const fn of_round(round: u64) -> Self {
         match ((round + round / 12) % 2, round % 3) {
             (0, _) => Self::Works,
@@ -74,7 +74,7 @@ impl Failures {
     }
 }
 
-/// Hardware that fails as a round says.
+/// Hardware that fails according to the round.
 pub(super) struct FailingHardware<H> {
     pub(super) hardware: H,
     pub(super) failures: Arc<Failures>,

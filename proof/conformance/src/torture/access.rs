@@ -34,7 +34,7 @@ impl<F: Format> TableRound<'_, F> {
         self.must_fault(iova)
     }
 
-    /// Tries a few addresses of `range`, all of which is mapped.
+    /// Tries a few addresses of `range`, which is mapped completely.
     pub(super) fn visit(&mut self, range: IovaRange) -> Checked {
         self.must_reach(range.start())?;
         self.must_reach(range.last())?;
@@ -45,7 +45,7 @@ impl<F: Format> TableRound<'_, F> {
         Ok(())
     }
 
-    /// Reads and writes at `iova`, if it is mapped and its map is paid for: as the oracle says.
+    /// Reads and writes at `iova`, if it is mapped and its map is paid for; the result must be the oracle's.
     fn must_reach(&mut self, iova: Iova) -> Checked {
         if self.unpaid.iter().any(|(_, open)| open.contains(iova)) {
             return Ok(());

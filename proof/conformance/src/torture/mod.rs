@@ -35,11 +35,11 @@ pub struct TortureEvents {
     pub rounds: u64,
     /// Lists mapped.
     pub maps: u64,
-    /// Maps that were refused, as they had to be.
+    /// Maps that were rightly refused.
     pub refused_maps: u64,
     /// Ranges unmapped.
     pub unmaps: u64,
-    /// Unmaps that were refused, as they had to be.
+    /// Unmaps that were rightly refused.
     pub refused_unmaps: u64,
     /// Blocks split through break-before-make.
     pub breaks: u64,

@@ -14,7 +14,7 @@ const UNPAID: usize = 4;
 const DEBTS: usize = 8;
 /// Memory addresses used: below this and below the format's output addresses.
 const MEMORY_LG2: u32 = 42;
-/// Pieces mapped from which on unmapping is preferred.
+/// Number of mapped pieces from which unmapping is preferred.
 const CROWDED: usize = 48;
 
 impl<F: Format> TableRound<'_, F> {
@@ -145,7 +145,7 @@ impl<F: Format> TableRound<'_, F> {
         self.rng.u64(..within >> lg2) << lg2
     }
 
-    /// The largest leaf, or a slot where there are no blocks.
+    /// Size of the largest leaf, or of a slot if the format has no blocks.
     fn large(&self) -> PageSize {
         let sizes = self.table.format().page_sizes();
         let largest = sizes.iter().last().unwrap_or(F::GRANULE);
@@ -315,7 +315,7 @@ impl<F: Format> TableRound<'_, F> {
         Ok(true)
     }
 
-    /// A request that has to be refused and must change nothing.
+    /// Makes a request that must be refused and change nothing.
     pub(super) fn refused(&mut self) -> Checked {
         let pages = self.table.pages();
         let mut gather = Gather::new();

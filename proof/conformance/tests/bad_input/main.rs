@@ -115,7 +115,7 @@ fn gone_from_any_access<D: Driver>() {
     assert!(told > 20);
 }
 
-/// Queues stand still from the n-th operation on, for each n; then they go on.
+/// Stops queues at the n-th operation, for each n; then they continue.
 fn never_drains<D: Driver>() {
     let mut told = 0;
     for n in 0..rig::OPERATIONS {
@@ -136,7 +136,7 @@ fn never_drains<D: Driver>() {
     assert!(told > 3);
 }
 
-/// Queues stand still for good: dropping everything ends in time, and frees nothing in use.
+/// Stops queues for ever: dropping everything ends in time, and frees nothing in use.
 fn never_drains_again<D: Driver>() {
     let bench = Bench::<D>::new();
     let driver = bench.enable().unwrap();

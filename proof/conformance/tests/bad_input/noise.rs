@@ -40,7 +40,7 @@ impl Mmio for Noise {
     fn write32(&self, _: usize, _: u32) {}
 }
 
-/// The model's registers, some bits of which are read wrongly.
+/// The model's registers, with some bits read wrongly.
 pub struct Twisted<U> {
     pub unit: Arc<U>,
     /// Offset below which the flips are applied.

@@ -107,7 +107,7 @@ pub trait Driver {
     const MEMORY: (PhysAddr, Visibility) = (PhysAddr::new(0x8000_0000), Visibility::AtOnce);
     /// Pages of it.
     const PAGES: u32 = 1 << 12;
-    /// Two streams that there are.
+    /// The two existing streams.
     const STREAMS: [StreamId; 2] = [StreamId::new(0x20), StreamId::new(0x128)];
     /// Bytes that are mapped.
     const MAPPED: u64 = 5 * PAGE;

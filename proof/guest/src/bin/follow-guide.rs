@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Advice up to the group's file, beside the label, which says if it is worth it.
+/// Advice up to the group's file; the label before it says if it is worth it.
 const ADVICE: &str = ": echo DMA-FQ > ";
 /// Output of the advice then.
 const DONE: &str = "Nothing to change: Linux is lazy already ";

@@ -41,7 +41,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Memory that begins at a multiple of `alignment`; behind [`HUGE_PAGE`] it is a huge page, where there are such.
+/// Memory that begins at a multiple of `alignment`; at a multiple of [`HUGE_PAGE`] it is a huge page, if there are
+/// any.
 struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -87,7 +88,7 @@ fn bursts() -> Result<()> {
     Ok(())
 }
 
-/// `count` reads of `size` bytes, one after the other, into one buffer.
+/// Does `count` reads of `size` bytes, one after the other, into one buffer.
 fn read(disk: &str, size: usize, count: usize, alignment: usize) -> Result<()> {
     let (file, mut buffer) = (open(disk)?, Buffer::of(size, alignment));
     for request in 0..count {
@@ -107,7 +108,7 @@ fn write(disk: &str, size: usize, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Two at a time: small requests beside large ones, reads beside writes.
+/// Runs two loads at a time: small requests with large ones, reads with writes.
 fn mixed() -> Result<()> {
     beside(vec![
         Box::new(|| (0..4).try_for_each(|_| read("nvme0n1", PAGE, 64, PAGE))),
@@ -139,7 +140,7 @@ fn beside(loads: Vec<Box<dyn Fn() -> Result<()> + Send>>) -> Result<()> {
     Ok(())
 }
 
-/// Sends bytes, and has them come back.
+/// Sends bytes, and receives them back.
 fn network() -> Result<()> {
     let mut out = TcpStream::connect(SocketAddr::from(ECHO)).context("nobody answers")?;
     let mut back = out.try_clone()?;

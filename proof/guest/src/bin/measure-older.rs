@@ -103,7 +103,7 @@ fn measures(disk: &str) -> Result<()> {
     unchanged(&before)
 }
 
-/// Refuses while the main tracing has an event switched on, which it leaves as it is.
+/// Checks that it refuses while the main tracing has an enabled event, and leaves the event enabled.
 fn refuses(disk: &str) -> Result<()> {
     let event = Path::new(TRACING).join("events/sched/sched_process_exit/enable");
     fs::write(&event, "1")?;

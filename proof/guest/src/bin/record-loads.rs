@@ -21,8 +21,7 @@ const PORTS: &str = "/dev/virtio-ports";
 const PLACE: &str = "/tmp/recordings";
 /// The groups of events that tell about mappings.
 const GROUPS: [&str; 4] = ["dma", "iommu", "swiotlb", "intel_iommu"];
-/// Events that are counted, and their fields: one that tells kinds apart, and another whose values are
-/// added up.
+/// Counted events and their fields: one that distinguishes kinds, and another whose values are added up.
 const COUNTED: [(&str, &str, Option<&str>); 13] = [
     ("dma/dma_map_page", "dir", Some("size")),
     ("dma/dma_map_phys", "dir", Some("size")),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 const TRACING: &str = "/sys/kernel/tracing";
-/// Events of maps, of which no kernel has all.
+/// Events of maps; each kernel has only some.
 const NAMES: [&str; 2] = ["dma_map_page", "dma_map_phys"];
 const FIELDS: &str = "dma=%di:x64 size=%si:u64 phys=%dx:x64 dir=%cx:u32 attrs=%r8:x64";
 const SENT: &str = "/tmp/sent";

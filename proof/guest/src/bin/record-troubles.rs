@@ -162,7 +162,7 @@ fn signals(whole: &str) -> Result<()> {
     Ok(())
 }
 
-/// Other programs that trace, and those that hold on to an instance.
+/// Tests other programs that trace, and programs that keep an instance open.
 fn others(whole: &str) -> Result<()> {
     let before = tracing()?;
     let first = recorder("-o /tmp/1.gz").spawn()?;

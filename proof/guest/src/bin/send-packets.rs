@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The host, as QEMU's user network has it; it throws away the packets that it gets.
 const HOST: ([u8; 4], u16) = ([10, 0, 2, 2], 9);
 const PACKET: [u8; 64] = [1; 64];
-/// Bursts of which the time is said together, and packets of each: the queue holds 256.
+/// Bursts that are timed together, and packets of each: the queue holds 256.
 const BURSTS: u32 = 20;
 const BURST: u32 = 50;
 /// Time in which a burst leaves.

@@ -10,7 +10,7 @@ use crate::synthetic::{Waits, answer};
 use portolan_cli::display::grouped;
 use portolan_tune::counts::RegisterWrites;
 
-/// The page of `report`, which came about as `origin` says.
+/// The page of `report`, made as `origin` says.
 pub fn camera(report: &CameraReport, origin: Origin) -> Page {
     let text = answer(report);
     let answer = text.lines().filter(|line| !line.is_empty());

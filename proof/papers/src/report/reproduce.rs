@@ -18,14 +18,14 @@ pub struct Results {
     answer: Vec<String>,
 }
 
-/// Meaning of the words beside marks.
+/// Meaning of the words next to marks.
 const WORDS: &str = "The word beside a computed figure says what speaks for it. Fitted: a price was fitted \
     on it. Implied: it follows from what was fitted, as it would without the model. Counted: commands or \
     faults that the library caused and a model counted. Predicted: nothing was fitted on it, and it could \
     have come out wrong. Computed: nothing was published to hold it against. Bars around a mark are the \
     published samples' range, or what a figure may be where a price is not known.";
 
-/// The page of `results`, which came about as `origin` says.
+/// The page of `results`, made as `origin` says.
 pub fn reproductions(results: Results, origin: Origin) -> Page {
     let mut answer = results.answer;
     answer.push(WORDS.to_owned());
@@ -187,7 +187,7 @@ fn prices(prices: &[FittedPrice]) -> Figure {
     )
 }
 
-/// A plot for each title, in the order in which the entries have them.
+/// A plot for each title, in the order of the entries.
 fn plots(entries: &[Entry]) -> Vec<Figure> {
     let mut groups: Vec<Vec<&Entry>> = Vec::new();
     for entry in entries {
@@ -202,7 +202,7 @@ fn plots(entries: &[Entry]) -> Vec<Figure> {
     groups.iter().filter_map(|group| plot(group)).collect()
 }
 
-/// The index of `name` in `series`, where it is put if it is not there.
+/// The index of `name` in `series`, to which it is added if missing.
 fn index_of(series: &mut Vec<String>, name: String) -> usize {
     let found = series.iter().position(|known| *known == name);
     found.unwrap_or_else(|| {

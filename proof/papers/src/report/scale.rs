@@ -7,7 +7,7 @@ use portolan_report::{
 use crate::scale::{ScalePolicy, ScaleReport, ScaleRow};
 use portolan_cli::display::grouped;
 
-/// The page of `report`, which came about as `origin` says.
+/// The page of `report`, made as `origin` says.
 pub fn scale(report: &ScaleReport, origin: Origin) -> Page {
     let mut answer: Vec<String> = best(report).into_iter().collect();
     answer.extend(report.defaults.text().lines().map(str::to_owned));
@@ -68,7 +68,7 @@ fn plain(row: &&ScaleRow) -> bool {
     row.with.is_none()
 }
 
-/// Policy that carries out most with the most CPUs, beside the strict one.
+/// Policy other than strict with the most operations on the most CPUs.
 fn best(report: &ScaleReport) -> Option<String> {
     let rows = || report.rows.iter().filter(plain);
     let most = rows().map(|row| row.cpus).max()?;
@@ -98,7 +98,7 @@ fn name(row: &ScaleRow) -> String {
     }
 }
 
-/// A line for each policy, in their order; a row that differs from the profile is marked alone.
+/// A line for each policy, in their order; a row that differs from the profile is a single mark.
 fn lines(report: &ScaleReport, of: impl Fn(&ScaleRow) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &report.rows {
@@ -198,7 +198,7 @@ fn per_operation(
     Figure::new(&format!("{title} by operation"), says, reason, plot, table)
 }
 
-/// A ratio in words: `2.5 times`; none where there is nothing to divide by.
+/// A ratio in words: `2.5 times`; `None` for a division by zero.
 fn times(value: f64, by: f64) -> Option<String> {
     let ratio = value / by;
     ratio.is_finite().then(|| format!("{ratio:.2} times"))

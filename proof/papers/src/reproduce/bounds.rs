@@ -14,7 +14,7 @@ use portolan_cli::display::table;
 pub enum Evidence {
     /// A price was fitted on it.
     Fitted,
-    /// Follows from fitted prices, as it would without the model.
+    /// Follows from fitted prices, even without the model.
     Implied,
     /// Commands or faults that the library caused and a model counted.
     Counted,
@@ -43,8 +43,7 @@ pub(super) const EVIDENCE_IN_WORDS: &str = "\
     follows from what was fitted), counted (by the model), predicted (nothing was fitted on it, and it could have \
     come out wrong), computed (nobody published anything to hold it against).\n";
 
-/// Per cent by which a trivial predictor has to be worse than the model: rounding alone may make a smaller
-/// difference.
+/// Percentage by which a trivial predictor has to be worse than the model: rounding may cause smaller differences.
 const MARGIN_PCT: f64 = 0.25;
 
 /// A bound on figures that nothing was fitted on.
@@ -139,7 +138,7 @@ pub(super) fn worst(errors: impl IntoIterator<Item = f64>) -> f64 {
     errors.fold(0.0, f64::max)
 }
 
-/// The value at `x` of the straight line through the points `(x, y)` that comes nearest to them.
+/// The value at `x` of the straight line that is nearest to the points `(x, y)`.
 fn line(points: &[(f64, f64)], x: f64) -> f64 {
     let n = points.len().max(1) as f64;
     let mean_x = points.iter().map(|(x, _)| x).sum::<f64>() / n;

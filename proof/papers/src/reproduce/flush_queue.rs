@@ -50,7 +50,7 @@ const FITTED_ON: &str = "both published rows";
 /// Words of tables that change while a page is mapped and unmapped, in a leaf table that stays: its
 /// entry and the count in the entry above, each time.
 pub const TABLE_WRITES: u64 = 4;
-/// Sizes of one unmap, in bytes, for which the price of an invalidation is told.
+/// Sizes of an unmap, in bytes, for which the price of an invalidation is printed.
 const SIZES: [(&str, u64); 3] =
     [("a packet of 1500 bytes", PACKET), ("a page", 4096), ("a packet of 9000 bytes", 9000)];
 
@@ -90,7 +90,7 @@ const CASES: [Case; 6] = [
 struct ReceiveCounts {
     packets: u64,
     counts: CommandCounts,
-    /// Times that the unit was told of commands.
+    /// Number of doorbells.
     doorbells: u64,
 }
 
@@ -290,8 +290,8 @@ pub fn flush_queue() -> Result<FlushQueue> {
     })
 }
 
-/// Checks on the work of a packet and its invalidation, on the time of one on the CPU that waits (at least, as the
-/// profile says, at most), and on that on bare metal.
+/// Checks the work of a packet and its invalidation; the time of an invalidation on the waiting CPU (lower limit,
+/// profile, upper limit); and the same on bare metal.
 fn checks(
     [work, invalidation]: [f64; 2],
     waits_ns: [f64; 3],

@@ -72,7 +72,7 @@ pub struct IopfPublished {
     pub kind: IopfKind,
     /// Bytes of a message.
     pub msg_len_bytes: u64,
-    /// Pages that a fault maps, where that was said.
+    /// Pages that a fault maps, if published.
     pub premap_pages: Option<NonZeroU32>,
     /// Messages.
     pub times: u64,

@@ -35,7 +35,7 @@ pub const MACHINE: &str = "tegra210";
 /// Distance of a prediction from the published spread that is allowed, as a part of its nearest end.
 pub const SLACK: f64 = 0.1;
 
-/// The published sizes, the bytes that stand for them, and their use: to fit prices, or to test predictions.
+/// The published sizes, the bytes that they mean, and their use: to fit prices, or to test predictions.
 const SIZES: [(&str, u64, Use); 4] = [
     ("128K", 128 << 10, Use::Fit),
     ("4M", 4 << 20, Use::Fit),
@@ -58,7 +58,7 @@ fn sample(variant: Variant, sample: &RangeFlushSample) -> Option<f64> {
     }
 }
 
-/// Number of times that each fitted price is paid: the call, a page mapped alone, a command with its wait.
+/// Number of times that each fitted price is paid: the call, a single mapped page, a command with its wait.
 fn paid(events: &Events) -> Vec<f64> {
     let counts = events.counts;
     let flushes = counts.page + counts.range + counts.context;
@@ -289,7 +289,8 @@ fn times_of(case: &str, variant: &str) -> String {
     format!("{case} of 18M, {variant}: 17 to 19 MiB meets the samples")
 }
 
-/// Per cent of the nearest end by which the interval from `first` to `last` misses that from `low` to `high`.
+/// Distance of the interval from `first` to `last` from the interval from `low` to `high`, in per cent of its nearest
+/// end.
 fn missed_pct([first, last]: [f64; 2], [low, high]: [f64; 2]) -> f64 {
     let below = 100.0 * (1.0 - last / low);
     let above = 100.0 * (first / high - 1.0);

@@ -50,7 +50,7 @@ pub struct LatencyRow {
     pub quantity: &'static str,
     /// Published latency in microseconds (the median where several samples were published).
     pub published: Option<f64>,
-    /// Smallest and largest published sample, where there are several.
+    /// Smallest and largest published sample, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published_range: Option<[f64; 2]>,
     /// Computed latency in microseconds.

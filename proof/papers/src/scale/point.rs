@@ -287,7 +287,7 @@ impl<'b> Bench<'b> {
         }
     }
 
-    /// Waits for its turn at the device, and for the translations that it has to look up once more.
+    /// Waits for its turn at the device, and for the translations that have to be looked up again.
     fn transfer(&self, mapped: Option<(Iova, Since)>) {
         self.turn();
         if let Some((iova, since)) = mapped {

@@ -10,7 +10,7 @@ use crate::csv::{self, CsvRow};
 const GRACE: &str = include_str!("../../../../data/published/grace-iops.csv");
 const NESTED: &str = include_str!("../../../../data/published/nested-cores.csv");
 
-/// Cores up to which the nested guest is fitted.
+/// Largest number of cores that the nested guest is fitted on.
 const FITTED_CORES: usize = 8;
 
 /// A figure.

@@ -72,7 +72,7 @@ fn is_closed(row: &ScaleRow) -> bool {
         && row.with.is_none()
 }
 
-/// Tells if `row` does most of the closed ones on as many CPUs, if there are others.
+/// Tells if `row` is the fastest of the closed ones with its number of CPUs, if there are others.
 fn is_best(row: &ScaleRow, rows: &[ScaleRow]) -> bool {
     let beside = || rows.iter().filter(|other| is_closed(other) && other.cpus == row.cpus);
     let most = beside().max_by(|a, b| a.operations_per_s.total_cmp(&b.operations_per_s));

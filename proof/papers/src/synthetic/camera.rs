@@ -27,7 +27,7 @@ use portolan_tune::machines::own_quirks;
 pub const MACHINE: &str = "tegra210";
 /// Bytes of a buffer.
 const BUFFER: u64 = 4 << 20;
-/// Bytes that come in a second.
+/// Bytes that arrive in a second.
 const BYTES_PER_S: u64 = 100_000_000;
 /// Microseconds of a frame.
 const FRAME_US: f64 = 33_000.0;
@@ -50,7 +50,7 @@ pub struct CameraReport {
     pub machine: String,
     /// Bytes of a buffer.
     pub buffer_bytes: u64,
-    /// Bytes that come in a second.
+    /// Bytes that arrive in a second.
     pub bytes_per_s: u64,
     /// Microseconds of a frame.
     pub frame_us: f64,
@@ -159,13 +159,13 @@ impl CameraPrices {
         })
     }
 
-    /// Nanoseconds in which the unit invalidates.
+    /// Nanoseconds for which the unit invalidates.
     fn invalidating(&self, counts: CommandCounts) -> f64 {
         let flushes = counts.page + counts.range + counts.context;
         flushes as f64 * self.flush + counts.sync as f64 * self.sync
     }
 
-    /// Microseconds. Where pages come one by one, writing their lines back is in their price.
+    /// Microseconds of `events`. If pages are mapped one by one, their price includes writing their lines back.
     fn us(&self, events: &Events) -> f64 {
         let mut ns = events.calls as f64 * self.call;
         ns += events.single_pages as f64 * self.page;
@@ -293,7 +293,7 @@ fn keep(space: &dyn MeasuredSpace) -> Result<IovaRange> {
     Ok(range)
 }
 
-/// Lets the camera write once to each page of a buffer, and to one that stays after each.
+/// Lets the camera write once to each page of a buffer, and to a permanently mapped page after each.
 fn fill(space: &dyn MeasuredSpace, buffer: IovaRange) {
     let (pages, kept, _) = KEPT;
     for page in 0..buffer.pages(PAGE) {

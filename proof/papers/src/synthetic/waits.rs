@@ -18,7 +18,7 @@ const PAGES_OF_TABLE: u64 = 512;
 pub struct Waits {
     /// Bytes unmapped.
     pub bytes: u64,
-    /// Microseconds that it was told to take, at least.
+    /// Published lower limit of its time, in microseconds.
     pub told_us: f64,
     /// Waits if one call unmaps all of it, a table at a time, and if each page has a call.
     pub waits: [u64; 2],

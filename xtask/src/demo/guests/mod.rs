@@ -5,7 +5,7 @@ use said::{
     RECORDED_REMAPPED, REFUSED, REMAPPED,
 };
 
-/// The kernel's names of some commands, and QEMU's event for them, which comes as often.
+/// The kernel's names of some commands, and the event of QEMU that occurs as often.
 pub struct Kinds {
     /// The kernel's names.
     pub ours: &'static [&'static str],
@@ -63,7 +63,7 @@ pub struct Guest {
     pub firmware: Firmware,
     /// Events to be traced.
     pub traced: &'static [&'static str],
-    /// Commands that are counted; empty where no device does DMA, and then the disks stay as they are.
+    /// Commands that are counted; empty if no device does DMA, and then the disks must not change.
     pub kinds: &'static [Kinds],
 }
 

@@ -2,11 +2,10 @@
 
 use super::{ARM, Firmware, Guest, RISCV, Release, WITHOUT_DMA, X86};
 
-/// The kernel's message where it goes on without DMA.
+/// The kernel's message if it continues without DMA.
 const GOES_ON: &str = "2 CPUs go on";
 
-/// A DMAR table, behind its header, of a unit at `base` that says to have so many bytes, with a scope
-/// that names nothing.
+/// A DMAR table after its header, with a unit at `base` that claims this length, and a scope that names nothing.
 const fn dmar(base: u64, bytes: u8) -> [u8; 36] {
     let mut table = [0; 36];
     // Addresses of 48 bits, interrupts remapped.

@@ -26,11 +26,11 @@ const MAPS: [&str; 3] = ["dma/dma_map_page", "dma/dma_map_phys", "dma/dma_map_sg
 const UNMAPS: [&str; 3] = ["dma/dma_unmap_page", "dma/dma_unmap_phys", "dma/dma_unmap_sg"];
 const ALLOCATIONS: [&str; 2] = ["dma/dma_alloc", "dma/dma_alloc_sgt"];
 const FREES: [&str; 2] = ["dma/dma_free", "dma/dma_free_sgt"];
-/// Most that the prediction of a lazy kernel's invalidations may be off, and the fewest that are judged. No trace says
-/// which of two busy CPUs counts ticks: an eighth by itself.
+/// Largest allowed error of the prediction of a lazy kernel's invalidations, and least number that is judged. No
+/// trace tells which of two busy CPUs counts ticks, which makes an eighth.
 const WITHIN: f64 = 0.15;
 const ENOUGH: u64 = 50;
-/// The files that a recorder leaves, of which each is replayed.
+/// The files that a recorder writes; each is replayed.
 const FILES: [(&str, &[&str]); 3] =
     [("portolan", &["gz"]), ("trace-cmd", &["dat", "report"]), ("perf", &["data", "script"])];
 
@@ -158,7 +158,7 @@ impl Load<'_> {
         self.compare_prediction()
     }
 
-    /// Checks that a huge buffer is one piece, or two where it begins within a page.
+    /// Checks that a huge buffer is one piece, or two if it begins within a page.
     fn compare_pieces(&self) -> Result<(), String> {
         let pieces = self.run.counted(&["iommu/map"]).events;
         let requests = self.run.disks.events;
@@ -169,7 +169,7 @@ impl Load<'_> {
         }
     }
 
-    /// Tells whether the file says what the number of a lazy kernel's invalidations depends on.
+    /// Tells if the file contains the facts that the number of a lazy kernel's invalidations depends on.
     fn says_enough(&self) -> bool {
         let is_released = self.says_release || self.run.submitted().pages == 0;
         // The facts say that CPUs rest between bursts and are not held up.

@@ -73,7 +73,7 @@ const LAZY: &str = told!("intel_iommu=on iommu.strict=0");
 const PASSTHROUGH: &str = told!("intel_iommu=on iommu=pt");
 const NONE: &str = told!("intel_iommu=off");
 
-/// Each load by one recorder, in three ways, so that each load meets each recorder on each kernel.
+/// Assignment of loads to recorders, in three ways, so that each load meets each recorder on each kernel.
 const FIRST: &[&str] =
     &["record-loads pages:portolan lists:trace-cmd mixed:perf huge:portolan disks:trace-cmd \
      network:portolan bursts:portolan"];

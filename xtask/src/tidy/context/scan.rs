@@ -211,7 +211,7 @@ impl Scanner {
         kind
     }
 
-    /// Tells if a function is public, of which `before` stands before `fn`.
+    /// Tells if a function with `before` in front of `fn` is public.
     fn is_public_here(&self, before: &str) -> bool {
         let within = self.blocks.last().map(|block| &block.kind);
         matches!(within, Some(BlockKind::PublicTrait)) || is_public(before)
@@ -261,7 +261,7 @@ fn is_public(before: &str) -> bool {
     words.find(|word| !qualifiers.contains(word)) == Some("pub")
 }
 
-/// The type that an `impl` block is for. That of a trait says nothing: the trait does.
+/// The type that an `impl` block is for; an `impl` of a trait does not count, because the trait states the context.
 fn implemented(head: &str) -> Option<String> {
     let rest = without_generics(around(head, "impl")?.1);
     let path = rest.split(" where ").next()?.trim();

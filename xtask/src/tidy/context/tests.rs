@@ -18,7 +18,7 @@ fn passes(text: &str) -> bool {
     found(&[("walk.rs", text)]).is_empty()
 }
 
-/// The lines of one file in which functions are reported, and the functions.
+/// The lines of one file at which functions are reported, and the functions.
 fn reported(text: &str) -> Vec<(usize, String)> {
     let read = |(path, what): (String, String)| {
         assert_eq!(path, "crates/portolan/src/walk.rs");

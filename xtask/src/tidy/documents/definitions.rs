@@ -13,7 +13,7 @@ const WITH_ITEMS: &[&str] = &["struct", "enum", "trait", "union"];
 /// Most aliases and traits that lead from a type to an item.
 const MOST_STEPS: usize = 4;
 
-/// Names by where they are defined.
+/// Names with the places of their definitions.
 #[derive(Debug, Default)]
 pub(super) struct Definitions<'a> {
     /// Every word of code, with those in macros.
@@ -21,7 +21,7 @@ pub(super) struct Definitions<'a> {
     defined: BTreeSet<&'a str>,
     functions: BTreeMap<&'a str, BTreeSet<&'a str>>,
     items: BTreeMap<&'a str, BTreeSet<&'a str>>,
-    /// Traits of a type, and the types that an alias stands for.
+    /// Traits of a type, and the types behind an alias.
     behind: BTreeMap<&'a str, BTreeSet<&'a str>>,
     /// Types that a macro writes: their items are words of the file.
     written: BTreeMap<&'a str, BTreeSet<&'a str>>,

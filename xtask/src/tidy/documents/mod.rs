@@ -76,7 +76,7 @@ fn is_checked(path: &str) -> bool {
     }
 }
 
-/// Says the number of lines or words by which a README is longer than it may be.
+/// Number of lines or words by which a README is too long.
 fn too_long(path: &str, text: &str) -> Option<String> {
     let (lines, words) = (text.lines().count(), text.split_whitespace().count());
     let (most_lines, most_words) = match path {
@@ -88,7 +88,7 @@ fn too_long(path: &str, text: &str) -> Option<String> {
     (!fits).then(|| format!("{lines} lines of {most_lines}, {words} words of {most_words}"))
 }
 
-/// Compares the rows of `page` with the dependencies that there are.
+/// Compares the rows of `page` with the existing dependencies.
 fn dependencies(there: &BTreeSet<String>, page: &str) -> Vec<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let named: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
@@ -127,7 +127,7 @@ fn figures(readme: &str, page: &str) -> Vec<String> {
     found
 }
 
-/// A document without its blocks of code, of which nothing but the line ends stay.
+/// A document without the contents of its code blocks; only line ends are kept.
 fn prose(text: &str) -> String {
     let mut fenced = false;
     let line = |line: &str| {

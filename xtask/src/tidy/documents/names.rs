@@ -11,7 +11,7 @@ use super::prose;
 
 /// Ends of names of files that are this repository's.
 const ENDS: &[&str] = &[".rs", ".md", ".toml", ".py", ".sh"];
-/// Underscores from which on a word is a test's or a function's name.
+/// Number of underscores from which a word is taken for the name of a test or function.
 const LONG: usize = 5;
 
 /// Names that a document may use.
@@ -78,7 +78,7 @@ impl<'a> Known<'a> {
         listed.is_some() || FOLDERS.iter().any(|folder| name.starts_with(folder))
     }
 
-    /// A test's file and name, either with `*` for any words; `*::` stands before names that macros write.
+    /// Checks a test's file and name, either with `*` for any words; `*::` is before names that macros write.
     fn stale_test(&self, file: &str, test: &str) -> Option<String> {
         if !self.paths.iter().any(|path| fits(file, path)) {
             return Some(format!("{file}: no such file"));
@@ -93,7 +93,7 @@ impl<'a> Known<'a> {
         (!there).then(|| format!("{file} has no test {test}"))
     }
 
-    /// A path of names, of which the last one is an item or a function.
+    /// Checks a path of names whose last part is an item or a function.
     fn stale_item(&self, span: &str) -> Option<String> {
         let (path, called) = match span.split_once('(') {
             Some((path, _)) => (path, true),
@@ -160,7 +160,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Tells if `name` is `pattern`, in which `*` stands for anything.
+/// Tells if `name` matches `pattern`, in which `*` matches anything.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else {
         return pattern == name;

@@ -50,7 +50,7 @@ impl Loader {
         Some(Self { tree })
     }
 
-    /// RAM behind the kernel that is mapped as such. The device tree lies before the kernel.
+    /// RAM after the kernel that is mapped as such. The device tree is before the kernel.
     pub fn ram(&self) -> Option<PhysRange> {
         let behind = (&raw const kernel_end).expose_provenance() as u64;
         let memory = self.tree.memory()?;

@@ -54,7 +54,7 @@ impl Loader {
         Some(Self { bytes, tree })
     }
 
-    /// RAM behind the kernel, up to memory that is taken. OpenSBI lies before the kernel.
+    /// RAM after the kernel, up to used memory. OpenSBI is before the kernel.
     pub fn ram(&self) -> Option<PhysRange> {
         let behind = (&raw const kernel_end).expose_provenance() as u64;
         let tree = self.bytes.as_ptr().expose_provenance() as u64;

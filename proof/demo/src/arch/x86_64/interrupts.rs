@@ -58,7 +58,7 @@ struct Table {
 }
 
 impl Interrupts {
-    /// Sets handlers up. Of the old interrupt controllers nothing comes any more.
+    /// Sets handlers up. The old interrupt controllers send nothing any more.
     pub fn new(machine: &Machine) -> Outcome<Self> {
         let gates = Box::leak(Box::new([[0u64; 2]; 256]));
         let first = (&raw const interrupt_handlers).expose_provenance() as u64;

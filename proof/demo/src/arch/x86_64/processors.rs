@@ -25,7 +25,7 @@ unsafe extern "C" {
     static real_mode_end: c_void;
 }
 
-/// The number of each CPU, to which its GS points.
+/// The number of each CPU; its GS points here.
 static NUMBERS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 
 /// The APIC's number of the processor that calls.

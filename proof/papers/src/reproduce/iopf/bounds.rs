@@ -87,7 +87,7 @@ impl FigureSelector {
     }
 }
 
-/// Values beside a bound: its limit, the figure without its mechanism, the trivial predictor, the evidence.
+/// Values of a bound: its limit, the figure without its mechanism, the trivial predictor, the evidence.
 type Beside = (f64, (&'static str, f64), (&'static str, f64), Evidence);
 
 /// Published rows with the counts for them.
@@ -106,7 +106,7 @@ impl Table<'_> {
         worst(of.map(|(row, _)| model(row)))
     }
 
-    /// Error of trivial predictors beside a bound on faults.
+    /// Values of a bound on faults.
     fn faults(&self, which: &FigureSelector) -> Beside {
         let off = |faults: fn(&IopfPublished) -> f64| {
             self.worst(which, |row| error_pct(faults(row), row.faults))
@@ -131,13 +131,13 @@ impl Table<'_> {
         (FAULTS_BOUND, mechanism, trivial, Evidence::Counted)
     }
 
-    /// Values beside a bound on the loss by faults.
+    /// Values of a bound on the loss by faults.
     fn loss(&self, which: &FigureSelector) -> Beside {
         let none = self.worst(which, |row| 100.0 - row.kept_pct);
         (LOSS_BOUND, ("the price of a fault", none), ("no loss", none), Evidence::Predicted)
     }
 
-    /// Error of trivial predictors beside a bound on speeds.
+    /// Values of a bound on speeds.
     fn speeds(&self, which: &FigureSelector, prices: &FaultPrices) -> Beside {
         let without = |row: &IopfPublished| kb_s(row, prices.without_ns(row));
         let limit = match which.kind {

@@ -37,7 +37,7 @@ const MEMORY: u64 = 1 << 44;
 /// Address of the memory of tables and queues.
 const TABLES: PhysAddr = PhysAddr::new(1 << 28);
 const TABLE_PAGES: u32 = 2048;
-/// Accesses to a page until it goes through: one that faults, and one after that.
+/// Accesses to a page until one succeeds: one that faults, and one afterwards.
 const TRIES: u32 = 2;
 /// Longest wait of the driver, in virtual time.
 const LIMIT: Nanos = Nanos::from_millis(100);

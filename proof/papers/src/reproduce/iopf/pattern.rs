@@ -26,7 +26,7 @@ const COMPLETION: u64 = 16;
 pub(super) const DEPTH: u64 = 4096;
 /// Pages of control memory: chosen, see above.
 pub(super) const CONTROL_PAGES: u64 = 4;
-/// Pairs of buffers that are used in turn.
+/// Pairs of buffers that are used alternately.
 const PAIRS: u64 = 2;
 /// Pages between two areas, so that no window reaches from one to another.
 const APART: u64 = (64 << 20) / PAGE;

@@ -44,7 +44,7 @@ pub struct IopfRow {
     pub variant: &'static str,
     /// Bytes of a message.
     pub msg_len_bytes: u64,
-    /// The window, where there is one.
+    /// The window, if there is one.
     pub premap_pages: Option<u32>,
     /// Messages.
     pub times: u64,

@@ -49,7 +49,7 @@ fn answer(result: &IopfReproduction) -> String {
     )
 }
 
-/// A line for each figure; cells that four have in common stand at the first.
+/// A line for each figure; cells that four lines have in common are in the first.
 fn figures(result: &IopfReproduction, columns: usize) -> String {
     let rows = result.rows.iter().enumerate().map(|(number, row)| {
         let mut cells = match number % 4 {

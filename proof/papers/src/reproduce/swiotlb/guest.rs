@@ -27,7 +27,7 @@ const DEPTH: usize = 256;
 const POOL: u64 = 64 << 20;
 /// Virtual nanoseconds; the first quarter does not count.
 const HORIZON: f64 = 20e6;
-/// Nanoseconds by which a clock can be short of the time slept for: it counts picoseconds.
+/// Nanoseconds by which a clock can be earlier than the time slept for, because it counts picoseconds.
 const RESOLUTION: f64 = 1e-3;
 /// Nanoseconds that a CPU waits if it finds the pool full and has nothing in flight.
 const PATIENCE: f64 = 10e3;

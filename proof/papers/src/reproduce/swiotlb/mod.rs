@@ -28,11 +28,11 @@ use guest::{BLOCK, GuestLoad, GuestResult, simulate};
 pub const MACHINE: &str = "fio-vm";
 /// Resolution in per cent: smaller differences come from counting whole requests in the computed time.
 const GRAIN: f64 = 0.25;
-/// Jobs for which the library's pool stands beside the published one.
+/// Numbers of jobs for which the library's pool is compared with the published one.
 const JOBS: [usize; 4] = [1, 4, 16, 64];
 /// Seed of all that is random.
 const SEED: u64 = 1;
-/// Steps of each fit, each of which closes most of the gap that is left.
+/// Number of steps of each fit; each closes most of the remaining gap.
 const STEPS: usize = 6;
 
 /// A reproduction of the bounce-pool table.
