@@ -66,7 +66,7 @@ pub fn run(root: &Path, extent: Extent) -> bool {
     let mut table = Table::default();
     table.run(steps::first());
     let beside = Beside::start(root, extent);
-    table.run(steps::steps(root, extent));
+    table.run(steps::steps(root));
     let beside = beside.map(Beside::finish).unwrap_or_else(|error| {
         eprintln!("the steps beside cannot be started: {error}");
         false
@@ -76,7 +76,7 @@ pub fn run(root: &Path, extent: Extent) -> bool {
 
 /// Runs the steps that have `text` in their name, one after the other; returns if there are some and none failed.
 pub fn run_only(root: &Path, text: &str) -> bool {
-    let mut list = steps::steps(root, Extent::Whole);
+    let mut list = steps::steps(root);
     list.extend(steps::beside(root, Extent::Whole));
     list.extend(LongPart::ALL.into_iter().flat_map(|part| part.steps(root)));
     list.retain(|step| step.name.contains(text));

@@ -197,7 +197,7 @@ impl Debian {
 }
 
 /// Tells if another process serves the machine's disk.
-fn is_served(machine: &Machine) -> bool {
+pub fn is_served(machine: &Machine) -> bool {
     machine.devices.contains(&demo::SOCKET)
 }
 

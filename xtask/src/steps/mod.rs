@@ -102,8 +102,8 @@ pub fn first() -> Vec<Step<'static>> {
     vec![Step::new("Debian packages", checks::provide)]
 }
 
-/// Those that build into `target/debug` and `target/release`.
-pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
+/// Those that build into `target/debug`.
+pub fn steps(root: &Path) -> Vec<Step<'_>> {
     vec![
         Step::new("format", || checks::format(root)),
         Step::new("lints", || checks::lints(root)),
@@ -115,7 +115,6 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         Step::new("torture", || programs::torture(root)),
         Step::new("Linux's own code as a peer", || programs::peer(root)),
         Step::new("protocol, proved", || prove::run(root, &[])),
-        Step::new("instruction counts", move || programs::instructions(root, extent)),
         Step::new("tidy", || checks::tidy(root)),
     ]
 }
@@ -124,7 +123,7 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 const LIBRARIES: [&str; 8] =
     ["-p", "portolan", "-p", "portolan-spec", "-p", "portolan-tables", "-p", "portolan-hw"];
 
-/// Those that build into folders of their own: without std, on the oldest compilers, for kernels.
+/// Those that build into other folders: without std, on the oldest compilers, optimised, for kernels.
 pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let oldest = move |manifest, what: &'static [&'static str]| {
         move || checks::oldest(root, extent, manifest, what)
@@ -140,21 +139,24 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             oldest("crates/portolan/Cargo.toml", &LIBRARIES),
         ),
         Step::new("tools on their oldest compiler", oldest("Cargo.toml", &["--workspace"])),
+        Step::new("instruction counts", move || programs::instructions(root, extent)),
     ];
-    steps.extend(demos(root));
-    steps.extend(guests(root, guest::ALL));
+    steps.extend(machines(root));
     steps
 }
 
-/// A kernel on each of the demo's machines. Those whose disk is a program of the tests come last: that has to be
-/// built until then.
-fn demos(root: &Path) -> impl Iterator<Item = Step<'_>> {
+/// A kernel on each of the demo's machines, and Linux on each of the guests'. Those whose disk is a program of the
+/// tests come last: they would wait until the tests are compiled.
+fn machines(root: &Path) -> impl Iterator<Item = Step<'_>> {
     let demos = demo::all().map(|guest| (guest.step, guest, None));
     let broken = demo::BROKEN.iter().map(|of| (of.step, of.of, Some(of)));
-    let mut all: Vec<_> = demos.chain(broken).collect();
-    all.sort_by_key(|(_, guest, _)| demo::vhost::serves(guest));
-    all.into_iter()
-        .map(move |(step, guest, broken)| ended(step, move || demo::one(root, guest, broken)))
+    let demos = demos.chain(broken).map(move |(step, guest, broken)| {
+        (demo::vhost::serves(guest), ended(step, move || demo::one(root, guest, broken)))
+    });
+    let guests = guest::ALL.iter().map(guest::is_served).zip(guests(root, guest::ALL));
+    let mut all: Vec<_> = demos.chain(guests).collect();
+    all.sort_by_key(|(is_served, _)| *is_served);
+    all.into_iter().map(|(_, step)| step)
 }
 
 /// Linux on each of `machines`.
