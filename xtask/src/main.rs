@@ -7,6 +7,7 @@ mod backports;
 mod built;
 mod cross;
 mod demo;
+mod drivers;
 mod guest;
 mod mutants;
 mod outcome;
@@ -14,6 +15,7 @@ mod packages;
 mod prove;
 mod qemu;
 mod runner;
+mod size;
 mod steps;
 mod tidy;
 
@@ -37,6 +39,7 @@ usage: cargo xtask COMMAND
   prove [--traces] [--json]
                   proves the protocol of unmap, invalidate and free by Z3, and searches small machines
   packages        packs the libraries, and builds the tutorial in a crate that depends on the packages
+  size            builds the smallest kernels by their drivers, and compares them with proof/size/budget.toml
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
   guest --build-kernel
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         ["api"] => outcome::say("public API", api::check(&root)),
         ["api", "--write"] => outcome::say("public API", api::write(&root)),
         ["prove", options @ ..] => outcome::say("protocol", prove::run(&root, options)),
+        ["size"] => outcome::say("sizes of kernels", size::check(&root, size::Kernels::All)),
         ["packages"] => outcome::say("packages", adopter::run(&root)),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,

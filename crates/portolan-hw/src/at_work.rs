@@ -12,7 +12,7 @@ use portolan::iommu::{AttachError, Domain, DomainError, IommuError, ReservedRegi
 use portolan::platform::{AllMemory, OutOfTableMemory};
 use portolan::table::{Access, TableMapError};
 
-use crate::promise::of_firmware;
+use crate::promise::{TrustedDescription, of_devices_at_work, of_firmware};
 use crate::reservations::Reservations;
 
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
@@ -51,6 +51,15 @@ impl Reservations {
             }
         }
         Ok(at_work)
+    }
+
+    /// The same, with leave for them to pass through until they are opened.
+    pub(crate) fn passing(
+        &self,
+        description: TrustedDescription,
+    ) -> Result<Vec<AtWork>, OutOfTableMemory> {
+        let all = of_devices_at_work(description);
+        Ok(self.at_work()?.into_iter().map(|stream| AtWork { stream, all }).collect())
     }
 
     /// Regions that `stream` reaches at its own addresses.

@@ -18,6 +18,10 @@
 //! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
 //! function.
 //!
+//! Each driver is a feature by its module's name, and all are on by default. Without any there are surveys
+//! of a machine ([`topology::Topology::survey`]); a unit whose driver is left out is refused beside those that
+//! work ([`topology::EnableError::NoDriver`]).
+//!
 //! # Example
 //!
 //! ```no_run
@@ -41,21 +45,41 @@
 //! ```
 #![no_std]
 #![deny(unsafe_code)]
+// Among a few drivers not each part of the chassis has a user.
+#![cfg_attr(
+    not(all(
+        feature = "amd",
+        feature = "riscv",
+        feature = "smmuv2",
+        feature = "smmuv3",
+        feature = "tegra_smmu",
+        feature = "virtio",
+        feature = "vtd"
+    )),
+    allow(dead_code, unused_imports, unused_macros)
+)]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(feature = "amd")]
 pub mod amd;
+#[cfg(feature = "chassis")]
 mod at_work;
+#[cfg(feature = "chassis")]
 mod chassis;
+#[cfg(feature = "chassis")]
 pub mod ids;
 pub mod interrupt;
-mod iommu;
+mod order;
 mod promise;
 pub mod reservations;
+#[cfg(feature = "riscv")]
 pub mod riscv;
+#[cfg(feature = "smmuv2")]
 pub mod smmuv2;
+#[cfg(feature = "smmuv3")]
 pub mod smmuv3;
 #[cfg(test)]
 #[allow(dead_code)]
@@ -65,12 +89,16 @@ mod table_bytes;
 #[allow(dead_code, missing_docs)]
 #[path = "../../portolan-tables/src/tests/lookup.rs"]
 mod table_lookup;
+#[cfg(feature = "tegra_smmu")]
 pub mod tegra_smmu;
 pub mod topology;
 #[cfg(test)]
 #[path = "../../portolan-tables/src/tests/tree_bytes.rs"]
 mod tree_bytes;
+mod turn;
+#[cfg(feature = "virtio")]
 pub mod virtio;
+#[cfg(feature = "vtd")]
 pub mod vtd;
 
 pub use portolan_tables::{self as tables, overrides};

@@ -7,10 +7,12 @@
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 mod mapping;
+mod model;
 mod node;
 mod reserved;
 
 pub use mapping::{IdCount, IortMapping, IortMappings, Single};
+pub use model::SmmuModel;
 pub use node::{
     CounterGroup, Interrupts, IortBody, IortNode, ItsGroup, ItsIds, MemoryRange, MemoryRanges,
     NamedComponent, ReservedMemory, RootComplex, Smmu, SmmuV3,

@@ -27,7 +27,7 @@ pub(super) fn provide() -> Outcome {
 }
 
 pub(super) fn format(root: &Path) -> Outcome {
-    for folder in [".", "proof/demo", "proof/fuzz"] {
+    for folder in [".", "proof/demo", "proof/fuzz", "proof/size"] {
         let mut command = Command::new("cargo");
         command.args(["fmt", "--all", "--check"]);
         match outcome(command.current_dir(root.join(folder))) {

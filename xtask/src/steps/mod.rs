@@ -9,7 +9,7 @@ mod programs;
 use std::path::Path;
 
 use crate::outcome::Outcome;
-use crate::{adopter, demo, guest, prove};
+use crate::{adopter, demo, drivers, guest, prove, size};
 pub use page::{PAGE, findings};
 
 /// Extent of a test run.
@@ -109,6 +109,7 @@ pub fn steps(root: &Path) -> Vec<Step<'_>> {
         Step::new("lints", || checks::lints(root)),
         Step::new("documentation", || checks::documentation(root)),
         Step::new("tests", || programs::tests(root)),
+        Step::new("a unit whose driver is left out", || drivers::test(root)),
         Step::new("drivers on a hostile machine", || programs::hostile(root)),
         Step::new("tests of machines on QEMU 10", || programs::newer_qemu(root)),
         Step::new("examples", || programs::examples(root)),
@@ -134,6 +135,8 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         Step::new("orders of the library's own atomics", || programs::orders(root)),
         Step::new("libraries for AArch64", || checks::bare(root, "aarch64-unknown-none")),
         Step::new("libraries for RISC-V", || checks::bare(root, "riscv64gc-unknown-none-elf")),
+        Step::new("each driver alone, and none", || drivers::check(root)),
+        Step::new("sizes of kernels", || size::check(root, size::Kernels::Few)),
         Step::new(
             "libraries on their oldest compiler",
             oldest("crates/portolan/Cargo.toml", &LIBRARIES),

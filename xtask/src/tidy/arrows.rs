@@ -70,7 +70,7 @@ const BACKENDS: &[&str] = &[
 ];
 
 /// Cargo's metadata of the workspace's packages.
-pub(super) fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
+pub fn metadata(root: &Path) -> anyhow::Result<serde_json::Value> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);
     let output = command.output()?;

@@ -8,7 +8,8 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use portolan::addr::StreamId;
 use portolan::iommu::{
-    Attach, AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
+    Attach, AttachError, BoundDomain, Conditions, FaultEvent, FaultReason, InterruptTarget, Iommu,
+    IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage,
 };
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 
@@ -17,6 +18,8 @@ use super::queue::AmdShared;
 use super::tables::{Attachment, Streams, entry_of};
 use super::tables::{BLOCKED, EntryCommands, Memory};
 use super::unit::{AmdDomain, AmdVi, PASS};
+use crate::chassis::{common_methods, plain, played};
+use crate::promise;
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
 /// Commands that make hardware forget `stream`, which leaves the domain `id`: the entry, and then
@@ -134,4 +137,29 @@ impl<P: UnitPlatform> Attach<AmdDomain<P>> for AmdVi<P> {
         let new = Attachment::new(command::domain_of(context), domain);
         self.go(stream, Some(entry_of(&domain.table(), context)), Some(new))
     }
+}
+
+impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let domain = Arc::new(self.domain()?);
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
+    }
+
+    /// Units that cache absence (`NpCache`) are virtual ones, which follow tables by invalidations.
+    fn conditions(&self) -> Conditions {
+        match self.features().shadowing() {
+            Shadowing::None => plain(Stage::Second),
+            shadowing => played(Stage::Second, shadowing),
+        }
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.config.interrupts.map(|_| self as _)
+    }
+
+    fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        self.signal_events(target.is_some())
+    }
+
+    common_methods!();
 }

@@ -23,5 +23,4 @@ pub use features::{Capability, NotAnIommu, Offers};
 pub use features::{Features, InvalidateAll};
 pub use interrupts::{InterruptTable, NotAnInterruptTable};
 pub use queue::AmdQueue;
-pub(crate) use tables::windows;
 pub use unit::{AmdDomain, AmdVi};

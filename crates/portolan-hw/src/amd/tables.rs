@@ -29,20 +29,18 @@ use super::features::Features;
 use super::queue::{AmdShared, NOTHING};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
-use crate::chassis::turn::Turn;
 use crate::chassis::{Block, book, entry};
 use crate::ids::Ids;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
 use crate::reservations::Reserved;
+use crate::turn::Turn;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, RequesterId, StreamId};
+use portolan::addr::{InvalTag, PageSize, PhysAddr, RequesterId, StreamId};
 use portolan::inval::{Gather, Walker};
-use portolan::iommu::{
-    Interrupt, InterruptError, IommuError, ReservedKind, ReservedRegion, disjoint,
-};
+use portolan::iommu::{Interrupt, InterruptError, IommuError, ReservedRegion, disjoint};
 use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform, Word};
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, PageTable, TableMapError, TableView};
@@ -292,21 +290,6 @@ pub(super) type Attachment = book::Attachment<u16>;
 
 /// Streams with their attachments.
 pub(super) type Streams = book::Streams<u16, u16, ()>;
-
-/// Addresses that are never translated: interrupt messages, and the range that HyperTransport has for
-/// itself.
-const WINDOWS: [(ReservedKind, u64, u64); 2] = [
-    (ReservedKind::Interrupts, 0xfee0_0000, 0xfeef_ffff),
-    (ReservedKind::Unusable, 0xfd_0000_0000, 0xff_ffff_ffff),
-];
-
-/// The same as reserved regions.
-pub(crate) fn windows() -> impl Iterator<Item = ReservedRegion> {
-    WINDOWS.into_iter().filter_map(|(kind, start, last)| {
-        let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
-        Some(ReservedRegion { range, kind })
-    })
-}
 
 /// The entry of a stream that `table` translates, tagged by `context`.
 pub(super) fn entry_of(

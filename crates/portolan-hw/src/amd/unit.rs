@@ -25,13 +25,14 @@ use super::queue;
 use super::queue::{AmdQueue, AmdShared, NOTHING};
 use super::tables;
 use super::tables::{AmdInterruptTables, DeviceTable};
-use super::tables::{Attachment, Streams, windows};
+use super::tables::{Attachment, Streams};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::{Ring, Submitters};
 use crate::ids::Ids;
 use crate::promise::leading_to_firmware;
 use crate::reservations::Reservations;
+use portolan_tables::describe::UnitKind;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
 pub(super) const PASS: u16 = 1;
@@ -98,7 +99,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability)?;
         config.reserved.within(tables::address_lg2(&features, &config));
-        config.reserved.hold(windows());
+        config.reserved.hold(UnitKind::AmdVi.not_translated());
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
         let remap = config.interrupts.map(AmdInterruptTables::new).transpose()?;

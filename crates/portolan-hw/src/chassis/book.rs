@@ -10,7 +10,7 @@
 //! *Context.* Interrupt: [`Book::try_with`], and looking at the value that it lends. Task: the
 //! others, which wait for the hardware, allocate, and let go of domains.
 
-use super::turn::Turn;
+use crate::turn::Turn;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -13,6 +13,7 @@ use core::sync::atomic;
 pub(crate) mod arm;
 mod block;
 pub(crate) mod book;
+mod conditions;
 mod counts;
 pub(crate) mod entry;
 mod handle;
@@ -26,11 +27,11 @@ pub(crate) mod sets;
 mod submitters;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) mod turn;
 mod unit;
 mod wait;
 
 pub(crate) use block::Block;
+pub(crate) use conditions::{common_methods, plain, played};
 pub(crate) use counts::counters;
 pub(crate) use handle::{handle, opaque};
 pub(crate) use lists::{Sorted, with_room};
@@ -41,6 +42,5 @@ pub(crate) use refusals::Ticket;
 pub(crate) use regs::Present;
 pub(crate) use ring::{BatchEnd, Outcome, Ring};
 pub(crate) use submitters::Submitters;
-pub(crate) use turn::Turn;
 pub(crate) use unit::{RingShape, Stop, Unit, Words};
 pub(crate) use wait::{wait_for, wait_while_it_works};

@@ -23,14 +23,17 @@ use super::{command, faults, messages};
 use crate::chassis::Block;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
+use crate::chassis::{common_methods, plain};
+use crate::promise;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use portolan::addr::{Pasid, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{
-    Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal,
-    Iommu, IommuError, PagedDomain, ReservedRegion,
+    Attach, AttachError, BoundDomain, Conditions, DeviceTlb, FaultAccess, FaultEvent, FaultReason,
+    FaultRecord, InterruptRefusal, Iommu, IommuDomains, IommuError, PagedDomain, RecoverableFaults,
+    RemapInterrupts, ReservedRegion, Stage,
 };
 use portolan::platform::{AllMemory, Nanos, UnitPlatform};
 use portolan::table::format::{Riscv, RiscvFirstStage, RiscvSecondStage};
@@ -388,4 +391,47 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             Ok(())
         })?
     }
+}
+
+impl<P: UnitPlatform> IommuDomains for RiscvIommu<P> {
+    /// First-stage tables; second-stage tables where there is no first stage, or where interrupts go
+    /// through MSI page tables.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        if let Some(levels) = self.best_first().filter(|_| self.interrupts().is_none()) {
+            let domain = Arc::new(self.first_stage(levels)?);
+            return Ok(BoundDomain::new(self, domain, promise::drivers()));
+        }
+        let levels = self.best_second().ok_or(IommuError::Unsupported)?;
+        let domain = Arc::new(self.second_stage(levels)?);
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(match (self.best_first(), self.interrupts()) {
+            (Some(_), None) => Stage::First,
+            _ => Stage::Second,
+        })
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.interrupts_config().map(|_| self as _)
+    }
+
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        match self.reads_requests() {
+            Some(()) => RecoverableFaults::Present,
+            None => RecoverableFaults::Absent,
+        }
+    }
+
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        tlb: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        RiscvIommu::use_device_tlb(self, stream, tlb, all)
+    }
+
+    common_methods!();
 }

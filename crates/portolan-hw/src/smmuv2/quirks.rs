@@ -19,6 +19,7 @@
 
 use portolan::inval::{Quirks, WalkFlush};
 use portolan::platform::{AllMemory, Nanos};
+use portolan_tables::iort::SmmuModel;
 use portolan_tables::sdt::Maker;
 
 /// Implementation of a unit.
@@ -78,41 +79,17 @@ pub enum Prefetch {
 /// walk after it takes a device three reads, 300 ns if each takes 100. So (121 + 300) / 121.
 const FEW: u64 = 3;
 
-/// Makers of the IORT tables of laptops with Qualcomm's chips, each with its name of the table. Linux's
-/// driver has the first two (`qcom_acpi_platlist`), for the chip of 2019 alone; the others are those of
-/// the tables that <https://github.com/aarch64-laptops/build> publishes.
-const OF_QUALCOMM: [(&[u8; 6], &[u8; 8]); 13] = [
-    (b"QCOM  ", b"QCOMEDK2"),
-    (b"LENOVO", b"CB-01   "),
-    (b"LENOVO", b"TC-O6N  "),
-    (b"LENOVO", b"TP-N3H  "),
-    (b"LENOVO", b"TP-N42  "),
-    (b"ACRSYS", b"ACRPRDCT"),
-    (b"HONOR\0", b"QCOMEDK2"),
-    (b"HPQOEM", b"8CBE    "),
-    (b"HPQOEM", b"8E33    "),
-    (b"HPQOEM", b"INSYDE  "),
-    (b"HUAWEI", b"QCOMEDK2"),
-    (b"MEDION", b"MEDIONAG"),
-    (b"_ASUS_", b"Notebook"),
-];
-
 impl Implementation {
-    /// The implementation of a unit of an IORT, by the field "Model" of its node (DEN0049, section
-    /// 3.1.1.2) and by the table's `maker`: Qualcomm's MMU-500 has the number of Arm's. `None` for a
-    /// number that is not defined there. `banks_before` is the number of context banks of all units that
-    /// were taken over before. Wait-for-safe is taken for off.
+    /// The implementation of a unit of an IORT, by the field "Model" of its node and by the table's
+    /// `maker`: [`SmmuModel::of`]. `None` for a number that is not defined there. `banks_before` is the
+    /// number of context banks of all units that were taken over before. Wait-for-safe is taken for off.
     pub fn of_iort(maker: Maker, model: u32, banks_before: u16) -> Option<Self> {
-        match model {
-            // Generic units, MMU-400 and MMU-401. Those of version 1 are refused by their registers.
-            0 | 1 | 2 | 4 => Some(Self::Arm),
-            3 if OF_QUALCOMM.contains(&(&maker.oem, &maker.table)) => {
-                Some(Self::Qualcomm(WaitForSafe::Off))
-            }
-            3 => Some(Self::Mmu500),
-            5 => Some(Self::ThunderX { banks_before }),
-            _ => None,
-        }
+        Some(match SmmuModel::of(maker, model)? {
+            SmmuModel::Generic => Self::Arm,
+            SmmuModel::Mmu500 => Self::Mmu500,
+            SmmuModel::Qualcomm => Self::Qualcomm(WaitForSafe::Off),
+            SmmuModel::ThunderX => Self::ThunderX { banks_before },
+        })
     }
 
     /// Quirks for invalidation plans.

@@ -14,11 +14,15 @@ use super::streams::{GroupDestination, StreamGroups, StreamMatching};
 use super::takeover;
 use crate::chassis::arm::WhenDisabled;
 use crate::chassis::book::{Attachment, Book, Streams};
+use crate::chassis::{common_methods, plain};
+use crate::promise;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
-use portolan::iommu::{AttachError, IommuError};
+use portolan::iommu::{
+    AttachError, BoundDomain, Conditions, Iommu, IommuDomains, IommuError, Stage,
+};
 use portolan::platform::{Guarded, UnitPlatform};
 use portolan_spec::smmuv2::global::{self, cr0};
 
@@ -173,4 +177,26 @@ impl<P: UnitPlatform> Drop for SmmuV2<P> {
             let _ = self.disable();
         }
     }
+}
+
+impl<P: UnitPlatform> IommuDomains for SmmuV2<P> {
+    /// First-stage tables; second-stage tables where there is no first stage.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        match self.conditions().stage {
+            Stage::First => {
+                let domain = Arc::new(self.first_stage::<12>(&Default::default())?);
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
+            }
+            Stage::Second => {
+                let domain = Arc::new(self.second_stage::<12>(&Default::default())?);
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
+            }
+        }
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(if self.features().stage1 { Stage::First } else { Stage::Second })
+    }
+
+    common_methods!();
 }

@@ -6,16 +6,22 @@
 //! *Context.* Interrupt: the public types here are values.
 
 use super::command::SmmuTag;
-use super::features::{Features, TableUpdate};
+use super::features::{Features, StallModel, TableUpdate};
 use super::queue::{SmmuQueue, granule_code};
 use super::unit::Smmu;
 use crate::chassis::arm::{self, StageReach};
+use crate::chassis::{common_methods, plain};
 use crate::ids::Ids;
+use crate::promise;
+use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
+use portolan::addr::{Asid, PageSize, PhysAddr, StreamId, Vmid};
 use portolan::inval::{Capabilities, Quirks};
-use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{ForeignTables, OutOfTableMemory, TableMem, UnitPlatform};
+use portolan::iommu::{
+    AttachError, BoundDomain, Conditions, DeviceTlb, Iommu, IommuDomains, IommuError, PagedDomain,
+    RecoverableFaults, Stage,
+};
+use portolan::platform::{AllMemory, ForeignTables, OutOfTableMemory, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
@@ -240,4 +246,55 @@ pub(super) fn describe_second_stage<const G: u32>(
         ste::S2AFFD.set(entry, 1);
     }
     ste::S2TTB.set(entry, root.get() >> 4);
+}
+
+impl<P: UnitPlatform> IommuDomains for Smmu<P> {
+    /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
+    /// is no first stage.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let options = SmmuDomainOptions::default();
+        let has = |granule| self.features().granules.contains(granule);
+        macro_rules! domain {
+            ($make:ident, $lg2:literal) => {{
+                let domain = Arc::new(self.$make::<$lg2>(&options)?);
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
+            }};
+        }
+        let stage = self.conditions().stage;
+        match stage {
+            Stage::First if has(PageSize::SIZE_4K) => domain!(first_stage, 12),
+            Stage::First if has(PageSize::of_lg2(14)) => domain!(first_stage, 14),
+            Stage::First => domain!(first_stage, 16),
+            Stage::Second if has(PageSize::SIZE_4K) => domain!(second_stage, 12),
+            Stage::Second if has(PageSize::of_lg2(14)) => domain!(second_stage, 14),
+            Stage::Second => domain!(second_stage, 16),
+        }
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(if self.features().stage1 { Stage::First } else { Stage::Second })
+    }
+
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        let features = self.features();
+        match (features.stalls, features.pri) {
+            (StallModel::Terminate, false) => RecoverableFaults::Absent,
+            _ => RecoverableFaults::Present,
+        }
+    }
+
+    /// The stream has to be blocked, and must not stall.
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        _: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        self.enable_ats(stream, all).map_err(|error| match error {
+            AttachError::Iommu(error) => error,
+            _ => IommuError::Unsupported,
+        })
+    }
+
+    common_methods!();
 }

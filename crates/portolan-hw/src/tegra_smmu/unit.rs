@@ -7,7 +7,9 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
-use portolan::iommu::{Awaited, IommuError, PagedDomain};
+use portolan::iommu::{
+    Awaited, BoundDomain, Conditions, Iommu, IommuDomains, IommuError, PagedDomain, Stage,
+};
 use portolan::platform::{AllMemory, Mmio, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
@@ -19,6 +21,8 @@ use super::shared::{self, BLOCKED, Power, TegraQueue, TegraShared};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
+use crate::chassis::{common_methods, plain};
+use crate::promise;
 use crate::reservations::Reservations;
 use portolan_spec::tegra_smmu::reg::{self, asid, config, tlb_flush};
 
@@ -238,4 +242,17 @@ impl<P: UnitPlatform<AtomicU32>> Drop for TegraSmmu<P> {
         // A failure leaves what it concerns unsettled, which is kept.
         let _ = self.block_all();
     }
+}
+
+impl<P: UnitPlatform<AtomicU32>> IommuDomains for TegraSmmu<P> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let domain = Arc::new(self.domain()?);
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(Stage::Second)
+    }
+
+    common_methods!();
 }

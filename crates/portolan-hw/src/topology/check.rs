@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::PhysRange;
+use portolan::addr::{PhysAddr, PhysRange};
 
 use portolan_tables::claim::Claim;
 
@@ -12,6 +12,7 @@ use super::pci::PciTree;
 use super::remark::Remark;
 use super::survey::{Place, Survey};
 use super::{EnableError, TopologyError};
+use crate::order::in_order;
 
 /// Tells if the devices that a claim names are there. Ranges name any functions in them; without a tree all
 /// are taken to be there.
@@ -84,17 +85,19 @@ impl Survey {
     /// Units that have registers in common with one before them, by address.
     fn shared(&self) -> Vec<Remark> {
         let units = self.units().iter().enumerate();
-        let mut windows: Vec<(PhysRange, usize)> = units
-            .filter_map(|(number, unit)| match unit.place {
-                Place::Registers(window) => Some((window, number)),
-                _ => None,
-            })
-            .collect();
-        windows.sort_unstable_by_key(|(window, number)| (window.start(), *number));
+        let starts = units.filter_map(|(number, unit)| match unit.place {
+            Place::Registers(window) => Some((window.start(), number)),
+            _ => None,
+        });
+        let starts: Vec<(PhysAddr, usize)> = in_order(starts.collect());
         let mut found = Vec::new();
         // That of those before which ends last.
         let mut before: Option<(PhysRange, usize)> = None;
-        for (window, number) in windows {
+        for (_, number) in starts {
+            let Some(Place::Registers(window)) = self.units().get(number).map(|unit| unit.place)
+            else {
+                continue;
+            };
             let last = before.filter(|(before, _)| before.last() >= window.last());
             if let Some((_, other)) = before.filter(|(before, _)| before.last() >= window.start()) {
                 let (one, other) = (other.min(number), other.max(number));

@@ -6,7 +6,6 @@ use portolan::iommu::IommuError;
 use thiserror::Error;
 
 use super::pci::VirtualFunctions;
-use crate::amd::NotAnIommu;
 use crate::interrupt::ApicMode;
 use portolan_tables::TableError;
 use portolan_tables::describe::UnitKind;
@@ -95,12 +94,12 @@ pub enum EnableError {
         window: PhysRange,
     },
     /// The unit's own PCI function has no capability block where the table says.
-    #[error("{function}: {error}")]
+    #[error("{function}: {header:#x} is not the header of an IOMMU's capability block")]
     NoCapability {
         /// The function.
         function: PciFunction,
-        /// Error of the capability block that is there.
-        error: NotAnIommu,
+        /// The first word that is there.
+        header: u32,
     },
     /// The unit.
     #[error("the unit at {start}: {error}", start = window.start())]

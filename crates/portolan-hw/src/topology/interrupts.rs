@@ -16,7 +16,7 @@ use super::{
     ConfigSpace, EnableError, Iommus, Options, SenderError, Survey, Topology, TopologyError, Wire,
 };
 use crate::interrupt::ApicMode;
-use crate::vtd::INTEL;
+use portolan_spec::vtd::INTEL;
 use portolan_tables::claim::Claim;
 use portolan_tables::describe::{RemappingOffer, RiscvWire, TableKind, UnitSettings};
 use portolan_tables::iort::Interrupts;

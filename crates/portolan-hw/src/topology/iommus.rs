@@ -13,7 +13,7 @@ use portolan::platform::{Nanos, Platform};
 
 use super::enable::{Enabled, Outcome};
 use super::{EnableError, OpenError, Served, Survey, Topology};
-use crate::chassis::Turn;
+use crate::turn::Turn;
 
 /// Longest time that a caller waits until others have opened their devices.
 const TURN: Nanos = Nanos::new(10_000_000_000);

@@ -8,12 +8,12 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PciSegment, RequesterId};
+use portolan_spec::vtd::tylersburg::RECOMMENDED_ENTRIES;
 use portolan_tables::TableError;
 use portolan_tables::claim::Claim;
-use portolan_tables::describe::{
-    Description, Note, TableKind, UnitDescription, UnitKind, UnitSettings,
-};
+use portolan_tables::describe::{Description, Note, TableKind, UnitDescription, UnitSettings};
 use portolan_tables::dmar::{PathScope, ScopeKind};
+use portolan_tables::iort::SmmuModel;
 use portolan_tables::reserved::Reserved;
 
 use super::chipset::isochronous;
@@ -21,9 +21,6 @@ use super::remark::Remark;
 use super::survey::{Place, Survey};
 use super::{ConfigSpace, EnableError, Topology};
 use crate::reservations::Limits;
-use crate::smmuv2::Implementation;
-use crate::vtd::tylersburg::RECOMMENDED_ENTRIES;
-use crate::{amd, vtd};
 
 /// Offset of the kind of header, in the third byte; that of bridges.
 const HEADER: u16 = 0xc;
@@ -61,26 +58,16 @@ pub(super) fn memory_of(
     })
 }
 
-/// Implementation of an SMMU of version 1 or 2, before which units with so many context banks were enabled.
-pub(super) fn implementation(
-    unit: &UnitDescription,
-    banks_before: u16,
-) -> Result<Implementation, EnableError> {
-    let UnitSettings::Smmu(smmu, maker) = &unit.settings else {
-        return Err(EnableError::NoDriver { kind: unit.kind });
-    };
-    let (model, window) = (smmu.model, smmu.registers);
-    let known = Implementation::of_iort(*maker, model, banks_before);
-    known.ok_or(EnableError::UnknownModel { window, model })
-}
-
 /// The reason for which a unit is not enabled that its description tells already.
 fn refused(unit: &UnitDescription) -> Option<EnableError> {
     match (&unit.settings, unit.place) {
         (UnitSettings::AmdVi(amd), Place::Registers(window)) if !amd.host_tables => {
             Some(EnableError::NoHostTables { window })
         }
-        (UnitSettings::Smmu(..), _) => implementation(unit, 0).err(),
+        (UnitSettings::Smmu(smmu, maker), _) if SmmuModel::of(*maker, smmu.model).is_none() => {
+            let (model, window) = (smmu.model, smmu.registers);
+            Some(EnableError::UnknownModel { window, model })
+        }
         _ => None,
     }
 }
@@ -190,9 +177,7 @@ fn add(unit: &UnitDescription, read: ConfigSpace<'_>, survey: &mut Survey) {
     }
     survey.limits(number, &unit.limits);
     survey.reserve(number, unit.reserved.iter().copied());
-    match unit.kind {
-        UnitKind::Vtd if unit.place != Place::Damaged => survey.hold(number, [vtd::INTERRUPTS]),
-        UnitKind::AmdVi if unit.place != Place::Damaged => survey.hold(number, amd::windows()),
-        _ => {}
+    if unit.place != Place::Damaged {
+        survey.hold(number, unit.kind.not_translated());
     }
 }

@@ -34,7 +34,6 @@ pub use portolan_tables::wires::Wire;
 pub use remark::Remark;
 pub use survey::{Place, ReachedBy, Served, Survey, SurveyedUnit, UnitKind};
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
@@ -50,7 +49,6 @@ use portolan_tables::viot::Viommu;
 use crate::interrupt::Remapping;
 use crate::promise::TrustedDescription;
 use crate::reservations::Reserved;
-use crate::virtio::{self, Transport};
 use enable::Enabling;
 use external::External;
 use pci::PciOverrides;
@@ -232,7 +230,8 @@ impl Topology {
     ///
     /// # Errors
     /// If firmware does not offer a feature that `options` ask for, or no unit comes up: with the
-    /// reason of the first. A virtio-iommu needs [`Topology::enable_with`].
+    /// reason of the first. A virtio-iommu needs `enable_with`, which the driver
+    /// for it adds.
     pub fn enable<P: Platform>(
         self,
         platform: P,
@@ -241,7 +240,10 @@ impl Topology {
     ) -> Result<Iommus<P>, EnableError> {
         self.enable_by(platform, options, description, |place, _| {
             let error = IommuError::Unsupported;
-            Err(EnableError::Viommu { place, error })
+            Err(match cfg!(feature = "virtio") {
+                true => EnableError::Viommu { place, error },
+                false => EnableError::NoDriver { kind: UnitKind::Virtio },
+            })
         })
     }
 
@@ -265,42 +267,6 @@ impl Topology {
         };
         let units = enabling.all(|place| virtio(place, &platform))?;
         Iommus::new(self, survey, platform, units)
-    }
-
-    /// As [`Topology::enable`], also of machines whose units are virtio-iommu devices: `transport`
-    /// starts the queues of the device at that place.
-    ///
-    /// ```no_run
-    /// # use portolan::platform::Platform;
-    /// # use portolan::iommu::IommuError;
-    /// # use portolan_hw::TrustedDescription;
-    /// # use portolan_tables::viot::Viommu;
-    /// # use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
-    /// # use portolan_hw::virtio::Transport;
-    /// # fn of<K: Platform, Q: Transport + Send + Sync + 'static>(
-    /// #     kernel: K, tables: &[&[u8]], start: fn(Viommu) -> Result<Q, IommuError>, described: TrustedDescription,
-    /// # ) -> Result<Iommus<K>, EnableError> {
-    /// let topology = Topology::from_acpi(tables.iter().copied())?;
-    /// topology.enable_with(kernel, Options::default(), described, start)
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Topology::enable`], and the error of `transport`.
-    pub fn enable_with<P: Platform, T: Transport + Send + Sync + 'static>(
-        self,
-        platform: P,
-        options: Options,
-        description: TrustedDescription,
-        transport: impl Fn(Viommu) -> Result<T, IommuError>,
-    ) -> Result<Iommus<P>, EnableError> {
-        self.enable_by(platform, options, description, |place, platform| {
-            let unit = transport(place).and_then(|queues| {
-                virtio::Viommu::start(queues, platform.clone(), virtio::Config::default())
-            });
-            let unit = unit.map_err(|error| EnableError::Viommu { place, error })?;
-            Ok(Arc::new(unit))
-        })
     }
 
     /// The addresses by which a function reaches its unit once that is enabled, as far as firmware and

@@ -6,13 +6,13 @@
 use core::fmt;
 
 use portolan::addr::{PciFunction, PciSegment, PhysAddr};
+use portolan_spec::vtd::tylersburg::RECOMMENDED_ENTRIES;
 use portolan_tables::claim::Claim;
 use thiserror::Error;
 
 use super::TopologyError;
 use super::pci::{OddBridge, VirtualFunctions};
 use crate::reservations::LeftOut;
-use crate::vtd::tylersburg::RECOMMENDED_ENTRIES;
 
 /// Something that is odd, or worth knowing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -16,6 +16,7 @@ use portolan::iommu::ReservedRegion;
 use super::pci::{ExternalPorts, Groups, PciNode, PciOverrides, PciTree, VirtualFunctions};
 use super::remark::Remark;
 use super::{ConfigSpace, EnableError, Topology, TopologyError};
+use crate::order::in_order;
 use crate::reservations::{Reservations, Reserved};
 use portolan_tables::TableError;
 use portolan_tables::claim::Claim;
@@ -215,7 +216,7 @@ impl Survey {
         for unit in &self.units {
             let claimed = unit.claims.iter().filter_map(Claim::segment);
             segments.extend(unit.segment.into_iter().chain(claimed));
-            segments.sort_unstable();
+            segments = in_order(segments);
             segments.dedup();
         }
         if segments.len() > MOST_SEGMENTS {

@@ -9,13 +9,15 @@ use super::transport;
 use super::transport::{NO_SUCH, Transport};
 use crate::chassis::book;
 use crate::chassis::book::Book;
+use crate::chassis::played;
+use crate::promise;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use portolan::addr::{PageSizes, StreamId};
 use portolan::iommu::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
-    IommuError, ReservedRegion,
+    Attach, AttachError, BoundDomain, Conditions, Domain, FaultAccess, FaultEvent, FaultReason,
+    FaultRecord, Iommu, IommuDomains, IommuError, ReservedRegion, Shadowing, Stage,
 };
 use portolan::platform::{AllMemory, Cpus, Nanos};
 use portolan::table::Access;
@@ -328,5 +330,30 @@ impl<T: Transport + Send + Sync, C: Cpus> Drop for Viommu<T, C> {
             let block = |streams: &mut _| self.block(StreamId::new(stream), streams);
             self.with(block)?.map(drop)
         });
+    }
+}
+
+impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let domain = self.domain()?;
+        Ok(BoundDomain::new(self, domain, promise::drivers()))
+    }
+
+    fn as_iommu(self: Arc<Self>) -> Arc<dyn Iommu> {
+        self
+    }
+
+    /// Each map and unmap is a request to the hypervisor.
+    fn conditions(&self) -> Conditions {
+        played(Stage::Second, Shadowing::Requests)
+    }
+
+    fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let counts = self.counts();
+        each("ATTACH", counts.attach);
+        each("DETACH", counts.detach);
+        each("MAP", counts.map);
+        each("UNMAP", counts.unmap);
+        each("PROBE", counts.probe);
     }
 }

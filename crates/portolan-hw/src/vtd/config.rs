@@ -2,21 +2,13 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::{CombineOptions, Quirks};
-use portolan::iommu::{ReservedKind, ReservedRegion};
 use portolan::platform::{AllMemory, Nanos};
 
 use super::quirks::Quirks as ChipQuirks;
 use super::tables::Mode;
 use crate::interrupt::Remapping;
 use crate::reservations::Reservations;
-
-/// Writes of devices to these addresses become interrupt messages, with any tables (3.13).
-pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
-    range: IovaRange::page(Iova::new(0xfee0_0000), PageSize::of_lg2(20)),
-    kind: ReservedKind::Interrupts,
-};
 
 /// Settings of a unit.
 ///

@@ -20,14 +20,12 @@ mod tests;
 mod unit;
 
 pub use self::core::VtdQueue;
-pub(crate) use config::INTERRUPTS;
 pub use config::{Config, Invalidation, Takeover};
 pub use domain::{FirstDomain, ForeignFirstDomain, SecondDomain};
 pub use features::{Features, VtdFeature};
 pub use page_requests::PageEvent;
 pub use portolan::iommu::DeviceTlb;
-pub use quirks::tylersburg;
-pub use quirks::{INTEL, PciIdentity, Quirks};
+pub use quirks::{INTEL, PciIdentity, Quirks, tylersburg};
 pub use request::InterruptEntries;
 pub use request::refusal;
 pub use request::{CommandKind, Counts};

@@ -6,8 +6,7 @@
 //! devices, which firmware's layer or the embedder has to look up. The lists are those of Linux
 //! 6.12 (`drivers/iommu/intel/iommu.c`), facts that no document of Intel's gathers.
 
-/// Intel's vendor identifier in PCI configuration space.
-pub const INTEL: u16 = 0x8086;
+pub use portolan_spec::vtd::{INTEL, tylersburg};
 
 /// Base class of display controllers in PCI configuration space.
 const DISPLAY: u8 = 0x03;
@@ -26,7 +25,7 @@ bitflags::bitflags! {
         const KEEP_TRANSLATION = 1 << 2;
         /// The sound controller of the chipset (Azalia) hangs when it is translated: it may be passed
         /// through or blocked, and not be attached. See
-        /// [`isochronous_entries`](super::tylersburg::isochronous_entries).
+        /// [`isochronous_entries`](tylersburg::isochronous_entries).
         const AZALIA_UNTRANSLATED = 1 << 3;
     }
 }
@@ -76,55 +75,6 @@ impl Quirks {
             quirks |= Self::KEEP_TRANSLATION;
         }
         quirks
-    }
-}
-
-pub mod tylersburg {
-    //! Tylersburg's isochronous unit: the chipsets 5500, 5520 and X58 have a unit of their own for the sound
-    //! controller, whose TLB firmware sizes. Some firmware gives it no entry, and the first access waits for ever.
-    //!
-    //! The facts are Linux's (`check_tylersburg_isoch` in `drivers/iommu/intel/iommu.c`). No Intel document that is
-    //! published describes the register.
-    //!
-    //! *Context.* Interrupt: everything here is a value.
-
-    /// Device identifier of the sound controller (Azalia) in ICH10, which these chipsets are used with.
-    pub const AZALIA: u16 = 0x3a3e;
-
-    /// Device identifier of the chipset's function for system management, which firmware may hide.
-    pub const SYSTEM_MANAGEMENT: u16 = 0x342e;
-
-    /// Offset of the register VTISOCHCTRL in that function's configuration space.
-    pub const VTISOCHCTRL: u16 = 0x188;
-
-    /// Number of TLB entries that the unit should have.
-    pub const RECOMMENDED_ENTRIES: u8 = 16;
-
-    /// Bit of VTISOCHCTRL: the sound controller goes through another unit.
-    const OTHER_UNIT: u32 = 1;
-    /// Bits of VTISOCHCTRL that are the number of entries.
-    const ENTRIES: u32 = 0x1c;
-
-    /// Number of TLB entries that firmware gave the isochronous unit, by the value of VTISOCHCTRL; `None` if the
-    /// sound controller does not go through it. With 0 the embedder sets
-    /// [`Quirks::AZALIA_UNTRANSLATED`](super::Quirks::AZALIA_UNTRANSLATED).
-    pub const fn isochronous_entries(control: u32) -> Option<u8> {
-        match control & OTHER_UNIT {
-            0 => Some((control & ENTRIES) as u8),
-            _ => None,
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn tlb_entries_count_where_the_isochronous_unit_is_used() {
-            let of = [0, 4, 0x10, 0x1c, 0xffff_fff0].map(isochronous_entries);
-            assert_eq!(of, [0, 4, 16, 28, 16].map(Some));
-            assert_eq!([1, 0x11, u32::MAX].map(isochronous_entries), [None; 3]);
-        }
     }
 }
 

@@ -8,11 +8,14 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
 use portolan::inval::{Ranges, Walker};
-use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
+use portolan::iommu::{
+    Attach as _, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu, IommuDomains,
+    IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage,
+};
 use portolan::platform::{AllMemory, Guarded, Mmio, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
-use super::config::{Config, INTERRUPTS, Invalidation};
+use super::config::{Config, Invalidation};
 use super::control::Direct;
 use super::control::{Switch, VtdControl};
 use super::core::{Core, VtdQueue, Way};
@@ -28,8 +31,11 @@ use super::tables::{Mode, Structures, VtdInterruptTable};
 use super::takeover::{InheritedTranslation, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
 use crate::chassis::{Published, Sorted, Submitters, with_room};
+use crate::chassis::{common_methods, plain, played};
 use crate::ids::Ids;
+use crate::promise;
 use portolan_spec::vtd::reg::{self, command};
+use portolan_tables::describe::UnitKind;
 
 /// A first stage on top of a second: its parent.
 #[derive(Clone, Debug)]
@@ -212,7 +218,7 @@ impl<P: UnitPlatform> Vtd<P> {
         mut config: Config,
     ) -> Result<Self, IommuError> {
         config.reserved.within(config.output_lg2);
-        config.reserved.hold([INTERRUPTS].into_iter());
+        config.reserved.hold(UnitKind::Vtd.not_translated());
         let mut features = Features::read(&regs)?;
         if config.chip.contains(Quirks::WRITE_BUFFER) {
             features.has.insert(VtdFeature::WRITE_BUFFER);
@@ -442,4 +448,57 @@ impl<P: UnitPlatform> Drop for Vtd<P> {
             core::mem::forget(core::mem::take(&mut self.known.lock().parents));
         }
     }
+}
+
+impl<P: UnitPlatform> IommuDomains for Vtd<P> {
+    /// First-stage tables in scalable mode: a hypervisor need not shadow them. Second-stage tables
+    /// otherwise.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        match self.new_stage() {
+            Stage::First => {
+                let domain = Arc::new(self.first_stage(VtdFirstLevels::Four)?);
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
+            }
+            Stage::Second => {
+                let domain = Arc::new(self.second_stage()?);
+                Ok(BoundDomain::new(self, domain, promise::drivers()))
+            }
+        }
+    }
+
+    fn conditions(&self) -> Conditions {
+        let stage = self.new_stage();
+        // Virtual units have caching mode, and there an invalidation is an exit.
+        match self.features().has.contains(VtdFeature::CACHING_MODE) {
+            false => plain(stage),
+            true => played(stage, Shadowing::CachingMode),
+        }
+    }
+
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        let requests = self.features().has.contains(VtdFeature::PAGE_REQUESTS);
+        match (self.config.mode, requests) {
+            (Mode::Scalable, true) => RecoverableFaults::Present,
+            _ => RecoverableFaults::Absent,
+        }
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.config.interrupts.map(|_| self as _)
+    }
+
+    fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        self.signal(target)
+    }
+
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        tlb: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        Vtd::use_device_tlb(self, stream, tlb, all)
+    }
+
+    common_methods!();
 }

@@ -310,12 +310,12 @@ pub(crate) struct Iort {
 /// Coherent.
 pub(crate) const IORT: Iort = Iort { flags: 1, model: 0, streams: 1 };
 
-fn words(words: &[u32]) -> Vec<u8> {
+pub(crate) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// An SMMU of version 2 in `bytes` from `base` on: 76 bytes and two global interrupts, no mappings.
-fn old_smmu_node(base: u64, bytes: u64, model: u32) -> Vec<u8> {
+pub(crate) fn old_smmu_node(base: u64, bytes: u64, model: u32) -> Vec<u8> {
     let mut node = vec![3, 92, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     node.extend([base, bytes].map(u64::to_le_bytes).concat());
     // Coherent; interrupts from 76 on.
@@ -350,7 +350,7 @@ fn display_memory(streams: u32) -> Vec<u8> {
 }
 
 /// An SMMU of version 3: 68 bytes, no mappings.
-fn smmu_node(base: u64, flags: u32, model: u32) -> Vec<u8> {
+pub(crate) fn smmu_node(base: u64, flags: u32, model: u32) -> Vec<u8> {
     let mut node = vec![4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     node.extend(base.to_le_bytes());
     node.extend(words(&[flags, 0, 0, 0, model, 0, 0, 0, 0, 0, 0]));
@@ -359,7 +359,7 @@ fn smmu_node(base: u64, flags: u32, model: u32) -> Vec<u8> {
 
 /// The root complex of segment 0: 40 bytes and mappings of 20, each one to one: the first requester, the number of
 /// those that follow, and the SMMU's node.
-fn root_complex(mappings: &[[u32; 3]]) -> Vec<u8> {
+pub(crate) fn root_complex(mappings: &[[u32; 3]]) -> Vec<u8> {
     let count = mappings.len() as u8;
     let length = 40 + 20 * count;
     let mut node = vec![2, length, 0, 3, 0, 0, 0, 0, count, 0, 0, 0, 40, 0, 0, 0];

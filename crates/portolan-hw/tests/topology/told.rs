@@ -224,11 +224,11 @@ fn a_unit_of_amd_whose_function_has_no_capability_block_is_refused() {
     let iommus = topology.enable(amd().kernel(), Options::default(), described());
     let iommus = iommus.expect("the first unit");
     assert!(iommus.units()[0].is_ok());
-    let Some(&EnableError::NoCapability { function, error }) = iommus.units()[1].as_ref().err()
+    let Some(&EnableError::NoCapability { function, header }) = iommus.units()[1].as_ref().err()
     else {
         panic!("it is enabled");
     };
-    assert_eq!((function, error.header), (absent, u32::MAX));
+    assert_eq!((function, header), (absent, u32::MAX));
 }
 
 #[test]

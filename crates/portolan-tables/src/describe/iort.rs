@@ -3,7 +3,6 @@
 //! The way of each mapping is followed from its root complex or component to the SMMU, so that a claim says
 //! which requesters have which streams there.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use portolan::addr::{PciSegment, RequesterId, StreamId};
@@ -34,11 +33,11 @@ struct Parsed<'t> {
     mappings: Vec<IortMapping>,
 }
 
-/// Nodes by their offsets, and the numbers of those that are units.
+/// Nodes in the order of the table, which is that of their offsets.
 struct Graph<'t> {
     nodes: Vec<Parsed<'t>>,
-    by_offset: BTreeMap<usize, usize>,
-    units: BTreeMap<usize, usize>,
+    /// Offsets of those that are units, and the numbers of these.
+    units: Vec<(usize, usize)>,
     ways: u32,
 }
 
@@ -61,7 +60,19 @@ struct Way {
 /// The end of a way: a unit, and the way there.
 type Arrival = (usize, Way);
 
-impl Graph<'_> {
+impl<'t> Graph<'t> {
+    /// The node at `offset`.
+    fn node(&self, offset: usize) -> Option<&Parsed<'t>> {
+        let at = self.nodes.binary_search_by_key(&offset, |parsed| parsed.node.offset);
+        self.nodes.get(at.ok()?)
+    }
+
+    /// The number of the unit at `offset`.
+    fn unit(&self, offset: usize) -> Option<usize> {
+        let at = self.units.binary_search_by_key(&offset, |(its, _)| *its);
+        self.units.get(at.ok()?).map(|(_, unit)| *unit)
+    }
+
     /// Ends of the way at units. Ways that end elsewhere are none.
     ///
     /// # Errors
@@ -75,13 +86,12 @@ impl Graph<'_> {
                 return Err(TableError::Loop { offset: start.from });
             }
             let offset = usize::try_from(way.at).unwrap_or(usize::MAX);
-            let node = self.by_offset.get(&offset).and_then(|at| self.nodes.get(*at));
             let none = TableError::Reference { offset: way.from, target: way.at };
-            let Parsed { node, mappings } = node.ok_or(none)?;
+            let Parsed { node, mappings } = self.node(offset).ok_or(none)?;
             match node.body {
                 IortBody::Smmu(_) | IortBody::SmmuV3(_) => {
-                    if let Some(unit) = self.units.get(&offset) {
-                        found.push((*unit, way));
+                    if let Some(unit) = self.unit(offset) {
+                        found.push((unit, way));
                     }
                 }
                 IortBody::ItsGroup(_) => {}
@@ -151,8 +161,7 @@ impl Way {
 pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
     let table = Iort::parse(bytes)?;
     let mut found = Description::new(TableKind::Iort);
-    let mut graph =
-        Graph { nodes: Vec::new(), by_offset: BTreeMap::new(), units: BTreeMap::new(), ways: 0 };
+    let mut graph = Graph { nodes: Vec::new(), units: Vec::new(), ways: 0 };
     // Reserved memory in the table's order, with the offset of its unit; errors are every unit's.
     let mut memory = Vec::new();
     for node in table.nodes() {
@@ -166,22 +175,21 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
             }
         };
         if let Some(unit) = unit(&node, table.maker()) {
-            graph.units.insert(node.offset, found.units.len());
+            graph.units.push((node.offset, found.units.len()));
             found.units.push(unit);
         }
         memory.extend(regions(node).map(|(target, region)| (Some(target), region)));
-        graph.by_offset.insert(node.offset, graph.nodes.len());
         graph.nodes.push(Parsed { node, mappings: node.mappings.collect() });
     }
     found.last_streams(&graph);
     for (target, region) in memory {
         match target {
             Some(target) => {
-                if let Some(unit) = graph.units.get(&target) {
-                    found.reserve(*unit, region);
+                if let Some(unit) = graph.unit(target) {
+                    found.reserve(unit, region);
                 }
             }
-            None => graph.units.values().for_each(|unit| found.reserve(*unit, region)),
+            None => graph.units.iter().for_each(|(_, unit)| found.reserve(*unit, region)),
         }
     }
     found.claim_by(&mut graph);
@@ -215,8 +223,8 @@ impl Description {
     fn last_streams(&mut self, graph: &Graph<'_>) {
         for mapping in graph.nodes.iter().flat_map(|node| &node.mappings) {
             let target = usize::try_from(mapping.target).ok();
-            let unit = target.and_then(|target| graph.units.get(&target));
-            if let Some(unit) = unit.and_then(|unit| self.units.get_mut(*unit)) {
+            let unit = target.and_then(|target| graph.unit(target));
+            if let Some(unit) = unit.and_then(|unit| self.units.get_mut(unit)) {
                 unit.last_stream = unit.last_stream.max(Some(mapping.last_output()));
             }
         }

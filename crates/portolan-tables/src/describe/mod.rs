@@ -21,7 +21,10 @@ pub use tree::Window;
 
 use alloc::vec::Vec;
 
-use portolan::addr::{IovaRange, PageSize, PciFunction, PciSegment, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{
+    Iova, IovaRange, PageSize, PciFunction, PciSegment, PhysAddr, PhysRange, StreamId,
+};
+use portolan::iommu::{ReservedKind, ReservedRegion};
 
 use crate::TableError;
 use crate::claim::Claim;
@@ -103,6 +106,25 @@ impl UnitKind {
             Self::Riscv => "RISC-V IOMMU",
             Self::Virtio => "virtio-iommu",
         }
+    }
+
+    /// Addresses that such a unit does not translate for any stream: VT-d (D51397, section 3.13)
+    /// takes writes there for interrupt messages, and so does AMD-Vi, which leaves the addresses of
+    /// HyperTransport to that as well (48882, section 2.1.2).
+    pub fn not_translated(self) -> impl Iterator<Item = ReservedRegion> {
+        const MESSAGES: (ReservedKind, u64, u64) =
+            (ReservedKind::Interrupts, 0xfee0_0000, 0xfeef_ffff);
+        const HYPER_TRANSPORT: (ReservedKind, u64, u64) =
+            (ReservedKind::Unusable, 0xfd_0000_0000, 0xff_ffff_ffff);
+        let windows: &[_] = match self {
+            Self::Vtd => &[MESSAGES],
+            Self::AmdVi => &[MESSAGES, HYPER_TRANSPORT],
+            _ => &[],
+        };
+        windows.iter().filter_map(|&(kind, start, last)| {
+            let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
+            Some(ReservedRegion { range, kind })
+        })
     }
 }
 

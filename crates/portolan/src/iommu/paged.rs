@@ -13,7 +13,7 @@ use crate::inval::{
 };
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
-use crate::table::{Access, NotedDebts, PageTable, Segment, TableView, Translation};
+use crate::table::{Access, NotedDebts, PageTable, TableView, Translation};
 
 /// Pool of identifiers: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
@@ -235,8 +235,8 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        let Segment { pa, bytes } = Segment::of(memory.range());
-        Ok(self.table.map(iova, pa, bytes, access, owed)?)
+        // By the same walker as a list: there is one for each format.
+        self.map_sg(iova, core::slice::from_ref(&memory), access, owed)
     }
 
     #[inline]

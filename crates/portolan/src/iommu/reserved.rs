@@ -2,6 +2,7 @@
 //!
 //! *Context.* Interrupt, but [`disjoint`]: the others are values.
 
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -171,22 +172,28 @@ pub fn disjoint(
     apart.try_reserve_exact(most).map_err(memory)?;
     edges.try_reserve_exact(most).map_err(memory)?;
     apart.extend(regions.iter().filter(|one| one.kind.direct().is_none()));
-    for region in regions {
+    for (number, region) in regions.iter().enumerate() {
         let range = match region.kind.direct() {
             Some(_) => region.whole_pages(granule).range,
             None if region.kind.is_closed() => region.range,
             None => continue,
         };
-        edges.push((range.start(), region.kind, u32::saturating_add as Change));
+        edges.push((range.start(), number, true));
         if let Some(after) = range.last().checked_add(1) {
-            edges.push((after, region.kind, u32::saturating_sub as Change));
+            edges.push((after, number, false));
         }
     }
-    edges.sort_unstable_by_key(|(at, ..)| *at);
+    // A heap sorts in place, in a tenth of the code of a list's own sort.
+    let edges = BinaryHeap::from(edges).into_sorted_vec();
     let mut held = HeldRegion::default();
     let mut rest = edges.iter().peekable();
-    while let Some(&(at, kind, change)) = rest.next() {
-        held.change(kind, change);
+    while let Some(&(at, number, begins)) = rest.next() {
+        if let Some(region) = regions.get(number) {
+            held.change(
+                region.kind,
+                if begins { u32::saturating_add } else { u32::saturating_sub },
+            );
+        }
         let last = match rest.peek() {
             Some((next, ..)) => next.get().checked_sub(1),
             None => Some(u64::MAX),

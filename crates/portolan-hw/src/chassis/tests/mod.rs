@@ -1,5 +1,6 @@
 //! Common code of the drivers' tests.
 
+mod domains;
 pub(crate) mod hostile;
 pub(crate) mod power;
 mod sets;

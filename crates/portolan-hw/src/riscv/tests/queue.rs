@@ -134,7 +134,7 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
         let context = another.context();
         machine.wrong(RegisterFaults::NONE);
         machine.refuse(move |words| {
-            let named = PSCID.of(words[0]) == context.get().into();
+            let named = PSCID.of(words[0]) == u64::from(context.get());
             let refused = OPCODE.of(words[0]) == opcode::TRANSLATIONS && named && times > 0;
             times -= u32::from(refused);
             refused.then_some(queue::ILLEGAL)

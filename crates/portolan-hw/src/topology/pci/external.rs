@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, PciSegment};
 
 use super::{Groups, PciTree};
+use crate::order::in_order;
 
 /// The external-facing ports of a tree, and what is below them.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +33,10 @@ impl ExternalPorts {
     pub fn of(
         tree: &PciTree,
         groups: &Groups,
-        mut ports: Vec<PciFunction>,
+        ports: Vec<PciFunction>,
         trusted: Vec<PciFunction>,
     ) -> Self {
-        ports.sort_unstable();
+        let mut ports = in_order(ports);
         ports.dedup();
         let mut found = Self { ports, trusted, ..Self::default() };
         for odd in tree.odd() {

@@ -17,6 +17,7 @@ use portolan::addr::{PciFunction, PciSegment, RequesterId, StreamId};
 
 use super::node::{NotIsolated, PciNode};
 use super::{OddBridge, PciTree};
+use crate::order::in_order;
 
 /// Reason for a function to be in the group of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,11 +220,10 @@ impl Groups {
     fn same<K: Ord>(
         &mut self,
         tree: &PciTree,
-        mut seen: Vec<(K, usize)>,
+        seen: Vec<(K, usize)>,
         why: impl Fn(&K) -> JoinReason,
     ) {
-        seen.sort_unstable();
-        for pair in seen.windows(2) {
+        for pair in in_order(seen).windows(2) {
             if let [(one, first), (other, number)] = pair {
                 if one == other {
                     self.join(&tree.nodes, *number, *first, why(one));

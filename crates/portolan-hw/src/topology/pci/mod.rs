@@ -41,6 +41,7 @@ use known::{HIDDEN_BRIDGES, TRANSLATED_BELOW};
 
 use alloc::vec::Vec;
 
+use crate::order::in_order;
 use portolan::addr::{PciFunction, PciSegment, RequesterId};
 
 /// Devices of a bus, and functions of a device.
@@ -81,8 +82,7 @@ impl PciTree {
         overrides: PciOverrides,
         read: impl Fn(PciFunction, u16) -> Option<u32>,
     ) -> Self {
-        let mut segments: Vec<PciSegment> = segments.into_iter().collect();
-        segments.sort_unstable();
+        let mut segments: Vec<PciSegment> = in_order(segments.into_iter().collect());
         segments.dedup();
         let mut nodes = Vec::new();
         for segment in segments {
@@ -97,29 +97,24 @@ impl PciTree {
     /// The tree of `nodes`, which are in order.
     fn of(nodes: Vec<PciNode>, overrides: PciOverrides) -> Self {
         let mut tree = Self { nodes, overrides, ..Self::default() };
-        let mut bridges: Vec<usize> = Vec::new();
+        let mut bridges = Vec::new();
         for (at, node) in tree.nodes.iter().enumerate() {
             let Some(buses) = node.behind else { continue };
             let odd = OddBridge { bridge: node.at, buses };
             match downwards(node) {
-                true => bridges.push(at),
+                true => bridges.push((first_bus(&tree.nodes, at), at)),
                 false => tree.odd.push(odd),
             }
         }
-        let key = |at: &usize| first_bus(&tree.nodes, *at);
-        bridges.sort_by_key(key);
         // One bridge leads to a bus, the first one that says so.
         let mut before = None;
-        bridges.retain(|at| {
-            let key = first_bus(&tree.nodes, *at);
-            let first = before != key;
-            before = key;
-            if !first {
-                tree.odd.extend(odd(&tree.nodes, *at));
+        for (bus, at) in in_order(bridges) {
+            match before == bus {
+                true => tree.odd.extend(odd(&tree.nodes, at)),
+                false => tree.bridges.push(at),
             }
-            first
-        });
-        tree.bridges = bridges;
+            before = bus;
+        }
         let crossing = tree.crossing();
         tree.bridges.retain(|at| !crossing.contains(at));
         let crossing = crossing.iter().filter_map(|at| odd(&tree.nodes, *at));

@@ -2,7 +2,7 @@
 
 use super::build::{at, dmar, drhd, endpoint};
 use super::{Fake, Has, Is};
-use crate::topology::chipset::quirks;
+use crate::topology::enable::vtd::quirks;
 use crate::topology::pci::PciOverrides;
 use crate::topology::{Remark, Topology};
 use crate::vtd::Quirks;

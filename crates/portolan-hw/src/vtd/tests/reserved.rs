@@ -15,8 +15,8 @@ use super::kit::{CAP, ECAP, new_machine};
 use crate::chassis::tests::suite::Driven;
 use crate::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
-use crate::vtd::INTERRUPTS;
 use portolan_spec::vtd::reg;
+use portolan_tables::describe::UnitKind;
 
 fn one(start: u64, last: u64) -> Reserved {
     let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
@@ -63,7 +63,7 @@ fn ranges_that_no_unit_can_map_are_ignored_and_counted() {
     let beyond = |start, last| Ignored::Beyond { reserved: one(start, last), address_lg2: 52 };
     let torn = |start, last| Ignored::Contradiction {
         reserved: one(start, last),
-        other: Reserved::everywhere(INTERRUPTS),
+        other: Reserved::everywhere(UnitKind::Vtd.not_translated().next().unwrap()),
     };
     for (start, last, why) in [
         (1, u64::MAX, beyond(1, u64::MAX)),

@@ -1,0 +1,60 @@
+//! SMMUs of version 3, by IORT or a device tree.
+//!
+//! *Context.* Task.
+
+use portolan::platform::Platform;
+use portolan_tables::describe::{SmmuV3Settings, UnitDescription};
+
+use super::super::EnableError;
+use super::{Enabling, Outcome, lg2_of, window_of};
+use crate::smmuv3::{Config, Features, RegisterPages, Smmu, TableUpdate, Want};
+
+impl<P: Platform> Enabling<'_, P> {
+    pub(super) fn smmu_v3(
+        &self,
+        number: usize,
+        unit: &UnitDescription,
+        settings: &SmmuV3Settings,
+    ) -> Outcome {
+        let window = window_of(unit.place)?;
+        self.powered(unit, window)?;
+        let mut reserved = self.reserved(unit);
+        // They pass through until they are opened, as Linux has it.
+        let mut at_work = reserved.passing(self.description).map_err(|_| EnableError::Memory)?;
+        self.add_to(number, &mut reserved);
+        if settings.node.is_none() {
+            at_work = reserved.passing(self.description).map_err(|_| EnableError::Memory)?;
+        }
+        let mut config = Config {
+            coherency: settings.coherency,
+            pages: match settings.one_page {
+                true => RegisterPages::OnlyFirst,
+                false => RegisterPages::Two,
+            },
+            combining: self.options.combining,
+            at_work,
+            reserved,
+            stream_lg2: unit.last_stream.map_or(Config::default().stream_lg2, lg2_of),
+            ..Config::default()
+        };
+        if let Some(node) = settings.node {
+            config.update = Some(update(node.flags));
+            // A line without a listener is not heard.
+            config.interrupts = Want::IfThere;
+            config.stream_lg2 = unit.last_stream.map_or(0, lg2_of);
+        }
+        self.at(window, |registers, memory, clock| {
+            let lg2 = Features::read(&registers)?.output_lg2;
+            Smmu::enable(registers, memory.below(lg2), clock, config)
+        })
+    }
+}
+
+/// State that an SMMU may update in table entries, by the flags of its node (HTTU override).
+fn update(flags: u32) -> TableUpdate {
+    match flags >> 1 & 3 {
+        1 => TableUpdate::Access,
+        2 => TableUpdate::Dirty,
+        _ => TableUpdate::None,
+    }
+}
