@@ -22,7 +22,7 @@ pub enum Part {
     Defects,
     /// All states of small machines.
     States,
-    /// What is unmapped comes back.
+    /// Unmapped frames come back.
     Liveness,
 }
 
@@ -33,9 +33,9 @@ pub struct Verdict {
     pub part: Part,
     /// The sentence that is checked.
     pub name: String,
-    /// It holds.
+    /// True if the sentence holds.
     pub holds: bool,
-    /// What was found.
+    /// Finding, in words.
     pub found: String,
     /// Wall-clock seconds.
     pub seconds: f64,

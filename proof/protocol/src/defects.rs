@@ -6,9 +6,9 @@ use crate::protocol::{Change, Protocol, Step};
 
 /// Defect: an edit of the protocol.
 pub struct Defect {
-    /// What the code would do.
+    /// Behaviour of the defective code.
     pub says: &'static str,
-    /// Reports that it stands for.
+    /// Reports of such a defect.
     pub seen: &'static str,
     /// The edit.
     pub edit: fn(&mut Protocol),

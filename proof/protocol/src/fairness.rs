@@ -1,4 +1,4 @@
-//! Liveness: what is unmapped comes back, if the hardware completes.
+//! Liveness: unmapped frames come back, if the hardware completes.
 //!
 //! The search looks for a run without end in which a frame stays pending although every step that
 //! stays possible is made at some time (weak fairness). Such a run ends in a circle of states, so
@@ -98,7 +98,7 @@ impl Graph {
     fn fair(&self, part: &[u32]) -> Option<Starvation> {
         let inside: HashSet<u32> = part.iter().copied().collect();
         let mut made: HashSet<u32> = HashSet::new();
-        // How many of the states allow a move.
+        // Number of the states that allow each move.
         let mut possible: HashMap<u32, usize> = HashMap::new();
         for state in part {
             let mut here = HashSet::new();

@@ -83,7 +83,7 @@ impl Change {
     }
 }
 
-/// Who makes a step.
+/// Maker of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// A CPU.
@@ -99,7 +99,7 @@ pub enum Actor {
 pub struct Step {
     /// Name.
     pub name: &'static str,
-    /// Who makes it.
+    /// Its maker.
     pub actor: Actor,
     /// File and function of the step; none for devices and for the unit.
     pub place: &'static str,

@@ -47,7 +47,7 @@ struct Ram {
     range: IovaRange,
     /// The guest's pages, and their memory.
     pages: Mutex<BTreeMap<u64, u64>>,
-    /// The guest's next page that it does not use yet.
+    /// Next unused page of the guest.
     next: AtomicU64,
     /// Pages that devices were given since the last look.
     given: Mutex<Vec<u64>>,
@@ -175,7 +175,7 @@ impl<'m, M: Machine> GuestDevice<'m, M> {
             machine: KernelMemory::new(stage.memory.clone(), stock),
             range,
             pages: Mutex::new(BTreeMap::from([(seen.get(), root.get())])),
-            // Where no address is its own: the device's begin where the memory does.
+            // The guest's addresses begin at the base of the device's.
             next: AtomicU64::new(M::BASE.get() + 256 * PAGE),
             given: Mutex::default(),
         });
