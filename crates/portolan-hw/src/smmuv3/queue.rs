@@ -62,7 +62,6 @@ impl<P: UnitPlatform> CommandQueue<P> {
         messages: bool,
     ) -> Result<Self, IommuError> {
         let shape = RingShape { lg2_slots: lg2, lg2_bytes: layout::LG2_BYTES };
-        let messages = messages;
         Ok(Self {
             ring: Ring::new(&machine.mem, shape, most_unsynced, messages)?,
             machine,
