@@ -11,13 +11,14 @@ use portolan::platform::DmaMemory;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use portolan::addr::{Iova, IovaRange, PageSize, TableId};
 use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
-use portolan::iommu::{AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim};
-use portolan::table::format::DirtyTracking;
-use portolan::table::{
-    Access, Segment, TableAccessError, TableMapError, TableUnmapError, Translation,
+use portolan::iommu::{
+    AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim, WholeMapping,
+    WholeMappings,
 };
+use portolan::table::format::DirtyTracking;
+use portolan::table::{Access, Segment, TableMapError, TableUnmapError, Translation};
 
 use crate::calls::{Calls, Spaces};
 
@@ -38,10 +39,6 @@ impl Reach {
         let whole = IovaRange::page(Iova::new(0), self.granule);
         let ends = self.ranges.first().zip(self.ranges.last());
         ends.map_or(whole, |(first, last)| first.hull(*last))
-    }
-
-    fn holds(&self, range: IovaRange) -> bool {
-        self.ranges.iter().any(|one| one.covers(range))
     }
 
     /// Holes between the ranges.
@@ -69,15 +66,13 @@ enum MappingState {
 /// A mapping, and its progress.
 #[derive(Clone, Copy, Debug)]
 struct MappingRecord {
-    range: IovaRange,
-    memory: PhysAddr,
-    access: Access,
+    mapping: WholeMapping,
     state: MappingState,
 }
 
 impl MappingRecord {
     fn bytes(&self) -> u64 {
-        self.range.len_minus_one().saturating_add(1)
+        self.mapping.range.len_minus_one().saturating_add(1)
     }
 }
 
@@ -95,11 +90,17 @@ impl DomainMappings {
         let before = before.map(|(_, record)| record);
         let from = self.records.range(range.start()..=range.last());
         let all = before.into_iter().chain(from.map(|(_, record)| record));
-        all.filter(move |record| record.range.overlaps(range))
+        all.filter(move |record| record.mapping.range.overlaps(range))
+    }
+
+    /// The mapping at `iova` that is mapped and wanted.
+    fn mapped(&self, iova: Iova) -> Option<&WholeMapping> {
+        let record = self.within(IovaRange::page(iova, PageSize::of_lg2(0))).next()?;
+        (record.state == MappingState::Mapped).then_some(&record.mapping)
     }
 
     fn put(&mut self, range: IovaRange, from: MappingState, to: MappingState) {
-        let starts: Vec<Iova> = self.within(range).map(|one| one.range.start()).collect();
+        let starts: Vec<Iova> = self.within(range).map(|one| one.mapping.range.start()).collect();
         for start in starts {
             if let Some(record) = self.records.get_mut(&start) {
                 record.state = if record.state == from { to } else { record.state };
@@ -110,7 +111,7 @@ impl DomainMappings {
     fn remove(&mut self, range: IovaRange, of: MappingState) {
         let gone = |record: &&MappingRecord| record.state == of;
         let gone = self.within(range).filter(gone);
-        let gone: Vec<Iova> = gone.map(|one| one.range.start()).collect();
+        let gone: Vec<Iova> = gone.map(|one| one.mapping.range.start()).collect();
         for start in gone {
             self.records.remove(&start);
         }
@@ -121,7 +122,7 @@ impl DomainMappings {
     fn unwanted(&self, range: IovaRange) -> Option<(IovaRange, u64)> {
         let unwanted = |record: &&MappingRecord| record.state == MappingState::Unwanted;
         let first = self.within(range).find(unwanted)?;
-        let from = self.records.range(first.range.start()..);
+        let from = self.records.range(first.mapping.range.start()..);
         extent(from.map(|(_, record)| record).take_while(unwanted))
     }
 }
@@ -237,62 +238,9 @@ impl UserDomain {
         Ok(())
     }
 
-    /// The mapping that is asked for.
-    fn checked(
-        &self,
-        iova: Iova,
-        segment: Segment,
-        access: Access,
-    ) -> Result<MappingRecord, TableMapError> {
-        let Segment { pa, bytes } = segment;
-        if bytes == 0 {
-            return Err(TableMapError::Empty { iova });
-        }
-        if !iova.is_aligned(self.reach.granule) {
-            return Err(TableMapError::UnalignedIova { iova });
-        }
-        let mask = self.reach.granule.bytes() - 1;
-        if (pa.get() | bytes) & mask != 0 {
-            return Err(TableMapError::UnalignedMemory { pa, bytes });
-        }
-        if self.grants(access) != Some(access) {
-            return Err(TableAccessError { access }.into());
-        }
-        let range = IovaRange::from_len(iova, bytes);
-        let range = range.filter(|range| self.reach.holds(*range));
-        let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
-        PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
-        Ok(MappingRecord { range, memory: pa, access, state: MappingState::Mapping })
-    }
-
-    /// The records for `segments` from `iova` on, neighbours in memory in one, and the range of all.
-    fn asked(
-        &self,
-        iova: Iova,
-        segments: impl Iterator<Item = Segment>,
-        access: Access,
-    ) -> Result<(Vec<MappingRecord>, IovaRange), TableMapError> {
-        let mut joined: Vec<Segment> = Vec::new();
-        for next in segments {
-            match joined.last_mut() {
-                Some(last) if last.pa.checked_add(last.bytes) == Some(next.pa) => {
-                    let bytes = last.bytes.checked_add(next.bytes);
-                    last.bytes = bytes.ok_or(TableMapError::IovaOutOfRange { iova })?;
-                }
-                _ => joined.push(next),
-            }
-        }
-        let mut at = Some(iova);
-        let mut records: Vec<MappingRecord> = Vec::with_capacity(joined.len());
-        for segment in joined {
-            let here = at.ok_or(TableMapError::IovaOutOfRange { iova })?;
-            let record = self.checked(here, segment, access)?;
-            at = record.range.last().checked_add(1);
-            records.push(record);
-        }
-        let ends = records.first().zip(records.last());
-        let all = ends.map(|(first, last)| first.range.hull(last.range));
-        Ok((records, all.ok_or(TableMapError::Empty { iova })?))
+    fn rules(&self) -> WholeMappings<'_, Self> {
+        let allows = |domain: &Self, access| domain.grants(access) == Some(access);
+        WholeMappings { domain: self, ranges: &self.reach.ranges, allows }
     }
 
     fn map_segments(
@@ -303,15 +251,19 @@ impl UserDomain {
         owed: &Gather,
     ) -> Result<IovaRange, DomainError> {
         owed.check(self.table).map_err(TableMapError::from)?;
-        let (records, all) = self.asked(iova, segments, access)?;
+        let mut records: Vec<MappingRecord> = Vec::new();
+        let all = self.rules().place(iova, segments, access, |mapping| {
+            records.push(MappingRecord { mapping, state: MappingState::Mapping });
+            Ok(())
+        })?;
         let place = self.place();
         // Where something was unmapped and not yet paid for, that is first.
         let mut inner = self.settle(all, &place)?;
         if let Some(found) = inner.within(all).next() {
-            let iova = found.range.start().max(all.start());
+            let iova = found.mapping.range.start().max(all.start());
             return Err(TableMapError::AlreadyMapped { iova }.into());
         }
-        let named = records.iter().map(|one| (one.range.start(), *one));
+        let named = records.iter().map(|one| (one.mapping.range.start(), *one));
         inner.records.extend(named);
         drop(inner);
         let made = match &*place {
@@ -360,31 +312,11 @@ impl UserDomain {
             unmapped?;
         }
     }
-
-    /// Checks that mappings hold all of `range` and nothing else.
-    fn covered(inner: &DomainMappings, range: IovaRange) -> Result<(), TableUnmapError> {
-        let mut next = Some(range.start());
-        for record in inner.within(range).filter(|one| one.state == MappingState::Mapped) {
-            let iova = next.unwrap_or(range.start());
-            if record.range.start() > iova {
-                return Err(TableUnmapError::NotMapped { iova });
-            }
-            if !range.covers(record.range) {
-                let block = record.range;
-                return Err(TableUnmapError::NeedsSplit { block });
-            }
-            next = record.range.last().checked_add(1);
-        }
-        match next {
-            Some(iova) if iova <= range.last() => Err(TableUnmapError::NotMapped { iova }),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Range from the first to the last of `records`, which ascend, and the bytes in them.
 fn extent<'r>(records: impl Iterator<Item = &'r MappingRecord>) -> Option<(IovaRange, u64)> {
-    let all = records.map(|record| (record.range, record.bytes()));
+    let all = records.map(|record| (record.mapping.range, record.bytes()));
     all.reduce(|(range, bytes), (next, more)| (range.hull(next), bytes.saturating_add(more)))
 }
 
@@ -393,8 +325,8 @@ fn make<'r>(
     records: impl Iterator<Item = &'r MappingRecord> + Clone,
     calls: &dyn Calls,
 ) -> Result<(), IommuError> {
-    for (done, record) in records.clone().enumerate() {
-        if let Err(error) = calls.map(record.range, record.memory, record.access) {
+    for (done, MappingRecord { mapping, .. }) in records.clone().enumerate() {
+        if let Err(error) = calls.map(mapping.range, mapping.pa, mapping.access) {
             let undone = match extent(records.take(done)) {
                 Some((range, bytes)) => calls.unmap(range, bytes),
                 None => Ok(()),
@@ -455,16 +387,8 @@ impl Domain for UserDomain {
     }
 
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
-        owed.check(self.table).map_err(TableUnmapError::from)?;
-        let after = Iova::new(range.last().get().wrapping_add(1));
-        if !range.start().is_aligned(self.granule()) || !after.is_aligned(self.granule()) {
-            return Err(TableUnmapError::Unaligned { range }.into());
-        }
-        if !self.input_range().covers(range) {
-            return Err(TableUnmapError::OutOfRange { range }.into());
-        }
         let mut inner = self.inner();
-        Self::covered(&inner, range)?;
+        self.rules().check_unmap(range, owed, |iova| Some(inner.mapped(iova)?.range))?;
         inner.put(range, MappingState::Mapped, MappingState::Unwanted);
         drop(inner);
         owed.owe_unmap(self.table, range, self.granule()).map_err(TableUnmapError::from)?;
@@ -492,16 +416,9 @@ impl Domain for UserDomain {
     /// The size is the kernel's smallest page: it does not say which it uses.
     fn translate(&self, iova: Iova) -> Option<Translation> {
         let inner = self.inner();
-        let record = inner.within(IovaRange::page(iova, PageSize::of_lg2(0))).next()?;
-        if record.state != MappingState::Mapped {
-            return None;
-        }
-        let above = iova.get() - record.range.start().get();
-        Some(Translation {
-            pa: record.memory.checked_add(above)?,
-            size: self.granule(),
-            access: record.access,
-        })
+        let mapping = inner.mapped(iova)?;
+        let (pa, access) = (mapping.memory_at(iova)?, mapping.access);
+        Some(Translation { pa, size: self.granule(), access })
     }
 
     /// Of no account: the kernel has invalidated when an unmap returns.

@@ -6,18 +6,15 @@
 
 use alloc::sync::Arc;
 use core::fmt;
-use core::iter::Peekable;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
+use portolan::addr::{Iova, IovaRange, PageSize, TableId};
 use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
 use portolan::iommu::{
     Awaited, Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing,
-    SpaceClaim,
+    SpaceClaim, WholeMappings,
 };
 use portolan::platform::{Cpus, DmaMemory, Guarded, OutOfTableMemory, poll};
-use portolan::table::{
-    Access, Segment, SplitError, TableAccessError, TableMapError, TableUnmapError, Translation,
-};
+use portolan::table::{Access, Segment, SplitError, TableMapError, TableUnmapError, Translation};
 
 use super::device::Device;
 use super::records::{Known, Mapping, NoRoom, Records, Stock, Wanted};
@@ -113,58 +110,14 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         self.settle(self.device.input, Which::Maps)
     }
 
-    /// The mapping that is asked for, not yet in the map.
-    fn checked(
-        &self,
-        iova: Iova,
-        segment: Segment,
-        access: Access,
-    ) -> Result<Mapping, TableMapError> {
-        let Segment { pa, bytes } = segment;
-        let granule = self.granule();
-        if bytes == 0 {
-            return Err(TableMapError::Empty { iova });
-        }
-        if !iova.is_aligned(granule) {
-            return Err(TableMapError::UnalignedIova { iova });
-        }
-        if !pa.is_aligned(granule) || bytes & (granule.bytes() - 1) != 0 {
-            return Err(TableMapError::UnalignedMemory { pa, bytes });
-        }
-        let data = access.intersection(Access::READ_WRITE);
-        let mmio = self.device.features & spec::F_MMIO != 0;
-        let device = access.contains(Access::DEVICE) && !mmio;
-        if data.is_empty() || access.contains(Access::EXECUTE) || device {
-            return Err(TableAccessError { access }.into());
-        }
-        let range = IovaRange::from_len(iova, bytes);
-        let range = range.filter(|range| self.device.input.covers(*range));
-        let range = range.ok_or(TableMapError::IovaOutOfRange { iova })?;
-        PhysRange::from_len(pa, bytes).ok_or(TableMapError::MemoryOutOfRange { pa, bytes })?;
-        Ok(Mapping { range, pa, access, wanted: Wanted::Mapped, known: Known::Absent })
-    }
-
-    /// Hands `each` the mappings for `segments` from `iova` on; the range of all.
-    fn mappings<I: Iterator<Item = Segment>>(
-        &self,
-        iova: Iova,
-        segments: I,
-        access: Access,
-        mut each: impl FnMut(Mapping) -> Result<(), TableMapError>,
-    ) -> Result<IovaRange, TableMapError> {
-        let mut all: Option<IovaRange> = None;
-        let segments = Merged(segments.peekable());
-        for segment in segments {
-            let past = TableMapError::IovaOutOfRange { iova };
-            let at = match all {
-                Some(range) => range.last().checked_add(1).ok_or(past)?,
-                None => iova,
-            };
-            let mapping = self.checked(at, segment, access)?;
-            all = Some(all.map_or(mapping.range, |range| range.hull(mapping.range)));
-            each(mapping)?;
-        }
-        all.ok_or(TableMapError::Empty { iova })
+    fn rules(&self) -> WholeMappings<'_, Self> {
+        let allows = |domain: &Self, access: Access| {
+            let data = access.intersection(Access::READ_WRITE);
+            let mmio = domain.device.features & spec::F_MMIO != 0;
+            let device = access.contains(Access::DEVICE) && !mmio;
+            !data.is_empty() && !access.contains(Access::EXECUTE) && !device
+        };
+        WholeMappings { domain: self, ranges: core::slice::from_ref(&self.device.input), allows }
     }
 
     /// Adds a record. Memory for it is got without the lock.
@@ -212,30 +165,6 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
                 }
             }
         }
-    }
-
-    /// Checks that mappings hold all of `range` and nothing else.
-    fn covered(&self, range: IovaRange) -> Result<(), TableUnmapError> {
-        let mut next = Some(range.start());
-        while next.is_some() {
-            let inner = self.inner.lock();
-            for _ in 0..LOOKS {
-                let Some(iova) = next else { break };
-                let found = inner.map.at(iova);
-                let found = found.filter(|mapping| mapping.wanted == Wanted::Mapped);
-                let mapping = found.ok_or(TableUnmapError::NotMapped { iova })?;
-                let after = mapping.range.last().checked_add(1);
-                next = after.filter(|after| *after <= range.last());
-            }
-        }
-        let inner = self.inner.lock();
-        let ends = [range.start(), range.last()].map(|end| inner.map.at(end));
-        for block in ends.into_iter().flatten().map(|mapping| mapping.range) {
-            if !range.covers(block) {
-                return Err(TableUnmapError::NeedsSplit { block });
-            }
-        }
-        Ok(())
     }
 
     /// Claims the mapping that is to be cut at `cut`: it is busy, and returned as it was.
@@ -310,28 +239,6 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 }
 
-/// Segments, with those that are neighbours in memory made one.
-struct Merged<I: Iterator<Item = Segment>>(Peekable<I>);
-
-impl<I: Iterator<Item = Segment>> Iterator for Merged<I> {
-    type Item = Segment;
-
-    fn next(&mut self) -> Option<Segment> {
-        let mut one = self.0.next()?;
-        while let Some(next) = self.0.peek() {
-            let joined = one.bytes.checked_add(next.bytes);
-            let touch = one.pa.checked_add(one.bytes) == Some(next.pa);
-            match joined {
-                // A segment of no bytes is an error of its own.
-                Some(bytes) if touch && one.bytes != 0 => one.bytes = bytes,
-                _ => break,
-            }
-            self.0.next();
-        }
-        Some(one)
-    }
-}
-
 impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     /// Records the mappings of `segments`, all of them or none.
     fn map_segments<I>(
@@ -346,13 +253,13 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     {
         owed.check(self.table).map_err(TableMapError::from)?;
         // First everything that can be wrong with the request itself.
-        let all = self.mappings(iova, segments.clone(), access, |_| Ok(()))?;
+        let all = self.rules().place(iova, segments.clone(), access, |_| Ok(()))?;
         if let Some(iova) = self.inner.lock().map.first_overlap(all) {
             return Err(TableMapError::AlreadyMapped { iova }.into());
         }
         let mut recorded: Option<IovaRange> = None;
-        let mapped = self.mappings(iova, segments, access, |mapping| {
-            self.record(mapping)?;
+        let mapped = self.rules().place(iova, segments, access, |mapping| {
+            self.record(Mapping::absent(mapping))?;
             let range = mapping.range;
             recorded = Some(recorded.map_or(range, |before| before.hull(range)));
             Ok(())
@@ -429,18 +336,13 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     }
 
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), DomainUnmapError> {
-        owed.check(self.table).map_err(TableUnmapError::from)?;
-        let granule = self.granule();
-        let after = range.last().get().wrapping_add(1);
-        if !range.start().is_aligned(granule) || !Iova::new(after).is_aligned(granule) {
-            return Err(TableUnmapError::Unaligned { range }.into());
-        }
-        if !self.device.input.covers(range) {
-            return Err(TableUnmapError::OutOfRange { range }.into());
-        }
-        self.covered(range)?;
+        self.rules().check_unmap(range, owed, |iova| {
+            let inner = self.inner.lock();
+            let mapping = inner.map.at(iova).filter(|mapping| mapping.wanted == Wanted::Mapped);
+            mapping.map(|mapping| mapping.range)
+        })?;
         self.withdraw(range);
-        owed.owe_unmap(self.table, range, granule).map_err(TableUnmapError::from)?;
+        owed.owe_unmap(self.table, range, self.granule()).map_err(TableUnmapError::from)?;
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::iommu::WholeMapping;
 use portolan::table::Access;
 
 /// Most mappings of a piece.
@@ -59,6 +60,12 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
+    /// A mapping that is wanted, and of which the device does not know yet.
+    pub(super) fn absent(mapping: WholeMapping) -> Self {
+        let WholeMapping { range, pa, access } = mapping;
+        Self { range, pa, access, wanted: Wanted::Mapped, known: Known::Absent }
+    }
+
     /// The part from `start` on, of a mapping that holds `start`.
     pub(super) fn from(self, start: Iova) -> Option<Self> {
         let above = start.get().checked_sub(self.range.start().get())?;

@@ -21,9 +21,9 @@ const AT_ONCE: u64 = 1 << 20;
 /// The first mapping in `range` that devices may write, with its neighbours of that kind.
 fn writable(inner: &DomainMappings, range: IovaRange, page: PageSize) -> Option<IovaRange> {
     let mapped = |record: &&MappingRecord| {
-        record.state == MappingState::Mapped && record.access.contains(Access::WRITE)
+        record.state == MappingState::Mapped && record.mapping.access.contains(Access::WRITE)
     };
-    let mut records = inner.within(range).filter(mapped).map(|record| record.range);
+    let mut records = inner.within(range).filter(mapped).map(|record| record.mapping.range);
     let first = records.next()?;
     let joined = records.try_fold(first, |run, next| {
         let whole = run.hull(next);

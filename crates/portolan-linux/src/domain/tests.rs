@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::promised::promised;
+use portolan::addr::PhysAddr;
 use portolan::demand::DirtyDomain as _;
-use portolan::table::DirtyError;
+use portolan::table::{DirtyError, TableAccessError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 

@@ -2,6 +2,7 @@
 //!
 //! * [`Domain`]: one I/O address space. [`PagedDomain`] is the one that most hardware has: page
 //!   tables of this library, an identifier and the unit's invalidation queue.
+//! * [`WholeMappings`]: rules of domains whose mappings another party keeps.
 //! * [`Iommu`]: one IOMMU, with its streams blocked, passed through, or ([`Attach`]) attached.
 //! * [`FaultRecord`]: record of an access or an interrupt that it refused.
 //! * [`RemapInterrupts`]: control of the interrupts that devices may raise.
@@ -15,6 +16,7 @@ mod fault;
 mod interrupt;
 mod paged;
 mod reserved;
+mod whole;
 
 pub use bound::BoundDomain;
 pub use claim::SpaceClaim;
@@ -29,6 +31,7 @@ pub use interrupt::{
 };
 pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
+pub use whole::{WholeMapping, WholeMappings};
 
 use crate::addr::{Iova, IovaRange, PageSize, Pasid, StreamId, TableId};
 use crate::inval::{Flushed, Gather, SyncError, WrongTable};
