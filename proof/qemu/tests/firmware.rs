@@ -1,5 +1,8 @@
 //! The firmware tables that QEMU makes for its machines, read by the parsers.
 
+#[allow(dead_code, missing_docs)]
+#[path = "../../../crates/portolan-tables/src/tests/lookup.rs"]
+mod lookup;
 mod support;
 
 use portolan::addr::PhysAddr;
@@ -80,7 +83,7 @@ fn ivrs_of_amd_vi() {
     let mut blocks = ivrs.blocks();
     assert!(blocks.by_ref().all(|block| block.is_ok()));
     assert_eq!(blocks.unknown(), 0);
-    let found = ivrs.device(PciSegment::new(0), edu(&machine)).unwrap();
+    let found = lookup::ivrs_device(&ivrs, PciSegment::new(0), edu(&machine)).unwrap();
     let (unit, device) = found.unwrap();
     let registers = machine.iommu_registers().unwrap();
     assert_eq!(unit.base, PhysAddr::new(registers.base()));
@@ -104,7 +107,7 @@ fn iort_of_smmuv3() {
     let kinds: Vec<_> = nodes.by_ref().map(|node| node.unwrap().body).collect();
     assert_eq!((kinds.len(), nodes.unknown()), (3, 0));
     let requester = edu(&machine);
-    let found = iort.resolve(PciSegment::new(0), requester).unwrap().unwrap();
+    let found = lookup::iort_stream(&iort, PciSegment::new(0), requester).unwrap().unwrap();
     let IortBody::SmmuV3(smmu) = found.unit.body else {
         panic!("{:?}", found.unit);
     };
@@ -122,7 +125,7 @@ fn iort_without_smmu_leads_to_none() {
     };
     let bytes = table(&machine, iort::SIGNATURE);
     let iort = Iort::parse(&bytes).unwrap();
-    assert_eq!(iort.resolve(PciSegment::new(0), edu(&machine)), Ok(None));
+    assert_eq!(lookup::iort_stream(&iort, PciSegment::new(0), edu(&machine)), Ok(None));
 }
 
 #[test]
@@ -135,7 +138,8 @@ fn viot_of_virtio_iommu() {
         let bytes = table(&machine, viot::SIGNATURE);
         let viot = Viot::parse(&bytes).unwrap();
         let requester = edu(&machine);
-        let (unit, endpoint) = viot.resolve(PciSegment::new(0), requester).unwrap().unwrap();
+        let (unit, endpoint) =
+            lookup::viot_endpoint(&viot, PciSegment::new(0), requester).unwrap().unwrap();
         assert_eq!(endpoint, requester.stream());
         let pci = machine.pci().unwrap();
         let iommu = pci.first(0x1af4, 0x1057).unwrap();
