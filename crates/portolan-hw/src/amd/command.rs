@@ -1,18 +1,10 @@
-//! Commands as words, numbers of them by kind, and the registers that all parts share.
+//! Registers that all parts of the driver share, commands as words, and numbers of them by kind.
 //!
-//! Commands as words.
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
-//!
-//! Numbers of submitted commands, by kind.
-//!
-//! Registers, memory and time of a unit, and the two registers that everybody shares.
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.5
-//! and 3.4.22.
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.4
+//! (commands), 3.4.5 and 3.4.22 (control and status).
 
 use super::features::{Features, MAX_LG2_PAGES};
-use crate::chassis::{Present, wait_for};
+use crate::chassis::{Present, wait_until};
 use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, Run};
 use portolan::iommu::{Awaited, IommuError};
@@ -179,8 +171,8 @@ impl<P: UnitPlatform> AmdControl<P> {
 
     /// Waits until the bits `mask` of the status are `wanted`.
     pub(super) fn await_status(&self, mask: u64, wanted: u64) -> Result<(), IommuError> {
-        let look = || Ok((self.read(reg::STATUS)? & mask == wanted).then_some(()));
-        wait_for(&self.clock, self.limit, Awaited::Control, look)
+        let reached = || Ok(self.read(reg::STATUS)? & mask == wanted);
+        wait_until(&self.clock, self.limit, Awaited::Control, reached)
     }
 }
 

@@ -1,15 +1,10 @@
-//! Features of a unit, and the capability block that a part of them comes from.
-//!
 //! Features of a unit, from its capability block and its registers.
 //!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.2 and
-//! 3.4.11.
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.2
+//! (capability block in PCI configuration space) and 3.4.11. The embedder finds the block on the
+//! IOMMU's PCI function by its capability ID (0x0f) and reads its first five words.
 //!
-//! Capability block in PCI configuration space.
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 3.2. The
-//! embedder finds the block on the IOMMU's PCI function by its capability ID (0x0f) and reads its
-//! first five words. Not read: the range of devices and the interrupt number.
+//! Not read: the range of devices and the interrupt number.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -1,20 +1,14 @@
 //! Interrupts of streams: tables of an embedder's own, and interrupts that the driver remaps.
 //!
-//! Interrupt tables of streams, as the unit is told of them: by the driver, or by an embedder that
-//! remaps interrupts itself.
-//!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.5
-//! (interrupt tables), 2.2.2.1 (fields of an entry) and 2.4.5 (INVALIDATE_INTERRUPT_TABLE). The
-//! tables and their entries are the caller's; the unit's entries name them, and its only command
-//! buffer is the driver's.
+//! (interrupt tables, entries of 32 bits), 2.2.2.1 (IV and IntCtl: interrupts of streams without a table
+//! are aborted) and 2.4.5 (INVALIDATE_INTERRUPT_TABLE). An embedder that remaps interrupts itself owns
+//! its tables and their entries; the unit's entries name them, and its only command buffer is the
+//! driver's. Otherwise each stream that has interrupts gets a table. A stream names entries of its own
+//! table, so that its table verifies the source.
 //!
-//! Interrupt remapping: a table for each stream that has interrupts, and its entries.
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.5
-//! (entries of 32 bits, remapped), 2.2.2.1 (IV and IntCtl: interrupts of streams without a table are
-//! aborted) and 2.4.5 (INVALIDATE_INTERRUPT_TABLE). A stream names entries of its own table, so that
-//! its table verifies the source. Not supported: entries of 128 bits, and with them identifiers of 32
-//! bits; guest virtual APIC; the unit's own interrupts, which its PCI function's MSI capability sends.
+//! Not supported: entries of 128 bits, and with them identifiers of 32 bits; guest virtual APIC; the
+//! unit's own interrupts, which its PCI function's MSI capability sends.
 
 use super::command;
 use super::tables::{
@@ -232,7 +226,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             for (of, table) in tables {
                 let block = table.block;
                 let close = |index| set(block, mem, index, 0);
-                if table.slots.unsettle_all(stream, close).is_some() {
+                if table.slots.unsettle_all(stream, close) {
                     let forgotten = self.forget_interrupts(*of);
                     if forgotten.is_ok() {
                         table.slots.settle_all();

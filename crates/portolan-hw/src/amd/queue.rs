@@ -1,17 +1,12 @@
-//! The command buffer, and the state around it that a unit shares with its domains.
-//!
-//! The command buffer: AMD-Vi's interface to the ring ([`crate::chassis::ring`]).
+//! The command buffer, and the state that a unit shares with its domains: registers, the event log
+//! and identifiers.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.4 and
-//! 2.5.6 to 2.5.7. The sync is a COMPLETION_WAIT that stores its number. A unit that meets a bad
-//! command stops fetching, and logs why as an event; fetching is turned on again at the same place,
-//! behind a harmless command. The lock of the control register, a leaf, is taken under the ring's.
-//!
-//! Registers, the command buffer, the event log and identifiers, which a unit and its domains
-//! share.
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
-//! commands complete in any order, except around a COMPLETION_WAIT that flushes.
+//! 2.5.6 to 2.5.7. Commands complete in any order, except around a COMPLETION_WAIT that flushes. The
+//! sync is a COMPLETION_WAIT that stores its number. A unit that meets a bad command stops fetching, and
+//! logs the reason as an event; fetching is turned on again at the same place, behind a harmless
+//! command. The lock of the control register, a leaf, is taken under the ring's
+//! ([`crate::chassis::ring`]).
 
 use super::command::AmdControl;
 use super::command::CommandKind as Kind;
@@ -112,10 +107,6 @@ impl<P: UnitPlatform> Unit for AmdShared<P> {
 
     fn why(&self, _: u32, at: PhysAddr) -> u32 {
         self.events.of_command(&self.control, at.get())
-    }
-
-    fn silent(_: Option<u16>) -> u32 {
-        refusal::UNKNOWN
     }
 
     fn resume(&self, _: Stop, shape: RingShape, head: u64, tail: u64) -> Result<(), IommuError> {

@@ -1,25 +1,17 @@
-//! The device table, what its entries say of a stream, and tables for memory that firmware names.
-//!
-//! The device table: one entry for each stream; and the interrupt tables that entries name.
+//! The device table, the interrupt tables and attachments that its entries name, and tables for memory
+//! that firmware names.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
 //! Streams that were never named have entries that block. The fields of an entry for interrupts and
-//! for system management messages (SysMgt) stay as they are while the stream is moved.
+//! for system management messages (SysMgt) stay as they are while the stream is moved. Streams that
+//! firmware wants to reach memory from the first moment on (IVMD blocks, 5.2.2.8) share tables if they
+//! have the same ranges; overlapping ranges are mapped once, with every access that one of them allows.
 //!
-//! Erratum 63 of old units: forwarding a system management interrupt is undefined where SysMgt is 01b and the
-//! entry does not permit writes. A blocked stream with SysMgt 01b therefore permits them (IW), to tables in which
-//! nothing is mapped. Linux sets IW alone (`amd_iommu_apply_erratum_63`), and lets all writes of such a stream
-//! pass. Not covered: the moment of a move between two domains, in which the entry permits nothing.
-//!
-//! Attachments of streams, and the entries that belong to them.
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
-//!
-//! Streams that firmware wants to reach memory from the first moment on (IVMD blocks).
-//!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2.2.8.
-//! Overlapping ranges are mapped once, with every access that one of them allows; streams with the
-//! same ranges share their tables.
+//! Erratum 63 of old units: forwarding a system management interrupt is undefined where SysMgt is 01b
+//! and the entry does not permit writes. A blocked stream with SysMgt 01b therefore permits them (IW), to
+//! tables in which nothing is mapped. Linux sets IW alone (`amd_iommu_apply_erratum_63`), and lets all
+//! writes of such a stream pass. Not covered: the moment of a move between two domains, in which the
+//! entry permits nothing.
 //!
 //! *Context.* Interrupt, but for functions that take or give back memory (task).
 

@@ -43,4 +43,4 @@ pub(crate) use regs::Present;
 pub(crate) use ring::{BatchEnd, Outcome, Ring};
 pub(crate) use submitters::Submitters;
 pub(crate) use unit::{RingShape, Stop, Unit, Words};
-pub(crate) use wait::{wait_for, wait_while_it_works};
+pub(crate) use wait::{wait_for, wait_until, wait_while_it_works};

@@ -88,8 +88,6 @@ pub(crate) trait Unit {
     fn why(&self, code: u32, _at: PhysAddr) -> u32 {
         code
     }
-    /// The code of a device that did not answer.
-    fn silent(stream: Option<u16>) -> u32;
     /// Acknowledges `stop`, and sets the unit going again between two indices.
     fn resume(&self, stop: Stop, shape: RingShape, head: u64, tail: u64) -> Result<(), IommuError>;
 }

@@ -17,6 +17,19 @@ pub(crate) fn wait_for<T>(
     poll(clock, limit, look).unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
 }
 
+/// Looks until `done` tells that it is so, and not longer than `limit`. *Context.* Atomic.
+///
+/// # Errors
+/// As [`wait_for`].
+pub(crate) fn wait_until(
+    clock: &impl Clock,
+    limit: Nanos,
+    awaited: Awaited,
+    mut done: impl FnMut() -> Result<bool, IommuError>,
+) -> Result<(), IommuError> {
+    wait_for(clock, limit, awaited, || Ok(if done()? { Some(()) } else { None }))
+}
+
 /// Limits that a wait may last although the unit makes progress: others were always faster then.
 const MOST_LIMITS: u64 = 256;
 

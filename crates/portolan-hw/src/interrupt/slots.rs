@@ -65,8 +65,8 @@ impl Slots {
         &mut self,
         stream: Option<StreamId>,
         mut close: impl FnMut(u16),
-    ) -> Option<()> {
-        let mut found = None;
+    ) -> bool {
+        let mut found = false;
         for (slot, index) in self.slots.iter_mut().zip(0..=u16::MAX) {
             let Slot::InUse { source, .. } = slot else {
                 continue;
@@ -74,7 +74,7 @@ impl Slots {
             if stream.is_none_or(|stream| source.is_of(stream)) {
                 *slot = Slot::Unsettled;
                 close(index);
-                found = Some(());
+                found = true;
             }
         }
         found

@@ -1,25 +1,20 @@
-//! Moving streams, and address spaces of them.
-//!
-//! Moving streams: blocked, passed through, or attached to a domain.
+//! Moving streams and address spaces of them: blocked, passed through, or attached to a domain.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Changing device directory table
-//! entry" (invalidations after each change) and "Caching invalid entries" (entries that need none).
+//! entry" and "Changing process directory table entry" (invalidations after each change), "Caching
+//! invalid entries" (entries that need none), "Process-Directory-Table" and "Process-context fields".
+//! Requests without a PASID are those of address space 0 (`tc.DPE`), so that none of a stream with
+//! PASIDs goes untranslated by accident.
 //!
-//! Address spaces of a stream: its process directory, and the process contexts in it.
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Process-Directory-Table",
-//! "Process-context fields" and "Changing process directory table entry". Requests without a PASID are
-//! those of address space 0 (`tc.DPE`), so that none of a stream with PASIDs goes untranslated by
-//! accident. Not supported: a second stage beneath, requests with supervisor privilege (`ta.ENS`).
+//! Not supported: a second stage beneath a process directory, requests with supervisor privilege
+//! (`ta.ENS`).
 
-use super::command::Counted;
-use super::command::{Attachment, NOWHERE, PASSING, RiscvTag, translated};
+use super::command::{self, Attachment, Counted, NOWHERE, PASSING, RiscvTag, translated};
 use super::features::RiscvFeature;
 use super::queue::RiscvQueue;
-use super::tables::{CONTEXT, Directory, DirectoryShape};
-use super::tables::{Key, Place, Streams, Tables};
+use super::tables::{CONTEXT, Directory, DirectoryShape, Key, Place, Streams, Tables};
 use super::unit::RiscvIommu;
-use super::{command, faults, messages};
+use super::{faults, messages};
 use crate::chassis::Block;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
@@ -112,7 +107,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         }
         if let Some(table) = messages.known(stream) {
             match new {
-                None => drop(table.close(mem)),
+                None => {
+                    table.close(mem);
+                }
                 Some(_) if table.slots().are_used() => return Err(AttachError::Mismatch),
                 Some(_) => {}
             }
@@ -134,9 +131,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         }
         let (stream, _) = key;
         let words = self.with_messages(streams, stream, words, new.as_ref())?;
-        let blocks = new.is_none().then_some(());
+        let blocks = new.is_none();
         let left = self.change_to(streams, key, &words, new)?;
-        let messages = blocks.and(streams.state.messages.as_mut());
+        let messages = streams.state.messages.as_mut().filter(|_| blocks);
         if let Some(table) = messages.and_then(|messages| messages.known(stream)) {
             // With the tag that they were kept by.
             table.slots().settle_all();
@@ -179,7 +176,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         };
         let asks = self.lets_ask(&streams.state, key, at);
         let gone = streams.go(key, new, settle, change);
-        if asks.is_some() {
+        if asks {
             self.shared.requests_cut.store(true, Ordering::Relaxed);
         }
         Ok(gone?)
@@ -202,23 +199,26 @@ impl<P: UnitPlatform> RiscvIommu<P> {
 
     /// A write where messages go that is none of a table: of a stream that is blocked, or to a part of the
     /// window that is another's.
-    fn is_message(&self, record: &FaultRecord) -> Option<()> {
-        let window = messages::window(self.interrupts_config()?).range;
+    fn is_message(&self, record: &FaultRecord) -> bool {
+        let Some(config) = self.interrupts_config() else {
+            return false;
+        };
+        let window = messages::window(config).range;
         let write = record.access == Some(FaultAccess::Write);
         let stopped = matches!(record.reason, FaultReason::NotMapped | FaultReason::Blocked);
-        (write && stopped && window.contains(record.iova?)).then_some(())
+        write && stopped && record.iova.is_some_and(|iova| window.contains(iova))
     }
 
-    /// Returns `Some` if the address of a page fault is mapped, by the domain's tables as they are
+    /// Tells if the address of a page fault is mapped, by the domain's tables as they are
     /// now: the record does not tell.
-    fn is_mapped(&self, record: &FaultRecord) -> Option<()> {
+    fn is_mapped(&self, record: &FaultRecord) -> bool {
         let pasid = record.pasid.map_or(0, Pasid::get);
-        let (key, iova) = ((record.stream.get(), pasid), record.iova?);
+        let key = (record.stream.get(), pasid);
         let mapped = self.book.try_with(|streams| {
             let domain = streams.attachment(key)?.domain.as_ref()?;
-            domain.0.translate(iova)
+            domain.0.translate(record.iova?)
         });
-        mapped.flatten().map(drop)
+        mapped.flatten().is_some()
     }
 }
 
@@ -248,10 +248,10 @@ impl<P: UnitPlatform> Iommu for RiscvIommu<P> {
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         let mut event = faults::next(&self.shared.faults, &self.shared.control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
-            if record.reason == FaultReason::NotMapped && self.is_mapped(record).is_some() {
+            if record.reason == FaultReason::NotMapped && self.is_mapped(record) {
                 record.reason = FaultReason::Permission;
             }
-            if self.is_message(record).is_some() {
+            if self.is_message(record) {
                 let (index, refusal) = (None, InterruptRefusal::Absent);
                 record.reason = FaultReason::Interrupt { index, refusal };
             }
@@ -343,8 +343,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let mem = &self.shared.control.mem;
         self.book.with(self.turn(), |streams| {
             if let Some(known) = streams.state.processes.get(&stream) {
-                let enough = known.lg2() >= lg2;
-                return enough.then_some(()).ok_or(AttachError::Mismatch);
+                return if known.lg2() >= lg2 { Ok(()) } else { Err(AttachError::Mismatch) };
             }
             if streams.not_blocked((stream, 0)..=(stream, u32::MAX)).next().is_some() {
                 return Err(AttachError::Mismatch);

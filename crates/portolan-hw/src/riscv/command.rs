@@ -1,32 +1,30 @@
-//! Commands, tags, and words of contexts.
+//! Registers of a unit, commands, tags, and words of contexts.
 //!
-//! Commands as words.
+//! RISC-V IOMMU Architecture Specification, version 1.0, chapter "Memory-mapped register interface"
+//! (registers of 64 bits may be read and written in halves, and a write of both is the upper half's
+//! first), sections "Command-Queue" and "Device-context fields", and the extensions for ranges and
+//! for entries above the leaves.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, section "Command-Queue", and the extensions
-//! for ranges and for entries above the leaves.
-//!
-//! Attachments of streams, and the words of their device contexts.
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, section "Device-context fields".
-//!
-//! *Context.* Interrupt: everything here is a value.
+//! *Context.* Interrupt, but for functions that wait for the unit (atomic).
 
-use super::control::CommandKind as Kind;
 use super::features::{Features, MAX_LG2_PAGES, RiscvFeature};
-use crate::chassis::entry::WORDS;
-use crate::chassis::{Words, book, entry};
+use crate::chassis::entry::{self, WORDS};
+use crate::chassis::{Present, Words, book, wait_for, wait_until};
 use portolan::addr::{InvalTag, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::inval::{Command, Depth};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::iopf::Response;
+use portolan::platform::{Mmio, Nanos, UnitPlatform};
 use portolan_spec::riscv::command::{
     FUNCTION, OPCODE, device, directory, fence, opcode, translations as of,
 };
 use portolan_spec::riscv::context::{
     ATTRIBUTES, CONTROL, FIRST, GSCID, MODE, PSCID, ROOT, SECOND, THREE_LEVELS, V,
 };
+use portolan_spec::riscv::reg::{self, queue};
 
 /// A command and the kind by which it is counted.
-pub(super) type Counted = (Kind, Words);
+pub(super) type Counted = (CommandKind, Words);
 
 /// Behind everything in front of it, and behind devices' reads and writes through the translations
 /// that are forgotten now.
@@ -46,13 +44,13 @@ pub(super) fn nothing() -> Words {
 /// Holds back the commands behind it until everything in front is complete: they are fetched once
 /// the head has passed this.
 pub(super) fn fence() -> Counted {
-    (Kind::Fence, [OPCODE.at(opcode::FENCE), 0])
+    (CommandKind::Fence, [OPCODE.at(opcode::FENCE), 0])
 }
 
 /// Forget the device context of `stream`.
 pub(super) fn context_of(stream: u32) -> Counted {
     let named = directory::DV.at(1) | directory::DID.at(stream.into());
-    (Kind::Device, [devices().1[0] | named, 0])
+    (CommandKind::Device, [devices().1[0] | named, 0])
 }
 
 /// Forget the process context of `pasid` of `stream`.
@@ -60,19 +58,19 @@ pub(super) fn process(stream: u32, pasid: u32) -> Counted {
     let named =
         directory::DV.at(1) | directory::DID.at(stream.into()) | directory::PID.at(pasid.into());
     let word = OPCODE.at(opcode::DIRECTORY) | FUNCTION.at(directory::PROCESS);
-    (Kind::Process, [word | named, 0])
+    (CommandKind::Process, [word | named, 0])
 }
 
 /// Forget the device contexts of all devices, and the directory entries that lead to them.
 pub(super) fn devices() -> Counted {
     let word = OPCODE.at(opcode::DIRECTORY) | FUNCTION.at(directory::DEVICES);
-    (Kind::Devices, [word, 0])
+    (CommandKind::Devices, [word, 0])
 }
 
 /// Forget all translations of all contexts: first stages without a second, and second stages.
 pub(super) fn translations() -> [Counted; 2] {
     let word = |function| OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(function);
-    [(Kind::All, [word(of::VMA), 0]), (Kind::Guests, [word(of::GVMA), 0])]
+    [(CommandKind::All, [word(of::VMA), 0]), (CommandKind::Guests, [word(of::GVMA), 0])]
 }
 
 /// Word 0 of a command that forgets translations of `tag`.
@@ -87,8 +85,8 @@ fn tagged(tag: RiscvTag) -> u64 {
 /// Forget all of `tag`.
 pub(super) fn context(tag: RiscvTag) -> Counted {
     let kind = match tag {
-        RiscvTag::First(_) => Kind::Context,
-        RiscvTag::Second(_) => Kind::Guest,
+        RiscvTag::First(_) => CommandKind::Context,
+        RiscvTag::Second(_) => CommandKind::Guest,
     };
     (kind, [tagged(tag), 0])
 }
@@ -99,7 +97,7 @@ pub(super) fn through_both(tag: RiscvTag) -> Option<Counted> {
     let RiscvTag::Second(id) = tag else { return None };
     let word = OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(of::VMA);
     let word = word | of::GV.at(1) | of::GSCID.at(id.into());
-    Some((Kind::Both, [word, 0]))
+    Some((CommandKind::Both, [word, 0]))
 }
 
 /// Forget `2^lg2_pages` pages of `tag` around `start`: all of the tag where the unit has no command for
@@ -121,8 +119,8 @@ fn some(has: RiscvFeature, tag: RiscvTag, start: u64, lg2_pages: u32, depth: Dep
         lg2 => of::S.at(1) | of::PAGE.at(first | ((1 << (lg2 - 1)) - 1)),
     };
     let kind = match tag {
-        RiscvTag::First(_) => Kind::Pages,
-        RiscvTag::Second(_) => Kind::GuestPages,
+        RiscvTag::First(_) => CommandKind::Pages,
+        RiscvTag::Second(_) => CommandKind::GuestPages,
     };
     (kind, [tagged(tag) | of::AV.at(1) | above, address])
 }
@@ -166,7 +164,7 @@ pub(super) fn forget(to: DeviceSpace, range: Option<IovaRange>) -> Counted {
         // Ones below the top bit of the offset, which is zero.
         lg2 => device::SIZE.at(1) | device::PAGE.at(start >> lg2 << lg2 | ((1 << (lg2 - 1)) - 1)),
     };
-    (Kind::DeviceTlb, [to.word(device::INVALIDATE), page])
+    (CommandKind::DeviceTlb, [to.word(device::INVALIDATE), page])
 }
 
 /// Tells a device the response to a group of its page requests.
@@ -177,7 +175,7 @@ pub(super) fn respond(to: DeviceSpace, group: u16, response: Response) -> Counte
         Response::Failure => device::FAILURE,
     };
     let what = device::GROUP.at(group.into()) | device::CODE.at(code);
-    (Kind::Response, [to.word(device::RESPOND), what])
+    (CommandKind::Response, [to.word(device::RESPOND), what])
 }
 
 /// The command for an invalidation of translations; `None` for one of configuration.
@@ -268,6 +266,122 @@ pub(super) fn process_context(words: &entry::Words) -> Option<entry::Words> {
     process[0] = words[CONTROL] & V | words[ATTRIBUTES];
     process[1] = words[FIRST];
     (words[SECOND] == 0).then_some(process)
+}
+
+crate::chassis::counters! {
+    /// A kind of command.
+    CommandKind,
+    /// Commands submitted since the unit was taken over, refused ones included.
+    Counts {
+        Wait = "IOFENCE.C" => "IOFENCE.C that stores.";
+        Fence = "IOFENCE.C (fence)" => "IOFENCE.C that only keeps what is behind it back.";
+        Device = "IODIR.INVAL_DDT" => "IODIR.INVAL_DDT of one device.";
+        Devices = "IODIR.INVAL_DDT (all)" => "IODIR.INVAL_DDT of all devices.";
+        Process = "IODIR.INVAL_PDT" => "IODIR.INVAL_PDT.";
+        Pages = "IOTINVAL.VMA" => "IOTINVAL.VMA of addresses.";
+        Context = "IOTINVAL.VMA (context)" => "IOTINVAL.VMA of a tag.";
+        Both = "IOTINVAL.VMA (guest)" => "IOTINVAL.VMA of all tags whose second stage has a tag.";
+        All = "IOTINVAL.VMA (all)" => "IOTINVAL.VMA of all tags without a second stage.";
+        GuestPages = "IOTINVAL.GVMA" => "IOTINVAL.GVMA of addresses.";
+        Guest = "IOTINVAL.GVMA (context)" => "IOTINVAL.GVMA of a tag.";
+        Guests = "IOTINVAL.GVMA (all)" => "IOTINVAL.GVMA of all tags.";
+        DeviceTlb = "ATS.INVAL" => "ATS.INVAL.";
+        Response = "ATS.PRGR" => "ATS.PRGR.";
+        Replaced = "IOFENCE.C (replaced)" => "IOFENCE.C in place of a refused command.";
+    }
+}
+
+pub mod refusal {
+    //! The codes with which [`portolan::iommu::IommuError::Refused`] says why: the bits of `cqcsr` that the
+    //! unit set when it stopped.
+
+    use portolan_spec::riscv::reg::queue;
+
+    /// The command is malformed, or the unit does not have it.
+    pub const ILLEGAL: u32 = queue::ILLEGAL;
+    /// The command could not be read, or its value could not be stored.
+    pub const MEMORY: u32 = queue::MEMORY_FAULT;
+}
+
+/// Registers, memory, clock and features, which all parts of a unit need.
+pub(super) struct RiscvControl<P: UnitPlatform> {
+    pub(super) regs: P::Registers,
+    pub(super) mem: P::Memory,
+    pub(super) clock: P,
+    pub(super) limit: Nanos,
+    pub(super) features: Features,
+    pub(super) counters: Counters,
+}
+
+impl<P: UnitPlatform> RiscvControl<P> {
+    /// A register that never reads as all ones while the unit is there.
+    pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
+        self.regs.present32(offset)
+    }
+
+    /// Writes a register of 64 bits. The half with the mode or the length of a structure comes last, so
+    /// that it never counts with half an address: [`Mmio::write64`] may write it first.
+    pub(super) fn write(&self, offset: usize, value: u64) {
+        self.regs.write32(offset + 4, (value >> 32) as u32);
+        self.regs.write32(offset, value as u32);
+    }
+
+    /// Writes a register of 64 bits that keeps only values that the unit supports.
+    pub(super) fn install(&self, offset: usize, value: u64) -> Result<(), IommuError> {
+        self.write(offset, value);
+        match self.regs.read64(offset) {
+            u64::MAX => Err(IommuError::Gone),
+            kept if kept == value => Ok(()),
+            _ => Err(IommuError::Unsupported),
+        }
+    }
+
+    /// Waits until a queue's last change is done, and writes its control register.
+    pub(super) fn set_queue(&self, control: usize, value: u32) -> Result<(), IommuError> {
+        self.await_queue(control, queue::BUSY, 0)?;
+        self.regs.write32(control, value);
+        Ok(())
+    }
+
+    /// Turns a queue on, with `more` of its bits, or off.
+    pub(super) fn turn_queue(&self, control: usize, wanted: Turned) -> Result<(), IommuError> {
+        let (value, on) = match wanted {
+            Turned::On { more } => (queue::ENABLE | more, queue::ON),
+            Turned::Off => (0, 0),
+        };
+        self.set_queue(control, value)?;
+        self.await_queue(control, queue::BUSY | queue::ON, on)
+    }
+
+    fn await_queue(&self, control: usize, mask: u32, wanted: u32) -> Result<(), IommuError> {
+        let reached = || Ok(self.read(control)? & mask == wanted);
+        wait_until(&self.clock, self.limit, Awaited::Control, reached)
+    }
+
+    /// Value of the directory's register once no change of it is under way.
+    pub(super) fn directory(&self) -> Result<u64, IommuError> {
+        let look = || {
+            let value = self.regs.present64(reg::DIRECTORY)?;
+            Ok((reg::directory::BUSY.of(value) == 0).then_some(value))
+        };
+        wait_for(&self.clock, self.limit, Awaited::Control, look)
+    }
+
+    /// Writes the directory's register once no change is under way, and returns its value after.
+    pub(super) fn set_directory(&self, value: u64) -> Result<u64, IommuError> {
+        self.directory()?;
+        self.write(reg::DIRECTORY, value);
+        self.directory()
+    }
+}
+
+/// State to which a queue is turned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turned {
+    /// Fetched or filled, with further bits of its control register.
+    On { more: u32 },
+    /// Left alone.
+    Off,
 }
 
 #[cfg(test)]

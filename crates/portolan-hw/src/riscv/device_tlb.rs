@@ -1,41 +1,34 @@
-//! Devices with translations of their own, and their page requests.
+//! Devices with translations of their own (ATS), the commands that make them forget, and their page
+//! requests.
 //!
-//! Devices with translations of their own (ATS): their list, and the commands that make them
-//! forget.
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-context fields", "Guidelines for
+//! enabling and disabling ATS and/or PRI", "Page-Request-Queue", "PCIe ATS Page Request handling" and
+//! "IOMMU PCIe ATS commands". The unit lets a device's answer through, as its accesses by translations
+//! of its own, only while the device context says that it may have some (`EN_ATS`). So a device forgets
+//! before its context stops saying so, and while nothing is there to be asked for again. A stream that
+//! passes through gives its device no translations.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-context fields" and "Guidelines for
-//! enabling and disabling ATS and/or PRI". The unit lets a device's answer through, as its accesses by
-//! translations of its own, only while the device context says that it may have some (`EN_ATS`). So a device
-//! forgets before its context stops saying so, and while nothing is there to be asked for again. A stream
-//! that passes through gives its device no translations.
-//!
-//! Page requests of devices: read one at a time, and answered by group.
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Page-Request-Queue", "PCIe ATS Page Request
-//! handling" and "IOMMU PCIe ATS commands". Grouping, handling and the promise of one answer a group are
-//! `portolan::iopf`'s. When requests are lost for want of room the unit answers those that need an answer
-//! itself, without a PASID (`PRPR`).
+//! Page requests are read one at a time, and answered by group. Grouping, handling and the promise of
+//! one answer a group are `portolan::iopf`'s. When requests are lost for want of room the unit answers
+//! those that need an answer itself, without a PASID (`PRPR`).
 
 use super::attach::forget;
-use super::command;
-use super::command::{Attachment, NOWHERE, RiscvTag, translated};
+use super::command::{self, Attachment, NOWHERE, RiscvTag, translated};
 use super::features::RiscvFeature;
-use super::tables::Directory;
-use super::tables::{Key, Place, Streams, Tables};
+use super::tables::{Directory, Key, Place, Streams, Tables};
 use super::unit::RiscvIommu;
-use crate::chassis::NextRecord;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::sets::Atc;
-use crate::chassis::{Block, PageRequestEvent};
+use crate::chassis::{Block, NextRecord, PageRequestEvent};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{AttachError, DeviceTlb, IommuError};
-use portolan::iopf;
 use portolan::iopf::{
-    GroupId, Permissions, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder, Response,
+    self, GroupId, Permissions, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
+    Response,
 };
 use portolan::platform::{AllMemory, UnitPlatform};
 use portolan_spec::riscv::context::{CONTROL, FIRST, REQUESTS, ROOT, SECOND, TRANSLATES, V};
@@ -76,9 +69,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
 
     /// Returns `Some` if the context at `at` lets a device send requests, and stops doing so when
     /// it is changed: with PASIDs it is the stream's own.
-    pub(super) fn lets_ask(&self, tables: &Tables, (stream, _): Key, at: At) -> Option<()> {
+    pub(super) fn lets_ask(&self, tables: &Tables, (stream, _): Key, at: At) -> bool {
         let open = at.read(&self.shared.control.mem)[CONTROL] & REQUESTS != 0;
-        (open && !tables.processes.contains_key(&stream)).then_some(())
+        open && !tables.processes.contains_key(&stream)
     }
 
     /// As [`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb), before the stream is
@@ -286,8 +279,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         at.publish(mem, Walker::Coherent);
         streams.unsettle(all.clone());
         let messages = streams.state.messages.as_mut();
-        let messages = messages.and_then(|messages| messages.known(stream));
-        messages.map(|table| table.close(mem));
+        if let Some(table) = messages.and_then(|messages| messages.known(stream)) {
+            table.close(mem);
+        }
         // What the stream had may be tagged by any domain.
         self.shared.forget_everything()?;
         self.shared.requests_cut.store(true, Ordering::Relaxed);

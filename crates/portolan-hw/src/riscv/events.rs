@@ -1,19 +1,20 @@
 //! Hardware counters: events of the unit's work.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Performance-monitoring event counters",
-//! "Performance-monitoring event selectors" and "Performance-monitoring counter overflow status". Not here:
-//! events of an implementation's own, counting by address space or by tag, interrupts on overflow.
+//! "Performance-monitoring event selectors" and "Performance-monitoring counter overflow status".
+//!
+//! Not supported: events of an implementation's own, counting by address space or by tag, interrupts on
+//! overflow.
 
+use super::features::RiscvFeature;
+use super::queue::{MOST, Used, inhibits};
+use super::tables::Directory;
+use super::unit::RiscvIommu;
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
-use thiserror::Error;
-
-use super::control::{MOST, Used, inhibits};
-use super::features::RiscvFeature;
-use super::tables::Directory;
-use super::unit::RiscvIommu;
 use portolan_spec::riscv::reg::{self, event};
+use thiserror::Error;
 
 /// The fewest bits that a counter can have.
 const FEWEST: u64 = u32::MAX as u64;

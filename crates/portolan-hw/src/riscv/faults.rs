@@ -1,30 +1,22 @@
-//! Queues that the unit fills, and the records of the fault queue.
+//! Queues that the unit fills with faults and page requests, and the records of the fault queue.
 //!
-//! The fault queue: records of accesses that the unit refused.
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault/Event-Queue" and "Fault queue
-//! CSR".
-//!
-//! Queues that the unit fills: faults and page requests.
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault queue CSR" and
-//! "Page-request-queue CSR". A record is in memory before the index moves past it, so that reading
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Fault/Event-Queue", "Fault queue CSR"
+//! and "Page-request-queue CSR". A record is in memory before the index moves past it, so that reading
 //! waits for nothing and interrupt handlers can do it; reading acknowledges the interrupt of the
 //! records that are read. A full queue, or one that could not be written, stops recording; once it
 //! is read empty, recording goes on.
 
-use super::control::{RiscvControl, Turned};
-use crate::chassis::Block;
-use crate::chassis::NextRecord;
+use super::command::{RiscvControl, Turned};
+use crate::chassis::{Block, NextRecord};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
 use portolan::platform::{Guarded, Mmio, TableMem, UnitPlatform, Word};
-use portolan_spec::riscv::fault::{ADDRESS, WORDS, access, cause};
-use portolan_spec::riscv::reg::{LENGTH, pending, queue};
-use portolan_spec::riscv::{fault, page_of, reg, request};
+use portolan_spec::riscv::fault::{self, ADDRESS, WORDS, access, cause};
+use portolan_spec::riscv::reg::{self, LENGTH, pending, queue};
+use portolan_spec::riscv::{page_of, request};
 
 /// Next event of the unit.
 pub(super) fn next<P: UnitPlatform>(

@@ -4,11 +4,9 @@
 //! "Caching in-memory data structures": an entry that does not count is not kept, so that one that begins
 //! to count takes no command; units keep entries by the tag of the second stage.
 
-use super::command;
-use super::command::{Attachment, RiscvTag};
+use super::command::{self, Attachment, RiscvTag};
 use super::messages::{MessageTables, Table, entry};
-use super::tables::Directory;
-use super::tables::Streams;
+use super::tables::{Directory, Streams};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
@@ -186,7 +184,7 @@ impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
             let Ok((table, tag)) = used(streams, stream) else {
                 return Ok(());
             };
-            if table.close(&self.shared.control.mem).is_some() {
+            if table.close(&self.shared.control.mem) {
                 self.forget_all(tag)?;
                 table.slots().settle_all();
             }

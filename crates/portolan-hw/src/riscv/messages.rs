@@ -12,9 +12,13 @@
 //! value. So a device may raise any interrupt in the files that entries of its own lead to. Not
 //! supported: memory-resident interrupt files (for guests whose harts do not run), files of guests.
 
+use super::command::{RiscvTag, translated};
+use super::features::Messages as Config;
+use crate::chassis::Block;
+use crate::chassis::entry::Words;
+use crate::interrupt::Slots;
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Walker;
 use portolan::iommu::{
@@ -22,12 +26,6 @@ use portolan::iommu::{
     ReservedKind, ReservedRegion, Trigger,
 };
 use portolan::platform::TableMem;
-
-use super::command::{RiscvTag, translated};
-use super::config::Messages as Config;
-use crate::chassis::Block;
-use crate::chassis::entry::Words;
-use crate::interrupt::Slots;
 use portolan_spec::riscv::context::{
     MESSAGE_MASK, MESSAGE_MODE, MESSAGE_PATTERN, MESSAGE_TABLE, ROOT,
 };
@@ -224,8 +222,8 @@ impl Table {
         }
     }
 
-    /// Closes all entries that are in use; returns `Some` if there was one.
-    pub(super) fn close(&mut self, mem: &impl TableMem<AtomicU64>) -> Option<()> {
+    /// Closes all entries that are in use; tells if there was one.
+    pub(super) fn close(&mut self, mem: &impl TableMem<AtomicU64>) -> bool {
         let block = self.block;
         let close = |index: u16| {
             let at = block.entry(usize::from(index) * WORDS, WORDS);

@@ -5,8 +5,6 @@
 
 mod attach;
 mod command;
-mod config;
-mod control;
 mod device_tlb;
 mod events;
 mod faults;
@@ -24,11 +22,10 @@ pub(crate) use tables::CONTEXT;
 mod tests;
 
 pub use crate::chassis::PageRequestEvent;
-pub use config::{Config, Messages, Signal};
-pub use control::refusal;
-pub use control::{CommandKind, Counts};
+pub use command::refusal;
+pub use command::{CommandKind, Counts};
 pub use events::{CounterError, Event, EventCounter};
-pub use features::{Features, RiscvFeature};
+pub use features::{Config, Features, Messages, RiscvFeature, Signal};
 pub use portolan_tables::imsic::InterruptFiles;
 pub use queue::RiscvQueue;
 pub use unit::{FirstDomain, RiscvIommu, SecondDomain};

@@ -1,29 +1,18 @@
-//! The command queue, and the state around it that a unit shares with its domains.
+//! The command queue, and the state that a unit shares with its domains: registers, the queues that
+//! the unit fills, identifiers, and the devices that keep translations, by tag.
 //!
-//! The command queue: the RISC-V IOMMU's interface to the ring ([`crate::chassis::ring`]).
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Command-queue CSR" and
-//! "Command-Queue". The sync is an IOFENCE.C that stores its number; the head passes it once all in
-//! front is complete, so that the index tells as well. A unit that meets a bad command stops at it,
-//! and may have dropped commands in front of it that no IOFENCE.C has confirmed: the submitter of
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Command-queue CSR", "Command-Queue" and
+//! "Guidelines for invalidations". The sync is an IOFENCE.C that stores its number; the head passes it
+//! once all in front is complete, so that the index tells as well. A unit that meets a bad command stops
+//! at it, and may have dropped commands in front of it that no IOFENCE.C has confirmed: the submitter of
 //! the bad one is told, and all producers whose commands were under way submit them again. A device
 //! that does not answer stops the unit at the IOFENCE.C that waited for it; with the bit cleared it
-//! goes on.
-//!
-//! Parts that a unit and its domains share: registers, the command queue, the queues that the unit
-//! fills, identifiers, and the devices that keep translations, by tag.
-//!
-//! RISC-V IOMMU Architecture Specification, version 1.0, section "Guidelines for invalidations".
-//! Devices are told once the unit has forgotten, as their new requests may otherwise be answered
-//! from its caches.
+//! goes on. Devices are told once the unit has forgotten, as their new requests may otherwise be
+//! answered from its caches.
 
-use super::command::Counted;
-use super::command::RiscvTag;
-use super::control::CommandKind as Kind;
-use super::control::Monitor;
-use super::control::RiscvControl;
+use super::command::{self, CommandKind as Kind, Counted, RiscvControl, RiscvTag};
 use super::faults::RecordQueue;
-use super::{command, refusal};
+use super::refusal;
 use crate::chassis::sets::{Atc, Sets, Touched};
 use crate::chassis::{Outcome, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
@@ -31,10 +20,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{InvalTag, IovaRange, PhysAddr};
 use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, UnitPlatform};
 use portolan_spec::riscv::command::LG2_BYTES;
-use portolan_spec::riscv::reg::{LENGTH, queue};
-use portolan_spec::riscv::{page_of, reg};
+use portolan_spec::riscv::page_of;
+use portolan_spec::riscv::reg::{self, LENGTH, queue};
 
 /// Exponents of the number of commands that a ring can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
@@ -116,10 +105,6 @@ impl<P: UnitPlatform> Unit for RiscvShared<P> {
         }))
     }
 
-    fn silent(_: Option<u16>) -> u32 {
-        refusal::TIME_OUT
-    }
-
     fn resume(&self, stop: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {
         // While a change is under way nothing may be written: the next look finds it stopped still.
         if self.control.read(reg::COMMAND_CONTROL)? & queue::BUSY == 0 {
@@ -180,10 +165,9 @@ impl<P: UnitPlatform> RiscvShared<P> {
             }
             outcome = self.queue.run(self, everything(), &|_| false)?;
         }
-        let code = refusal::INTERRUPTED;
         match outcome {
             Outcome::Done => Ok(()),
-            Outcome::Again => Err(IommuError::Refused { code }),
+            Outcome::Again => Err(IommuError::Interrupted { attempts: ATTEMPTS }),
         }
     }
 
@@ -219,12 +203,10 @@ impl<P: UnitPlatform> RiscvShared<P> {
                 return Ok(());
             }
             if self.silences.load(Ordering::Relaxed) != before && silent.replace(()).is_some() {
-                let code = refusal::TIME_OUT;
-                return Err(IommuError::Refused { code });
+                return Err(IommuError::DeviceSilent { stream: None });
             }
         }
-        let code = refusal::INTERRUPTED;
-        Err(IommuError::Refused { code })
+        Err(IommuError::Interrupted { attempts: ATTEMPTS })
     }
 
     /// Has the devices that keep translations of `tag` forget a range of them, or all.
@@ -361,4 +343,36 @@ impl<P: UnitPlatform> TagPool for RiscvQueue<P> {
         }
         Ok(())
     }
+}
+
+/// Most counters of a unit.
+pub(super) const MOST: usize = 31;
+/// Value of `iocountinh` where the cycles alone are counted.
+pub(super) const NONE: u32 = !1;
+
+/// A counter in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    /// Value of its selector.
+    pub(super) word: u64,
+    /// All that the counter can hold.
+    pub(super) mask: u64,
+    /// Events before its last overflow.
+    pub(super) before: u64,
+}
+
+/// Hardware counters in use. Held while their registers are accessed, which waits for nothing.
+#[derive(Debug)]
+pub(super) struct Monitor<C: Cpus>(pub(super) Guarded<C, [Option<Used>; MOST]>);
+
+impl<C: Cpus> Monitor<C> {
+    pub(super) fn new() -> Self {
+        Self(Guarded::new([None; MOST]))
+    }
+}
+
+/// The counters in use count, and the cycles.
+pub(super) fn inhibits(used: &[Option<Used>; MOST]) -> u32 {
+    let counting = (1..).zip(used).filter(|(_, used)| used.is_some());
+    counting.fold(NONE, |all, (bit, _)| all & !(1 << bit))
 }

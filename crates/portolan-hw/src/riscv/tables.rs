@@ -1,23 +1,17 @@
-//! Directories, the tables that attachments give to the unit, and devices with translations of their own.
-//!
-//! Directories: contexts at the leaves of a tree of pages of 4 KiB. The device directory has a device context for
-//! each stream, a stream's process directory a process context for each PASID.
+//! Directories, the tables that attachments give to the unit, and the state of devices with
+//! translations of their own.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-Directory-Table" and
-//! "Process-Directory-Table", whose entries above the leaves are the same. A stream that was never
-//! named has no valid context, and is blocked; the page that would hold it need not be there. An
-//! empty root means the same with any number of levels.
-//!
-//! Attachments of streams, and the tables that give them to the unit.
-//!
-//! Devices that have translations of their own, and their state.
+//! "Process-Directory-Table", whose entries above the leaves are the same: contexts at the leaves of a
+//! tree of pages of 4 KiB. The device directory has a device context for each stream, a stream's process
+//! directory a process context for each PASID. A stream that was never named has no valid context, and is
+//! blocked; the page that would hold it need not be there. An empty root means the same with any number
+//! of levels.
 
-use super::command;
-use super::command::Counted;
-use super::command::{RiscvTag, process_context};
+use super::command::{self, Counted, RiscvTag, process_context};
 use super::messages::MessageTables;
-use crate::chassis::entry::{At, Kind, Live, Words};
-use crate::chassis::{Block, book, entry};
+use crate::chassis::entry::{self, At, Kind, Live, Words};
+use crate::chassis::{Block, book};
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;

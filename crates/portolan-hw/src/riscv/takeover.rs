@@ -9,19 +9,15 @@
 //! there is no way but through Off (6.5), and features change in Off alone (6.4): in these cases the unit lets nothing
 //! through meanwhile. Nothing passes untranslated, unless it did before.
 
-use portolan::iommu::IommuError;
-use portolan::platform::{Mmio, UnitPlatform};
-
-use super::config::Signal;
-use super::control;
-use super::control::{RiscvControl, Turned};
-use super::features::RiscvFeature;
-use super::queue;
+use super::command::{RiscvControl, Turned};
+use super::features::{RiscvFeature, Signal};
 use super::queue::RiscvShared;
 use super::tables::Directory;
-use portolan_spec::riscv::PPN;
-use portolan_spec::riscv::page_of;
+
+use portolan::iommu::IommuError;
+use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::riscv::reg::{self, directory, feature, pending};
+use portolan_spec::riscv::{PPN, page_of};
 
 /// Stops the queues, and lets no access through: unless there are devices `at_work` that need not be stopped.
 pub(super) fn stop<P: UnitPlatform>(
@@ -69,11 +65,11 @@ pub(super) fn start<P: UnitPlatform>(
     let RiscvShared { control: unit, queue, faults, requests, .. } = shared;
     set_features(unit, signal)?;
     set_signal(unit, signal)?;
-    unit.install(reg::COMMAND_BASE, queue::base(queue))?;
+    unit.install(reg::COMMAND_BASE, super::queue::base(queue))?;
     unit.regs.write32(reg::COMMAND_TAIL, 0);
     if unit.features.has.contains(RiscvFeature::COUNTERS) {
         // Those of a previous owner.
-        unit.regs.write32(reg::COUNTER_INHIBIT, control::NONE);
+        unit.regs.write32(reg::COUNTER_INHIBIT, super::queue::NONE);
     }
     let records = [Some(faults), requests.as_ref()];
     for records in records.into_iter().flatten() {

@@ -3,10 +3,23 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0. Several units are several instances; nothing is
 //! shared between them.
 
+use super::command::{Counts, RiscvControl, RiscvTag};
+use super::faults::{FAULTS, REQUESTS, RecordQueue};
+use super::features::{Config, Features, Messages, RiscvFeature, Signal};
+
+use super::messages;
+use super::messages::MessageTables;
+use super::queue::{self, Monitor, RiscvQueue, RiscvShared};
+use super::tables::{Directory, DirectoryShape, Key, Remotes, Streams, Tables};
+use super::takeover::{close, start, stop, turn_off, use_directory};
+use crate::chassis::book::Book;
+use crate::chassis::sets::Sets;
+use crate::chassis::{Block, Ring, Submitters};
+use crate::ids::Ids;
+use crate::reservations::Reservations;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64};
-
 use portolan::inval::{Capabilities, Ranges};
 use portolan::iommu::{Attach as _, IommuError, PagedDomain};
 use portolan::platform::{AllMemory, TableMem, UnitPlatform};
@@ -14,26 +27,6 @@ use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
 };
-
-use super::command::RiscvTag;
-use super::config::{self, Config, Signal};
-use super::control::Counts;
-use super::control::Monitor;
-use super::control::RiscvControl;
-use super::faults::{FAULTS, REQUESTS, RecordQueue};
-use super::features::{Features, RiscvFeature};
-use super::messages::{self, MessageTables};
-use super::queue;
-use super::queue::{RiscvQueue, RiscvShared};
-use super::tables::Remotes;
-use super::tables::{Directory, DirectoryShape};
-use super::tables::{Key, Streams, Tables};
-use super::takeover::{close, start, stop, turn_off, use_directory};
-use crate::chassis::book::Book;
-use crate::chassis::sets::Sets;
-use crate::chassis::{Block, Ring, Submitters};
-use crate::ids::Ids;
-use crate::reservations::Reservations;
 use portolan_spec::riscv::context::MARKS;
 use portolan_spec::riscv::reg;
 
@@ -266,7 +259,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Settings for messages of devices.
-    pub(crate) fn interrupts_config(&self) -> Option<&config::Messages> {
+    pub(crate) fn interrupts_config(&self) -> Option<&Messages> {
         self.config.interrupts.as_ref()
     }
 

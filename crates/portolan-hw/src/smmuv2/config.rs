@@ -1,8 +1,4 @@
-//! Settings of a unit, and numbers of register writes.
-//!
-//! Settings of a unit that the embedder chooses.
-//!
-//! Numbers of register writes, by kind.
+//! Settings of a unit, and numbers of register writes by kind.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -1,9 +1,4 @@
-//! Registers, memory and time of a unit, and its banks that stall.
-//!
-//! Registers, table memory and time of one unit, and the operations that all parts of the driver
-//! use.
-//!
-//! Banks whose accesses stall.
+//! Registers, table memory and time of a unit, and its banks that stall.
 //!
 //! IHI 0062, fault handling: a bank may stall an access instead of ending it; it then waits for an
 //! answer.
@@ -14,7 +9,7 @@
 use super::config::Config;
 use super::config::{Counters, WriteKind};
 use super::features::Features;
-use crate::chassis::{Present, wait_for};
+use crate::chassis::{Present, wait_until};
 use alloc::vec::Vec;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Mmio, Nanos, UnitPlatform};
@@ -124,9 +119,8 @@ impl<P: UnitPlatform> SmmuV2Hardware<P> {
         self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, ANYTHING);
         self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, ANYTHING);
         let awaited = Awaited::Invalidation;
-        wait_for(&self.clock, self.sync_limit, awaited, || {
-            let active = self.read(global::TLBGSTATUS)? & global::GSACTIVE != 0;
-            Ok((!active).then_some(()))
+        wait_until(&self.clock, self.sync_limit, awaited, || {
+            Ok(self.read(global::TLBGSTATUS)? & global::GSACTIVE == 0)
         })
     }
 

@@ -1,13 +1,10 @@
-//! Invalidations: the state that a unit shares with its domains, and synchronisations of several callers.
-//!
-//! Parts that a unit and its domains share: registers, context banks, synchronisations.
+//! Invalidations: the state that a unit shares with its domains (registers, context banks), and
+//! synchronisations that several callers share.
 //!
 //! Steps of plans become register writes here (IHI 0062, TLB maintenance): invalidations of a first
 //! stage and by second-stage address go through the domain's context bank, and are complete with
 //! that bank's synchronisation; invalidation by VMID is a global register, and is complete with the
 //! global one.
-//!
-//! Synchronisations that several callers share.
 //!
 //! A unit has one status bit for each context bank, and one for all. Were every caller to begin a
 //! synchronisation of its own, each would put off all others' end. So one is under way at a time:

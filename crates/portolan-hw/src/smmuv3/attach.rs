@@ -1,20 +1,10 @@
-//! Attachment of streams by the core's traits, by firmware's description, and rights of their devices.
+//! The unit behind the traits of the core: attachments of streams and substreams, first stages of a
+//! guest's over second stages of ours, and rights of devices (ATS, stalls).
 //!
-//! The unit behind the traits of the core, and operations that only this architecture has:
-//! substreams and first stages of a guest's over second stages of ours.
-//!
-//! IHI 0070, sections 3.4 (stages), 3.9 (substreams) and 5.2 (entries).
-//!
-//! Firmware's description of the board around a unit: reserved addresses, and streams whose devices
-//! are at work already.
-//!
-//! Arm I/O Remapping Table (DEN0049), revision E.f, sections 3.1.1.7 (reserved memory) and 3.1.1.1
-//! (ITS groups); or a device tree's `reserved-memory` with `iommu-addresses`.
-//!
-//! Rights of devices: substreams, translations of their own (ATS), stalls; and devices that are
-//! gone.
-//!
-//! IHI 0070, sections 3.9 (ATS and PASIDs), 3.12 (faults) and 5.2 (entries).
+//! IHI 0070, sections 3.4 (stages), 3.9 (ATS and substreams), 3.12 (faults) and 5.2 (entries). Reserved
+//! addresses and streams whose devices are at work already are firmware's word: Arm I/O Remapping Table
+//! (DEN0049), revision E.f, sections 3.1.1.7 (reserved memory) and 3.1.1.1 (ITS groups); or a device
+//! tree's `reserved-memory` with `iommu-addresses`.
 //!
 //! *Context.* Task where a function does not say otherwise: streams are moved. The types are values.
 

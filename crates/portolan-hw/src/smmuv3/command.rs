@@ -1,11 +1,7 @@
 //! Commands as words, the tags that they name, and numbers of written commands by kind.
 //!
-//! Commands as words, and numbers of written commands by kind.
-//!
 //! IHI 0070, section 4. Range invalidations carry multiplier, exponent and granule; single ones
 //! carry a level hint where the level follows from the page's size (4.4.1.1).
-//!
-//! Identifiers: tags of translations, as the core names them and as the unit does.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

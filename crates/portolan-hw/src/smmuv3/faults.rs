@@ -1,17 +1,13 @@
-//! Reports of a unit and of its devices: events, global errors, page requests; and the answers.
+//! Reports of a unit and of its devices (events, global errors, page requests), and the answers.
 //!
-//! Events and global errors.
+//! IHI 0070, sections 7.3 (event records), 7.5 (global errors), 8.1 (page-request queue), 4.5.2
+//! (CMD_PRI_RESP) and 4.7.1 (CMD_RESUME). Every type of event is decoded; the field values are the
+//! device's and are not trusted to name anything. Grouping, handling and the promise of one answer a
+//! group are `portolan::iopf`'s. When requests are lost for want of room the unit answers those that
+//! need an answer itself (8.1).
 //!
-//! IHI 0070, sections 7.3 (event records) and 7.5 (global errors). Every type is decoded; the field
-//! values are the device's and are not trusted to name anything.
-//!
-//! Page requests of devices, and the answers to them and to stalls.
-//!
-//! IHI 0070, sections 8.1 (page-request queue), 4.5.2 (CMD_PRI_RESP) and 4.7.1 (CMD_RESUME).
-//! Grouping, handling and the promise of one answer a group are `portolan::iopf`'s. When requests
-//! are lost for want of room the unit answers those that need an answer itself (8.1).
-//!
-//! *Context.* Interrupt, but for answers to page requests, which wait for the unit (atomic); the types are values.
+//! *Context.* Interrupt, but for answers to page requests, which wait for the unit (atomic); the types
+//! are values.
 
 use super::command;
 use super::command::Resume;

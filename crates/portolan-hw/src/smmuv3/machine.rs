@@ -1,9 +1,4 @@
-//! Registers, memory and time of a unit, and the queues that it writes.
-//!
-//! Registers, table memory and time of one unit, and the operations that all parts of the driver
-//! use.
-//!
-//! A queue that the unit writes: events or page requests.
+//! Registers, table memory and time of a unit, and the queues that it writes.
 //!
 //! IHI 0070, sections 3.5.1, 7.2 and 7.4 (overflow). Where the unit does not snoop, the cache line of
 //! a record is dropped before the record is read (`TableMem::invalidate`).
@@ -11,7 +6,7 @@
 use crate::chassis::NextRecord;
 use crate::chassis::arm;
 use crate::chassis::entry::{At, Words};
-use crate::chassis::{Block, Present, wait_for};
+use crate::chassis::{Block, Present, wait_for, wait_until};
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
@@ -64,7 +59,8 @@ impl<P: UnitPlatform> SmmuHardware<P> {
     /// Writes `value` and waits until `ack` says that it has taken effect.
     pub fn control(&self, offset: usize, ack: usize, value: u32) -> Result<(), IommuError> {
         self.registers.write32(offset, value);
-        self.wait(Awaited::Control, || Ok((self.read(ack)? == value).then_some(())))
+        let reached = || Ok(self.read(ack)? == value);
+        wait_until(&self.clock, self.limit, Awaited::Control, reached)
     }
 
     /// Global errors that were not acknowledged yet.

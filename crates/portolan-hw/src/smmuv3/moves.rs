@@ -1,15 +1,10 @@
-//! Moving streams, and address spaces of them.
+//! Moves of streams, and of their substreams.
 //!
-//! Moving streams.
-//!
-//! IHI 0070, sections 3.21 (configuration and invalidation order), 3.9 (ATS) and 4.3 (CMD_CFGI). A
-//! stream is moved by one caller at a time. If the unit or a device does not complete a move, the
+//! IHI 0070, sections 3.21 (configuration and invalidation order), 3.9 (ATS), 4.3 (CMD_CFGI), 5.2 and
+//! 5.4. A stream is moved by one caller at a time. If the unit or a device does not complete a move, the
 //! stream's entry is made invalid in memory and everything that may still be used of it is kept
-//! until the unit and the device have forgotten it, or until the device is known to be gone.
-//!
-//! Substreams: changes of one of a stream's descriptors, and of the entry that points at them.
-//!
-//! IHI 0070, sections 3.21 (configuration and invalidation order), 5.2 and 5.4.
+//! until the unit and the device have forgotten it, or until the device is known to be gone. A substream
+//! is moved by its descriptor, and by the entry that points at the descriptors.
 
 use super::command;
 use super::command::SmmuTag;

@@ -1,19 +1,15 @@
-//! The command queue, and the state around it that a unit shares with its domains.
-//!
-//! The command queue: SMMUv3's interface to the ring ([`crate::chassis::ring`]).
+//! The command queue, and the state that a unit shares with its domains: identifiers, and the devices
+//! that have to be told.
 //!
 //! IHI 0070, sections 3.5 (queues), 4.8 (CMD_SYNC) and 7.1 (command queue errors). A sync is seen
 //! by the consumer index, or by the message that it writes to memory. The lock of `SmmuHardware`'s error
-//! bits, a leaf, is taken under the ring's.
-//!
-//! Parts that a unit and its domains share: the queue, the identifiers, and the devices that have
-//! to be told.
+//! bits, a leaf, is taken under the ring's ([`crate::chassis::ring`]).
 //!
 //! Steps of plans become commands here. After translations were invalidated, devices with
-//! translations of their own are told (IHI 0070, section 3.9.1: first the unit, a sync, then the
-//! device, a sync); under a second stage with first stages on top, combined translations of both
-//! are dropped as well (section 3.17), once a sync has completed the second stage's own
-//! invalidation: commands between two syncs have no order (section 4.8).
+//! translations of their own are told (section 3.9.1: first the unit, a sync, then the device, a sync);
+//! under a second stage with first stages on top, combined translations of both are dropped as well
+//! (section 3.17), once a sync has completed the second stage's own invalidation: commands between two
+//! syncs have no order (section 4.8).
 
 #[cfg(test)]
 mod tests;
@@ -210,10 +206,6 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
             refused: (code != error::ABT && code != error::ATC_INV_SYNC).then_some(code),
             silent: (code == error::ATC_INV_SYNC).then_some(None),
         }))
-    }
-
-    fn silent(_: Option<u16>) -> u32 {
-        error::ATC_INV_SYNC
     }
 
     fn resume(&self, _: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {

@@ -1,19 +1,10 @@
 //! The stream table, the context descriptors of each stream, and the state of streams.
 //!
-//! Context descriptors of one stream: a single one, or a table by substream.
-//!
-//! IHI 0070, sections 3.3.2, 5.3 and 5.4. A single descriptor has two places that are used in
-//! turn, so that a stream moves from one address space to another by one word of its entry. Tables
-//! are linear up to 1,024 substreams and of two levels beyond, with second-level tables of 64 KiB
-//! made on demand.
-//!
-//! The stream table: linear, or of two levels with second-level tables made on demand.
-//!
-//! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
-//!
-//! Streams: where each is.
-//!
-//! IHI 0070, sections 3.3 (stream table) and 3.9 (ATS).
+//! IHI 0070, sections 3.3 (stream table and context descriptors), 3.9 (ATS), 5.1, 5.3, 5.4 and 6.3.24
+//! (STRTAB_BASE_CFG). The stream table is linear, or of two levels with second-level tables made on
+//! demand. A stream's single descriptor has two places that are used in turn, so that the stream moves
+//! from one address space to another by one word of its entry. Tables of descriptors are linear up to
+//! 1,024 substreams and of two levels beyond, with second-level tables of 64 KiB made on demand.
 
 use super::command::SmmuTag;
 use super::features::Features;

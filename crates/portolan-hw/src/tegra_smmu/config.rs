@@ -1,12 +1,6 @@
-//! Settings, chips, and numbers of register writes.
-//!
-//! Options of a unit.
-//!
-//! The chips, and the differences between their SMMUs.
+//! Settings of a unit, the chips, and numbers of register writes by their effect.
 //!
 //! The SMMU has no identification registers: the description of the machine names the chip.
-//!
-//! Numbers of register writes, by their effect.
 //!
 //! *Context.* Interrupt: values; cloning a [`Config`] allocates.
 

@@ -20,7 +20,7 @@ use super::config::{Counters, Counts, WriteKind};
 use super::shared::{self, BLOCKED, Power, TegraQueue, TegraShared};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
-use crate::chassis::{Present, wait_for};
+use crate::chassis::{Present, wait_until};
 use crate::chassis::{common_methods, plain};
 use crate::promise;
 use crate::reservations::Reservations;
@@ -145,8 +145,8 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     fn switch(&self, value: u32) -> Result<(), IommuError> {
         let shared = &*self.shared;
         shared.write(WriteKind::Config, reg::SMMU_CONFIG, value);
-        let look = || Ok((shared.read(reg::SMMU_CONFIG)? & config::ENABLE == value).then_some(()));
-        wait_for(&shared.clock, shared.limit, Awaited::Control, look)
+        let reached = || Ok(shared.read(reg::SMMU_CONFIG)? & config::ENABLE == value);
+        wait_until(&shared.clock, shared.limit, Awaited::Control, reached)
     }
 
     /// Chip of the unit.

@@ -1,21 +1,14 @@
-//! Moving streams and PASIDs of them, and the words of their entries.
-//!
-//! Moving streams: blocked, passed through, or attached to a domain.
+//! Moving streams and PASIDs of them (blocked, passed through, attached to a domain with tables of
+//! either stage), and the words of their entries.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4, 6.5.3
 //! (invalidations after each change, and their order) and 9.3 to 9.6.
-//!
-//! Attaching streams, and PASIDs of them, to domains with tables of either stage.
-//!
-//! Words of context and PASID entries.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 9.3 to 9.6.
 
-use super::core::{Remote, VtdQueue, split_id};
-use super::features::{VtdFeature, width_code};
-use super::request::{Contexts, Drain, Extent, Iotlb, Request};
-use super::tables::{ABSENT, EntryRequests, Mode, change};
-use super::tables::{AttachedContext, Attachment, Key, Streams};
+use super::command::{Contexts, Drain, Extent, Iotlb, Remote, Request};
+use super::control::split_id;
+use super::features::{Mode, VtdFeature, width_code};
+use super::queue::VtdQueue;
+use super::tables::{ABSENT, AttachedContext, Attachment, EntryRequests, Key, Streams, change};
 use super::unit::{DeviceTlbUse, History, PASS, Vtd};
 use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::{At, Words};
@@ -32,15 +25,6 @@ use portolan::platform::{AllMemory, Nanos, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry, scalable};
-
-/// Destination of a stream.
-#[derive(Clone, Debug)]
-pub(super) enum AttachTarget {
-    Blocked,
-    Pass,
-    Second { context: InvalTag, root: u64, levels: VtdLevels, domain: Hold },
-    First { context: InvalTag, root: u64, levels: VtdFirstLevels, domain: Hold },
-}
 
 /// PASID of requests without one.
 pub(super) const RID_PASID: u32 = 0;
@@ -302,21 +286,6 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 }
 
-impl AttachTarget {
-    fn attachment(&self, remote: Option<Remote>) -> Option<Attachment> {
-        let (context, domain) = match self {
-            Self::Blocked => return None,
-            Self::Pass => (None, None),
-            Self::Second { context, domain, .. } | Self::First { context, domain, .. } => {
-                (Some(*context), Some(domain.clone()))
-            }
-        };
-        let id = context.map_or(PASS, |context| split_id(context).0);
-        let to = AttachedContext { id, context, remote };
-        Some(Attachment { to, domain })
-    }
-}
-
 impl<P: UnitPlatform> Iommu for Vtd<P> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, RID_PASID, AttachTarget::Blocked)?;
@@ -421,6 +390,30 @@ trait AttachAs<D> {
 
 attach!(VtdSecondStage, Second);
 attach!(VtdFirstStage, First);
+
+/// Destination of a stream.
+#[derive(Clone, Debug)]
+pub(super) enum AttachTarget {
+    Blocked,
+    Pass,
+    Second { context: InvalTag, root: u64, levels: VtdLevels, domain: Hold },
+    First { context: InvalTag, root: u64, levels: VtdFirstLevels, domain: Hold },
+}
+
+impl AttachTarget {
+    pub(super) fn attachment(&self, remote: Option<Remote>) -> Option<Attachment> {
+        let (context, domain) = match self {
+            Self::Blocked => return None,
+            Self::Pass => (None, None),
+            Self::Second { context, domain, .. } | Self::First { context, domain, .. } => {
+                (Some(*context), Some(domain.clone()))
+            }
+        };
+        let id = context.map_or(PASS, |context| split_id(context).0);
+        let to = AttachedContext { id, context, remote };
+        Some(Attachment { to, domain })
+    }
+}
 
 impl<P: UnitPlatform> Vtd<P> {
     /// The words of the entry for `target`; those of the longest kind, zeros behind.

@@ -1,27 +1,32 @@
-//! Registers that all parts share, and invalidation through registers.
-//!
-//! Registers that all parts share: the global command, the status, protected memory.
+//! State that all handles to a unit share, and the ways on which requests are sent: registers,
+//! memory, identifiers, and the PASIDs and devices under each identifier.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.4 and
 //! 11.4.5 (one command at a time, repeating the bits that are on), 6.8 (write buffer), 11.4.7
-//! (protected memory).
-//!
-//! Invalidation through registers, for units without a queue.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5.1, and
-//! 11.4.8.2 and 11.4.9 for the registers. One command at a time, each awaited. The hardware may do
-//! more than was asked, never less. Refused while the queue is on (6.5.1).
+//! (protected memory). Stages of an invalidation are told apart by waits with a fence: configuration
+//! before translations before device TLBs (6.5.3), so that nothing is cached again from stale entries.
+//! Units without a queue take one invalidation at a time through registers, each awaited (6.5.1,
+//! 11.4.8.2, 11.4.9). They may do more than was asked, never less, and refuse while a queue is on.
 
+use super::command::{
+    CommandKind, Contexts, Counted, Counters, Drain, Iotlb, Remote, Request, fence,
+};
 use super::features::{Features, VtdFeature};
-use super::request::refusal;
-use super::request::{CommandKind as Kind, Counters};
-use super::request::{Contexts, Iotlb};
-use crate::chassis::{Present, wait_for, wait_while_it_works};
+use crate::chassis::{
+    BatchEnd, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for, wait_until,
+    wait_while_it_works, with_room,
+};
+use crate::ids::Ids;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use portolan::iommu::{Awaited, IommuError};
+use portolan::addr::InvalTag;
+use portolan::iommu::{Awaited, IommuError, Stage};
+
 use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
-use portolan_spec::vtd::reg::{ccmd, command, iotlb, pmen};
-use portolan_spec::vtd::{Bits, descriptor, reg};
+use portolan_spec::vtd::Bits;
+use portolan_spec::vtd::descriptor::{self};
+use portolan_spec::vtd::reg::{self, ccmd, command, pmen, prs};
 
 /// New state of a control bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +73,8 @@ impl<P: UnitPlatform> VtdControl<P> {
         wanted: u32,
         awaited: Awaited,
     ) -> Result<(), IommuError> {
-        let look = || Ok((self.regs.present32(offset)? & mask == wanted).then_some(()));
-        wait_for(&self.clock, self.limit, awaited, look)
+        let reached = || Ok(self.regs.present32(offset)? & mask == wanted);
+        wait_until(&self.clock, self.limit, awaited, reached)
     }
 
     /// Control bits that are on.
@@ -141,7 +146,7 @@ impl<P: UnitPlatform> VtdControl<P> {
         if !self.features.has.contains(VtdFeature::WRITE_BUFFER) {
             return Ok(());
         }
-        self.counters.add(Kind::WriteBuffer);
+        self.counters.add(CommandKind::WriteBuffer);
         self.once(command::WBF, 0, Awaited::WriteBuffer)
     }
 
@@ -190,14 +195,14 @@ struct RegisterCommands {
 }
 
 impl RegisterCommands {
-    /// Reads the outcome of the running command, if it is done; `None` if it is not.
-    fn finish(&mut self, regs: &impl Mmio) -> Result<Option<()>, IommuError> {
+    /// Reads the outcome of the running command, if it is done; tells if none is running any more.
+    fn finish(&mut self, regs: &impl Mmio) -> Result<bool, IommuError> {
         let Some(running) = self.running else {
-            return Ok(Some(()));
+            return Ok(true);
         };
         let value = regs.present64(running.offset)?;
         if running.busy.of(value) != 0 {
-            return Ok(None);
+            return Ok(false);
         }
         self.running = None;
         let refused = running.done.of(value) == 0;
@@ -205,15 +210,15 @@ impl RegisterCommands {
             self.refused.clear();
             self.unsure = running.number;
         }
-        Ok(Some(()))
+        Ok(true)
     }
 
-    /// Outcome of a command that is done.
-    fn outcome(&mut self, number: Number) -> Result<(), IommuError> {
+    /// Outcome of a command in the register at `offset` that is done.
+    fn outcome(&mut self, number: Number, offset: usize) -> Result<(), IommuError> {
         let at = self.refused.iter().position(|of| *of == number);
         at.map(|at| self.refused.swap_remove(at));
         if at.is_some() || number <= self.unsure {
-            Err(IommuError::Refused { code: refusal::REGISTERS })
+            Err(IommuError::RefusedByRegister { offset })
         } else {
             Ok(())
         }
@@ -240,10 +245,12 @@ impl<P: UnitPlatform> Direct<P> {
         what: Contexts,
     ) -> Result<(), IommuError> {
         let (kind, asked, fields) = match what {
-            Contexts::All => (Kind::ContextGlobal, 1, 0),
-            Contexts::Device { domain, stream } => {
-                (Kind::ContextDevice, 3, ccmd::DID.at(domain.into()) | ccmd::SID.at(stream.into()))
-            }
+            Contexts::All => (CommandKind::ContextGlobal, 1, 0),
+            Contexts::Device { domain, stream } => (
+                CommandKind::ContextDevice,
+                3,
+                ccmd::DID.at(domain.into()) | ccmd::SID.at(stream.into()),
+            ),
         };
         let value = ccmd::ICC.mask() | ccmd::CIRG.at(asked) | fields;
         self.run(control, kind, None, (reg::CCMD, value), (ccmd::ICC, ccmd::CAIG))
@@ -252,30 +259,30 @@ impl<P: UnitPlatform> Direct<P> {
     /// Invalidates part of the IOTLB.
     pub(super) fn iotlb(&self, control: &VtdControl<P>, what: Iotlb) -> Result<(), IommuError> {
         let (kind, asked, domain, address) = match what {
-            Iotlb::All => (Kind::IotlbGlobal, 1, 0, None),
-            Iotlb::Domain { domain } => (Kind::IotlbDomain, 2, domain, None),
+            Iotlb::All => (CommandKind::IotlbGlobal, 1, 0, None),
+            Iotlb::Domain { domain } => (CommandKind::IotlbDomain, 2, domain, None),
             Iotlb::Pages { domain, start, lg2_pages, hint } => {
                 let fields = descriptor::AM.at(lg2_pages.into()) | descriptor::IH.at(hint.bit());
-                (Kind::IotlbPages, 3, domain, Some(start | fields))
+                (CommandKind::IotlbPages, 3, domain, Some(start | fields))
             }
         };
         let has = control.features.has;
         let drain = |flag, bits: Bits| bits.at(has.contains(flag).into());
-        let value = iotlb::IVT.mask()
-            | iotlb::IIRG.at(asked)
-            | iotlb::DID.at(domain.into())
-            | drain(VtdFeature::DRAIN_READS, iotlb::DR)
-            | drain(VtdFeature::DRAIN_WRITES, iotlb::DW);
+        let value = reg::iotlb::IVT.mask()
+            | reg::iotlb::IIRG.at(asked)
+            | reg::iotlb::DID.at(domain.into())
+            | drain(VtdFeature::DRAIN_READS, reg::iotlb::DR)
+            | drain(VtdFeature::DRAIN_WRITES, reg::iotlb::DW);
         let base = control.features.iotlb;
         let address = address.map(|address| (base, address));
-        self.run(control, kind, address, (base + 8, value), (iotlb::IVT, iotlb::IAIG))
+        self.run(control, kind, address, (base + 8, value), (reg::iotlb::IVT, reg::iotlb::IAIG))
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
     fn run(
         &self,
         control: &VtdControl<P>,
-        kind: Kind,
+        kind: CommandKind,
         address: Option<(usize, u64)>,
         (offset, value): (usize, u64),
         (busy, done): (Bits, Bits),
@@ -290,7 +297,7 @@ impl<P: UnitPlatform> Direct<P> {
                 return Err(IommuError::Unsupported);
             }
             // The previous user of the unit may have left a command under way.
-            if state.finish(regs)?.is_none() || busy.of(regs.read64(offset)) != 0 {
+            if !state.finish(regs)? || busy.of(regs.read64(offset)) != 0 {
                 return Ok(None);
             }
             if let Some((offset, address)) = address {
@@ -306,13 +313,276 @@ impl<P: UnitPlatform> Direct<P> {
         let number = wait_while_it_works(clock, limit, awaited, give, progress)?;
         let look = || {
             let mut state = self.state.lock();
-            if state.running.is_some_and(|of| of.number == number) && state.finish(regs)?.is_none()
-            {
+            if state.running.is_some_and(|of| of.number == number) && !state.finish(regs)? {
                 return Ok(None);
             }
-            state.outcome(number).map(Some)
+            state.outcome(number, offset).map(Some)
         };
         let look = || look().transpose();
         wait_while_it_works(clock, limit, awaited, look, progress)
+    }
+}
+
+/// PASIDs, devices and nested domains under an identifier.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TagUsers {
+    /// PASIDs under which a first stage is cached, once for each attachment, in order.
+    pub(super) pasids: Vec<u32>,
+    /// Device TLBs.
+    pub(super) remotes: Vec<Remote>,
+    /// First stages nested in a second one.
+    pub(super) nested: Vec<u16>,
+}
+
+/// Bit of a context identifier that says first stage; below it the domain identifier.
+const FIRST: u32 = 1 << 16;
+
+/// The identifier of the domain `domain` of `stage`.
+pub(super) fn context_id(domain: u16, stage: Stage) -> InvalTag {
+    let flag = match stage {
+        Stage::First => FIRST,
+        Stage::Second => 0,
+    };
+    InvalTag::new(u32::from(domain) | flag)
+}
+
+/// The domain identifier and the stage in a context identifier.
+pub(super) fn split_id(context: InvalTag) -> (u16, Stage) {
+    let stage = match context.get() & FIRST {
+        0 => Stage::Second,
+        _ => Stage::First,
+    };
+    (context.get() as u16, stage)
+}
+
+/// The way that invalidations take.
+pub(super) enum Way<P: UnitPlatform> {
+    Ring(Ring<P>),
+    Direct(Direct<P>),
+}
+
+/// Shared by the unit, its handles and its domains.
+pub(super) struct Core<P: UnitPlatform> {
+    pub(super) control: VtdControl<P>,
+    pub(super) mem: P::Memory,
+    pub(super) way: Way<P>,
+    pub(super) ids: Ids<P>,
+    pub(super) tags: Guarded<P, Sorted<u32, Arc<TagUsers>>>,
+    /// Translation is off for good, and everything was invalidated: nothing is owed any more.
+    pub(super) released: Published,
+    pub(super) submitters: Submitters<P>,
+}
+
+impl<P: UnitPlatform> Core<P> {
+    /// The CPUs that submit.
+    pub(super) fn cpus(&self) -> &P {
+        &self.control.clock
+    }
+
+    /// Changes the data under `context`. Memory is taken and given back outside the lock, so
+    /// another change may come in between, and this one is made again.
+    pub(super) fn tag(&self, context: InvalTag, change: impl Fn(&mut TagUsers)) {
+        loop {
+            let old = self.tag_of(context);
+            let mut new = old.as_deref().cloned().unwrap_or_default();
+            change(&mut new);
+            let new = Arc::new(new);
+            let made = with_room(&self.tags, Sorted::list, |tags| {
+                let same = match (tags.get(context.get()), &old) {
+                    (Some(now), Some(old)) => Arc::ptr_eq(now, old),
+                    (now, old) => now.is_none() && old.is_none(),
+                };
+                if same { Ok(tags.insert(context.get(), new)) } else { Err(new) }
+            });
+            if made.is_ok() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn tag_of(&self, context: InvalTag) -> Option<Arc<TagUsers>> {
+        self.tags.lock().get(context.get()).cloned()
+    }
+
+    /// The first context from `first` with data, and its data.
+    pub(super) fn next_tag(&self, first: u32) -> Option<(InvalTag, Arc<TagUsers>)> {
+        let tags = self.tags.lock();
+        let (id, tag) = tags.behind(|id| id < first).next()?;
+        Some((InvalTag::new(*id), Arc::clone(tag)))
+    }
+
+    /// Removes from the data under `context`, which takes no memory if no other caller is looking.
+    pub(super) fn untag(&self, context: InvalTag, change: impl Fn(&mut TagUsers)) {
+        let here = {
+            let mut tags = self.tags.lock();
+            let tag = tags.get_mut(context.get()).and_then(Arc::get_mut);
+            tag.map(&change)
+        };
+        if here.is_none() {
+            self.tag(context, change);
+        }
+    }
+
+    /// A free domain identifier.
+    pub(super) fn take_id(&self) -> Result<u16, IommuError> {
+        let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;
+        u16::try_from(id).map_err(|_| IommuError::OutOfContexts)
+    }
+}
+
+/// Number of times that a request is submitted which another device's time-out interrupts, each a
+/// different one.
+pub(super) const ATTEMPTS: u32 = 16;
+
+impl<P: UnitPlatform> Core<P> {
+    /// Carries out `stages` one after another, each complete before the next begins, and waits.
+    pub(super) fn run(&self, stages: &[&[Request]]) -> Result<(), IommuError> {
+        self.run_to(stages, Drain::Nothing)
+    }
+
+    /// As [`Core::run`], to another ending. After [`Drain::PageRequests`] no page request that a device
+    /// sent before is still on its way to the queue in memory (7.10): if the queue had no room for
+    /// one, it has to be emptied, and everything is done once more.
+    pub(super) fn run_to(&self, stages: &[&[Request]], drain: Drain) -> Result<(), IommuError> {
+        for _ in 0..ATTEMPTS {
+            self.run_once(stages, drain)?;
+            if drain == Drain::Nothing || !self.has_lost_requests()? {
+                return Ok(());
+            }
+            // For the reader of the page requests.
+            let has_room = || Ok(!self.has_lost_requests()?);
+            wait_until(&self.control.clock, self.control.limit, Awaited::Turn, has_room)?;
+        }
+        let (awaited, waited) = (Awaited::Turn, Nanos::default());
+        Err(IommuError::TimedOut { awaited, waited })
+    }
+
+    /// Tells if page requests were lost since they were last all read.
+    fn has_lost_requests(&self) -> Result<bool, IommuError> {
+        Ok(self.control.regs.present32(reg::PRS)? & prs::PRO != 0)
+    }
+
+    fn run_once(&self, stages: &[&[Request]], drain: Drain) -> Result<(), IommuError> {
+        if self.released.get() != 0 {
+            return Ok(());
+        }
+        for attempt in 0..ATTEMPTS {
+            let mut sending = Sending::new(self);
+            // An abort takes waits. A second answer to the same request would be one too many.
+            let again =
+                |request: &Request| attempt == 0 || !matches!(request, Request::Response { .. });
+            if sending.all(stages, drain, again)? == Outcome::Done {
+                return Ok(());
+            }
+        }
+        Err(IommuError::Interrupted { attempts: ATTEMPTS })
+    }
+}
+
+/// Commands handed over at a time.
+const BATCH: usize = 16;
+
+/// Requests under way from one caller.
+pub(super) struct Sending<'a, P: UnitPlatform> {
+    pub(super) core: &'a Core<P>,
+    ticket: Option<Ticket>,
+    batch: ArrayVec<Counted, BATCH>,
+}
+
+impl<'a, P: UnitPlatform> Sending<'a, P> {
+    pub(super) fn new(core: &'a Core<P>) -> Self {
+        Self { core, ticket: None, batch: ArrayVec::new() }
+    }
+
+    /// Everything from here on is a new attempt.
+    pub(super) fn begin_again(&mut self) {
+        self.ticket = None;
+        self.batch.clear();
+    }
+
+    fn all(
+        &mut self,
+        stages: &[&[Request]],
+        drain: Drain,
+        wanted: impl Fn(&Request) -> bool,
+    ) -> Result<Outcome, IommuError> {
+        let asks = |request: &Request, stream: Option<u16>| {
+            let of = request.asks();
+            of.is_some() && (stream.is_none() || stream == of)
+        };
+        let asked = |stream| {
+            let mut all = stages.iter().flat_map(|stage| stage.iter());
+            all.any(|request| asks(request, stream))
+        };
+        let mut first = true;
+        for stage in stages.iter().filter(|stage| !stage.is_empty()) {
+            if !core::mem::take(&mut first) {
+                self.fence(Drain::Nothing)?;
+            }
+            for request in stage.iter().filter(|request| wanted(request)) {
+                self.send(*request)?;
+            }
+        }
+        if first {
+            return Ok(Outcome::Done);
+        }
+        if drain == Drain::PageRequests {
+            self.fence(drain)?;
+        }
+        self.wait(&asked)
+    }
+
+    pub(super) fn send(&mut self, request: Request) -> Result<(), IommuError> {
+        let control = &self.core.control;
+        match &self.core.way {
+            Way::Ring(ring) => {
+                let words = request.words(&control.features);
+                self.push(ring, (request.kind(), words))
+            }
+            Way::Direct(direct) => match request {
+                Request::Contexts(what) => direct.contexts(control, what),
+                Request::Iotlb(what) => direct.iotlb(control, what),
+                _ => Err(IommuError::Unsupported),
+            },
+        }
+    }
+
+    fn push(&mut self, ring: &Ring<P>, command: Counted) -> Result<(), IommuError> {
+        if self.batch.is_full() {
+            ring.place(self.core, &mut self.ticket, &self.batch, BatchEnd::More)?;
+            self.batch.clear();
+        }
+        self.batch.push(command);
+        Ok(())
+    }
+
+    /// Everything before is complete before anything after begins; with [`Drain::PageRequests`], page
+    /// requests on their way are as well.
+    pub(super) fn fence(&mut self, drain: Drain) -> Result<(), IommuError> {
+        match &self.core.way {
+            Way::Ring(ring) => self.push(ring, (CommandKind::Wait, fence(ring.spare(), drain))),
+            Way::Direct(_) => Ok(()),
+        }
+    }
+
+    /// Waits for everything that was sent. `asked` tells if a device was asked; any, if it is
+    /// `None`.
+    pub(super) fn wait(
+        &mut self,
+        asked: &dyn Fn(Option<u16>) -> bool,
+    ) -> Result<Outcome, IommuError> {
+        let Way::Ring(ring) = &self.core.way else {
+            return Ok(Outcome::Done);
+        };
+        let batch = core::mem::take(&mut self.batch);
+        match ring.finish(self.core, &mut self.ticket, &batch, asked) {
+            // A unit that was reset in between has forgotten its queue.
+            Err(IommuError::TimedOut { .. } | IommuError::Nonsense { .. })
+                if self.core.control.status()? & command::QIE == 0 =>
+            {
+                Err(IommuError::Stopped)
+            }
+            outcome => outcome,
+        }
     }
 }

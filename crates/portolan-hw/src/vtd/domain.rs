@@ -1,19 +1,14 @@
-//! Domains of a unit, and addresses that no domain maps.
+//! Domains of a unit (second stage, first stage, and one nested in the other), and addresses that no
+//! domain maps.
 //!
-//! Domains of a unit: second stage, first stage, and one nested in the other.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.5 to 3.8.
-//! Each domain has a domain identifier of its own, nested ones too: no two tables share a tag.
-//!
-//! Addresses that devices reach with any attachment, and those that reach no memory.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.4 (memory
-//! that firmware lists for a device) and 3.13 (interrupt messages).
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.5 to 3.8,
+//! 8.4 (memory that firmware lists for a device) and 3.13 (interrupt messages). Each domain has a domain
+//! identifier of its own, nested ones too: no two tables share a tag.
 
-use super::core::{VtdQueue, context_id, split_id};
-use super::features::VtdFeature;
+use super::control::{context_id, split_id};
+use super::features::{Mode, VtdFeature};
+use super::queue::VtdQueue;
 use super::quirks;
-use super::tables::Mode;
 use super::unit::{Parent, Vtd};
 use crate::chassis::book::Hold;
 use crate::chassis::with_room;

@@ -1,15 +1,10 @@
-//! Primary faults, and the memory of the queue of page requests.
-//!
-//! Primary faults: records read one at a time, oldest first.
+//! Primary faults, read one at a time, oldest first, and the memory of the queue of page requests.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.1 to 7.3,
-//! 11.4.5 and 11.4.14. A record is given back by writing 1 to its F bit and to nothing else;
+//! 11.4.5, 11.4.11 and 11.4.14. A record is given back by writing 1 to its F bit and to nothing else;
 //! overflow by writing 1 to PFO and to nothing else, so that no error of the queue is lost with it.
-//! Advanced fault logging is not used.
 //!
-//! Memory of the queue of page requests.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 11.4.11.
+//! Not supported: advanced fault logging.
 
 use super::control::VtdControl;
 use crate::chassis::{Present, Published};
@@ -18,10 +13,10 @@ use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
+
 use portolan::platform::{Guarded, Mmio, TableMem, UnitPlatform};
 use portolan_spec::vtd::record::{FAULT_BYTES, fault, reason};
-use portolan_spec::vtd::reg;
-use portolan_spec::vtd::reg::{fsts, queue};
+use portolan_spec::vtd::reg::{self, fsts, queue};
 
 /// Index at which the next record is expected; none before the first.
 pub(super) struct FaultReader<P: UnitPlatform> {

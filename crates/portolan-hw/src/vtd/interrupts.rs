@@ -1,29 +1,25 @@
 //! Interrupts of devices, which the unit remaps, and the unit's own.
 //!
-//! Interrupt remapping: the table and its entries.
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 5, sections
+//! 6.5.2.7 (interrupt entry cache), 9.10 (entries of 128 bits, remapped format) and 11.4.4 (order of
+//! commands). Entries verify their source; messages that choose CPU and vector themselves are
+//! blocked (`GCMD.CFI` off).
 //!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 5, sections 6.5.2.7
-//! (interrupt entry cache), 9.10 (entries of 128 bits, remapped format) and 11.4.4 (order of commands).
-//! Entries verify their source. Messages that choose CPU and vector
-//! themselves are blocked (`GCMD.CFI` off). Not supported: posted format.
+//! The unit's own are a message for faults and one for page requests (7.3, 7.4, 11.4.11 to 11.4.15).
+//! They choose CPU and vector themselves, and no unit remaps them.
 //!
-//! The unit's own interrupts: a message for faults, and one for page requests.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.3 and 7.4
-//! (when they are sent), 11.4.11 (page-request event) and 11.4.12 to 11.4.15 (fault event). They
-//! choose CPU and vector themselves, and no unit remaps them. Not supported: the message for
-//! completions.
+//! Not supported: posted format, the message for completions.
 
-use super::control::Switch;
-use super::core::Core;
+use super::command::{InterruptEntries, Request};
+use super::control::{Core, Switch, Way};
 use super::features::VtdFeature;
-use super::request::{InterruptEntries, Request};
+use super::queue::VtdQueue;
 use super::tables::{ABSENT, VtdInterruptTable};
 use super::unit::Vtd;
 use crate::chassis::Present;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
-use crate::interrupt::compose::{checked, delivery_mode, plain_message, vtd_message};
-use crate::interrupt::{ApicMode, Slots, compose};
+use crate::interrupt::compose::{self, checked, delivery_mode, plain_message, vtd_message};
+use crate::interrupt::{ApicMode, Slots};
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
@@ -32,8 +28,7 @@ use portolan::iommu::{
 };
 use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::vtd::entry::{P, interrupt as field};
-use portolan_spec::vtd::reg;
-use portolan_spec::vtd::reg::{command, event};
+use portolan_spec::vtd::reg::{self, command, event};
 
 /// An entry. The verification of the source is in word 1, which the hardware may read apart from
 /// word 0: an open entry changes by one store or not at all.
@@ -145,10 +140,10 @@ impl<P: UnitPlatform> Vtd<P> {
         };
         remap.slots.with(self.turn(), |slots| {
             let close = |index| self.core.close_interrupt(remap.at(index));
-            match slots.unsettle_all(stream, close) {
-                Some(()) => self.settle_interrupts(slots),
-                None => Ok(()),
+            if slots.unsettle_all(stream, close) {
+                self.settle_interrupts(slots)?;
             }
+            Ok(())
         })?
     }
 
@@ -293,5 +288,24 @@ impl<P: UnitPlatform> Vtd<P> {
         regs.write32(control + event::UPPER, (message.address >> 32) as u32);
         regs.write32(control, 0);
         Ok(())
+    }
+}
+
+impl<P: UnitPlatform> VtdQueue<P> {
+    /// Has the unit forget cached entries of the interrupt remapping table (6.5.2.7), and waits: for an
+    /// embedder with a table of its own, which the driver neither reads nor sets. A mask that is wider
+    /// than the unit takes means all entries.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] without interrupt remapping, or without the queue, beside which
+    /// there is no other way; else if the unit did not complete.
+    pub fn invalidate_interrupt_entries(&self, which: InterruptEntries) -> Result<(), IommuError> {
+        let remaps = self.0.control.features.has.contains(VtdFeature::INTERRUPT_REMAPPING);
+        match &self.0.way {
+            Way::Ring(_) if remaps => self.0.run(&[&[Request::InterruptEntries(which)]]),
+            Way::Ring(_) | Way::Direct(_) => Err(IommuError::Unsupported),
+        }
     }
 }

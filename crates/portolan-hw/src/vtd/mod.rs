@@ -1,35 +1,31 @@
 //! Intel VT-d.
+//!
+//! The code in [`portolan::iommu::IommuError::Refused`] is that of the refused descriptor
+//! (`IQERCD.IQEI`), or 0 if it is not known any more.
 
 mod attach;
-mod config;
+mod command;
 mod control;
-mod core;
+mod device_tlb;
 mod domain;
 mod faults;
 mod features;
 mod interrupts;
-mod keep;
-mod page_requests;
 mod queue;
 mod quirks;
-mod request;
 mod tables;
 mod takeover;
 #[cfg(test)]
 mod tests;
 mod unit;
 
-pub use self::core::VtdQueue;
-pub use config::{Config, Invalidation, Takeover};
+pub use command::{CommandKind, Counts, InterruptEntries};
+pub use device_tlb::PageEvent;
 pub use domain::{FirstDomain, ForeignFirstDomain, SecondDomain};
-pub use features::{Features, VtdFeature};
-pub use page_requests::PageEvent;
+pub use features::{Config, Features, Invalidation, Mode, Takeover, VtdFeature};
 pub use portolan::iommu::DeviceTlb;
+pub use queue::VtdQueue;
 pub use quirks::{INTEL, PciIdentity, Quirks, tylersburg};
-pub use request::InterruptEntries;
-pub use request::refusal;
-pub use request::{CommandKind, Counts};
 #[cfg(test)]
 pub(crate) use tables::ENTRY;
-pub use tables::Mode;
 pub use unit::Vtd;

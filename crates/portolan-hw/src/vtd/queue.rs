@@ -1,36 +1,33 @@
-//! The invalidation queue, and the requests that a plan's steps become.
-//!
-//! The invalidation queue: VT-d's interface to the ring ([`crate::chassis::ring`]).
+//! The invalidation queue, and the requests that the steps of a plan become.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
-//! 11.4.9. Descriptors of 128 or 256 bits. The sync is a wait that writes its number as status.
-//! Setting the queue going again (6.5.2.10): a refused descriptor is replaced by a wait for which
-//! no caller waits; a device's time-out is told to the callers that asked that device, and aborts
-//! waits; and only the bits that were dealt with are cleared.
+//! 11.4.9. Descriptors have 128 or 256 bits. A sync is a wait that writes its number as status. After
+//! a stop (6.5.2.10) a refused descriptor is replaced by a wait for which no caller waits; a device's
+//! time-out is told to the callers that asked that device, and aborts waits; and only the bits that
+//! were dealt with are cleared.
 //!
-//! A plan's steps as requests to the unit.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5. Device
-//! TLBs are told once the unit's own invalidation is complete (6.5.3). Nothing here takes memory:
-//! debts of a plan to devices, and requests that may have to be sent again, are lists of fixed
+//! Device TLBs are told once the unit's own invalidation is complete (6.5.3). Nothing here takes
+//! memory: debts of a plan to devices, and requests that may have to be sent again, are lists of fixed
 //! length, and an item that does not fit makes the invalidation wider.
 
-use super::core::{ATTEMPTS, Core, INTERRUPTED, Sending, TagUsers, context_id, split_id};
+use super::command::{
+    CommandKind as Kind, Contexts, Counted, Drain, Extent, Hint, Iotlb, Request, fence, wait_words,
+};
+use super::control::{ATTEMPTS, Core, Sending, TagUsers, context_id, split_id};
 use super::features::VtdFeature;
-use super::request::CommandKind as Kind;
-use super::request::refusal;
-use super::request::{Contexts, Counted, Drain, Extent, Hint, Iotlb, Request, fence, wait_words};
 use crate::chassis::{Outcome, Present, Ring, RingShape, Stop, Unit};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
-use portolan::iommu::{IommuError, Stage};
+use portolan::iommu::{IommuError, Stage, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
 use portolan_spec::vtd::descriptor::Words;
-use portolan_spec::vtd::reg;
-use portolan_spec::vtd::reg::{fsts, iqercd, queue};
+use portolan_spec::vtd::reg::{self, fsts, iqercd, queue};
+
+crate::chassis::handle!(VtdQueue of Core, AtomicU64);
 
 /// Width of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +70,8 @@ impl<P: UnitPlatform> Unit for Core<P> {
     const INDEX_COMPLETES: bool = false;
     const ABORTS_SYNCS: bool = true;
     const HEAD: usize = reg::IQH;
-    const OVERWRITTEN: u32 = refusal::DESCRIPTOR;
+    /// `IQERCD.IQEI` without information.
+    const OVERWRITTEN: u32 = 0;
 
     fn machine(&self) -> (&P::Memory, &P, Nanos) {
         (&self.mem, &self.control.clock, self.control.limit)
@@ -125,17 +123,13 @@ impl<P: UnitPlatform> Unit for Core<P> {
             return Ok(None);
         }
         let record = regs.present64(reg::IQERCD)?;
-        let code = refusal::DESCRIPTOR | iqercd::IQEI.of(record) as u32;
+        let code = iqercd::IQEI.of(record) as u32;
         let stream = iqercd::ITESID.of(record) as u16;
         Ok(Some(Stop {
             seen,
             refused: (seen & fsts::IQE != 0).then_some(code),
             silent: (seen & fsts::ITE != 0).then_some((stream != 0).then_some(stream)),
         }))
-    }
-
-    fn silent(stream: Option<u16>) -> u32 {
-        refusal::device_tlb(stream.unwrap_or(0))
     }
 
     fn resume(&self, stop: Stop, shape: RingShape, _: u64, tail: u64) -> Result<(), IommuError> {
@@ -156,8 +150,8 @@ const MAX_KEPT: usize = 16;
 #[derive(Debug, Default)]
 struct Owed {
     extents: ArrayVec<(InvalTag, Extent), MAX_DEVICE_EXTENTS>,
-    /// There were too many contexts to name: all devices forget everything.
-    everything: Option<()>,
+    /// Set if there were too many contexts to name: all devices forget everything.
+    everything: bool,
 }
 
 impl Owed {
@@ -174,7 +168,7 @@ impl Owed {
             self.collapse();
         }
         if !known(&self.extents) && self.extents.try_push((context, extent)).is_err() {
-            self.everything = Some(());
+            self.everything = true;
         }
     }
 
@@ -202,7 +196,7 @@ fn each_owed<P: UnitPlatform>(
     owed: &Owed,
     mut each: impl FnMut(&TagUsers, Extent) -> Result<(), IommuError>,
 ) -> Result<(), IommuError> {
-    if owed.everything.is_some() {
+    if owed.everything {
         let mut first = Some(0);
         while let Some((context, tag)) = first.and_then(|first| core.next_tag(first)) {
             each(&tag, Extent::All)?;
@@ -246,18 +240,18 @@ impl<P: UnitPlatform> Devices<'_, P> {
 #[derive(Debug, Default)]
 struct Sent {
     kept: ArrayVec<Request, MAX_KEPT>,
-    /// Translations that were not kept.
-    translations: Option<()>,
-    /// Configuration that was not kept.
-    configuration: Option<()>,
+    /// Set if translations were not kept.
+    translations: bool,
+    /// Set if configuration was not kept.
+    configuration: bool,
 }
 
 impl Sent {
     fn add(&mut self, request: Request) {
         if self.kept.try_push(request).is_err() {
             match request {
-                Request::Contexts(_) | Request::PasidCacheAll => self.configuration = Some(()),
-                _ => self.translations = Some(()),
+                Request::Contexts(_) | Request::PasidCacheAll => self.configuration = true,
+                _ => self.translations = true,
             }
         }
     }
@@ -302,12 +296,12 @@ impl<P: UnitPlatform> Paying<'_, P> {
             self.sending.begin_again();
             self.send_again()?;
         }
-        Err(INTERRUPTED)
+        Err(IommuError::Interrupted { attempts: ATTEMPTS })
     }
 
     fn tell_devices(&mut self) -> Result<(), IommuError> {
         let core = self.sending.core;
-        if self.owed.extents.is_empty() && self.owed.everything.is_none() {
+        if self.owed.extents.is_empty() && !self.owed.everything {
             return Ok(());
         }
         let owed = &self.owed;
@@ -327,7 +321,7 @@ impl<P: UnitPlatform> Paying<'_, P> {
     /// Sends again the requests to the unit itself since the last wait, or more.
     fn send_again(&mut self) -> Result<(), IommuError> {
         let has = self.sending.core.control.features.has;
-        if self.sent.configuration.is_some() {
+        if self.sent.configuration {
             self.sending.send(Request::Contexts(Contexts::All))?;
             if has.contains(VtdFeature::SCALABLE) {
                 self.sending.send(Request::PasidCacheAll)?;
@@ -336,10 +330,10 @@ impl<P: UnitPlatform> Paying<'_, P> {
         for request in self.sent.kept.clone() {
             self.sending.send(request)?;
         }
-        match self.sent.translations {
-            Some(()) => self.sending.send(Request::Iotlb(Iotlb::All)),
-            None => Ok(()),
+        if self.sent.translations {
+            self.sending.send(Request::Iotlb(Iotlb::All))?;
         }
+        Ok(())
     }
 
     fn invalidate(&mut self, command: Command) -> Result<(), IommuError> {
@@ -445,6 +439,39 @@ impl<P: UnitPlatform> InvalidationQueue for Core<P> {
         for step in steps {
             paying.step(step)?;
         }
+        Ok(())
+    }
+}
+
+impl<P: UnitPlatform> TagPool for VtdQueue<P> {
+    /// *Context.* Task.
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        let (domain, stage) = split_id(context);
+        let tag = self.0.tag_of(context).unwrap_or_default();
+        let all = Request::Iotlb(Iotlb::Domain { domain });
+        let pasids = tag.pasids.iter().map(|&pasid| Request::PasidIotlb {
+            domain,
+            pasid,
+            extent: Extent::All,
+        });
+        let translations: Vec<_> = pasids.chain([all]).collect();
+        let remotes = tag.remotes.iter();
+        let remote: Vec<_> = remotes.flat_map(|r| r.forget(Extent::All)).collect();
+        self.0.run(&[&translations, &remote])?;
+        let gone = self.0.tags.lock().remove(context.get());
+        drop(gone);
+        let mut first = match stage {
+            Stage::First => Some(0),
+            Stage::Second => None,
+        };
+        while let Some((parent, tag)) = first.and_then(|first| self.0.next_tag(first)) {
+            if tag.nested.contains(&domain) {
+                let other = |of: &u16| *of != domain;
+                self.0.tag(parent, |tag| tag.nested.retain(other));
+            }
+            first = parent.get().checked_add(1);
+        }
+        self.0.ids.give_back(domain.into());
         Ok(())
     }
 }

@@ -1,21 +1,15 @@
 //! Root, context, PASID and interrupt tables, and the attachments that they hold.
 //!
-//! Root, context and PASID tables: made on demand, changed by plans, never freed while the unit
-//! may read them; and the interrupt table.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4 and 9.1 to
-//! 9.6. Legacy: a root entry for each bus, a table of 256 contexts. Scalable: two tables of 128
-//! contexts for each bus, a directory of PASID tables for each device.
-//!
-//! Attachments of streams and their PASIDs.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 9.6.
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4, 9.1 to
+//! 9.6 and 9.10. Legacy mode has a root entry for each bus and a table of 256 contexts; scalable mode
+//! two tables of 128 contexts for each bus and a directory of PASID tables for each device. Tables are
+//! made on demand, and not freed while the unit may read them.
 
-use super::core::{Core, Remote};
-use super::features::{Features, VtdFeature};
-use super::request::{Drain, Request};
+use super::command::{Drain, Remote, Request};
+use super::control::Core;
+use super::features::{Features, Mode, VtdFeature};
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
-use crate::chassis::{Block, book};
+use crate::chassis::{Block, Published, book};
 use crate::interrupt::{ApicMode, Remapping, Slots};
 use crate::turn::Turn;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -24,22 +18,11 @@ use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::Walker;
 use portolan::iommu::{Interrupt, InterruptError, IommuError};
 use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform};
-use portolan_spec::vtd::entry::P;
-use portolan_spec::vtd::reg::irta;
-use portolan_spec::vtd::{ADDRESS, entry};
+use portolan_spec::vtd::ADDRESS;
+use portolan_spec::vtd::entry::{self, P};
+use portolan_spec::vtd::reg::{irta, root_mode};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
-
-/// Structures by which devices are found.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Requester id to second stage.
-    Legacy,
-    /// Requester id and PASID to either stage, or both.
-    Scalable,
-}
 
 /// Root, context and PASID entries. Hardware may read one between any two writes of 64 bits and
 /// keep its copy (6.2), so one that is present is made absent first.
@@ -213,6 +196,73 @@ pub(super) fn change<P: UnitPlatform>(
     })
 }
 
+/// Data of an attachment's entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttachedContext {
+    /// Domain identifier.
+    pub(super) id: u16,
+    /// Tag of its translations; nothing when it passes through.
+    pub(super) context: Option<InvalTag>,
+    pub(super) remote: Option<Remote>,
+}
+
+/// A stream and a PASID.
+pub(super) type Key = (u16, u32);
+
+pub(super) type Attachment = book::Attachment<AttachedContext>;
+
+/// Attachments of all streams; a caller that has them moves streams.
+pub(super) type Streams = book::Streams<Key, AttachedContext, Structures>;
+
+/// State in which a unit was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InheritedTranslation {
+    Nothing,
+    /// It translates, in the mode that it is to be used in.
+    Translation,
+}
+
+/// The root that the unit has, or is to have.
+#[derive(Debug)]
+pub(super) struct Root {
+    address: u64,
+    inherited: InheritedTranslation,
+    /// 1 once the unit has it.
+    set: Published,
+}
+
+impl Root {
+    pub(super) fn new(table: PhysAddr, mode: Mode, inherited: InheritedTranslation) -> Self {
+        Self { address: table.get() | mode_bits(mode), inherited, set: Published::default() }
+    }
+
+    /// Value of the address register.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(super) fn inherited(&self) -> InheritedTranslation {
+        self.inherited
+    }
+
+    /// Tells if the unit still has another.
+    pub(super) fn is_due(&self) -> bool {
+        self.set.get() == 0
+    }
+
+    pub(super) fn is_set(&self) {
+        self.set.publish(1);
+    }
+}
+
+/// Bits of the address register that name a mode.
+pub(super) fn mode_bits(mode: Mode) -> u64 {
+    match mode {
+        Mode::Legacy => root_mode::LEGACY,
+        Mode::Scalable => root_mode::SCALABLE,
+    }
+}
+
 /// Words of an entry of an interrupt table.
 const INTERRUPT_WORDS: usize = 2;
 /// Exponents of the numbers of entries that an interrupt table may have: from a page to the reach
@@ -273,21 +323,3 @@ impl<P: UnitPlatform> VtdInterruptTable<P> {
         }
     }
 }
-
-/// Data of an attachment's entry.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttachedContext {
-    /// Domain identifier.
-    pub(super) id: u16,
-    /// Tag of its translations; nothing when it passes through.
-    pub(super) context: Option<InvalTag>,
-    pub(super) remote: Option<Remote>,
-}
-
-/// A stream and a PASID.
-pub(super) type Key = (u16, u32);
-
-pub(super) type Attachment = book::Attachment<AttachedContext>;
-
-/// Attachments of all streams; a caller that has them moves streams.
-pub(super) type Streams = book::Streams<Key, AttachedContext, Structures>;

@@ -1,68 +1,35 @@
 //! Taking a unit over from firmware or an earlier system, whose translation may be on.
 //!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 (turning
-//! a queue off), 11.4.4 and 11.4.5 (setting the root while translation is on). Turning translation
-//! off lets DMA under way through with its addresses as they are, so it stays on: the unit changes
-//! from the old root to the new one.
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.14 and 6.6
+//! to 6.8, 6.5.2 (turning a queue off), 9.1 to 9.6 (entries that are kept), 11.4.4 and 11.4.5 (setting
+//! the root while translation is on). Turning translation off lets DMA under way through with its
+//! addresses as they are, so it stays on: the unit changes from the old root to the new one.
 
-use portolan::addr::PhysAddr;
-use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Mmio, UnitPlatform};
-
-use super::config::{Config, Takeover};
-use super::control::{Switch, VtdControl};
+use super::command::{Contexts, Iotlb, Request};
+use super::control::{Core, Switch, VtdControl, Way};
+use super::faults::{FaultReader, PageQueue};
+use super::features::{Config, Features, Invalidation, Mode, Takeover, VtdFeature};
+use super::queue::{self, Width};
 use super::quirks::Quirks;
-use super::tables::Mode;
-use crate::chassis::{Present, Published, wait_for};
-use portolan_spec::vtd::reg::{self, command, fsts, queue, root_mode};
-
-/// State in which a unit was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InheritedTranslation {
-    Nothing,
-    /// It translates, in the mode that it is to be used in.
-    Translation,
-}
-
-/// The root that the unit has, or is to have.
-#[derive(Debug)]
-pub(super) struct Root {
-    address: u64,
-    inherited: InheritedTranslation,
-    /// 1 once the unit has it.
-    set: Published,
-}
-
-impl Root {
-    pub(super) fn new(table: PhysAddr, mode: Mode, inherited: InheritedTranslation) -> Self {
-        Self { address: table.get() | mode_bits(mode), inherited, set: Published::default() }
-    }
-
-    /// Value of the address register.
-    pub(super) fn address(&self) -> u64 {
-        self.address
-    }
-
-    pub(super) fn inherited(&self) -> InheritedTranslation {
-        self.inherited
-    }
-
-    /// Tells if the unit still has another.
-    pub(super) fn is_due(&self) -> bool {
-        self.set.get() == 0
-    }
-
-    pub(super) fn is_set(&self) {
-        self.set.publish(1);
-    }
-}
-
-fn mode_bits(mode: Mode) -> u64 {
-    match mode {
-        Mode::Legacy => root_mode::LEGACY,
-        Mode::Scalable => root_mode::SCALABLE,
-    }
-}
+use super::tables::{
+    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Root, Streams,
+    change, mode_bits,
+};
+use super::unit::{KnownDevices, PASS, Vtd, VtdAllocations};
+use crate::chassis::book::Book;
+use crate::chassis::entry::Words;
+use crate::chassis::{Present, Published, Submitters, wait_until};
+use crate::ids::Ids;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::inval::{Ranges, Walker};
+use portolan::iommu::{Awaited, IommuError};
+use portolan::platform::{Guarded, Mmio, UnitPlatform};
+use portolan_spec::vtd::ADDRESS;
+use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
+use portolan_spec::vtd::reg::{self, command, fsts, root_mode};
+use portolan_tables::describe::UnitKind;
 
 /// State in which the unit is found; [`IommuError::Unsupported`] if that cannot be changed to the
 /// one of `config` without a moment in which devices reach everything.
@@ -89,13 +56,13 @@ pub(super) fn inherited(
 pub(super) fn quiet<P: UnitPlatform>(
     control: &VtdControl<P>,
     inherited: InheritedTranslation,
-    remaps: Option<()>,
+    remaps: bool,
 ) -> Result<(), IommuError> {
     if inherited == InheritedTranslation::Nothing {
         control.switch(command::TE, Switch::Off)?;
     }
     // The old table is in memory that has no owner any more.
-    if remaps.is_some() {
+    if remaps {
         control.switch(command::IRE, Switch::Off)?;
     }
     if control.status()? & command::QIE == 0 {
@@ -105,8 +72,271 @@ pub(super) fn quiet<P: UnitPlatform>(
     let errors = fsts::IQE | fsts::ICE | fsts::ITE;
     control.regs.write32(reg::FSTS, errors);
     let regs = &control.regs;
-    let at = |offset| regs.present64(offset).map(|index| queue::OFFSET.of(index));
-    let empty = || Ok((at(reg::IQH)? == at(reg::IQT)?).then_some(()));
-    wait_for(&control.clock, control.limit, Awaited::Completion, empty)?;
+    let at = |offset| regs.present64(offset).map(|index| reg::queue::OFFSET.of(index));
+    let is_empty = || Ok(at(reg::IQH)? == at(reg::IQT)?);
+    wait_until(&control.clock, control.limit, Awaited::Completion, is_empty)?;
     control.switch(command::QIE, Switch::Off)
+}
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// As [`Vtd::enable`], but does not change to the new tables yet: until [`Vtd::translate`],
+    /// devices reach the same memory as before, which is all of it if translation was off. Streams
+    /// attached in between are never blocked, which those with reserved memory
+    /// ([`Config::reserved`]) may not survive.
+    ///
+    /// # Errors
+    /// As [`Vtd::enable`].
+    pub fn prepare(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+    ) -> Result<Self, IommuError> {
+        config.reserved.within(config.output_lg2);
+        config.reserved.hold(UnitKind::Vtd.not_translated());
+        let mut features = Features::read(&regs)?;
+        if config.chip.contains(Quirks::WRITE_BUFFER) {
+            features.has.insert(VtdFeature::WRITE_BUFFER);
+        }
+        let scalable = config.mode == Mode::Scalable;
+        if scalable && !features.has.contains(VtdFeature::SCALABLE) {
+            return Err(IommuError::Unsupported);
+        }
+        let queued =
+            features.has.contains(VtdFeature::QUEUE) && config.invalidation == Invalidation::Best;
+        let registers = features.has.contains(VtdFeature::REGISTERS) && !scalable;
+        if !queued && !registers {
+            return Err(IommuError::Unsupported);
+        }
+        let inherited = inherited(&regs, &config)?;
+        let bits = config.pasid_bits.min(features.pasid_bits);
+        let width = if scalable { Width::Bits256 } else { Width::Bits128 };
+        let control = VtdControl::new(regs, clock, config.limit, features);
+        let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
+        let mut parts = VtdAllocations::new(&mem, &config, bits)?;
+        let inherits = parts
+            .make_ring(&mem, &config, queued.then_some(width))
+            .and_then(|()| parts.make_remap(&mem, &config, &features))
+            .and_then(|()| quiet(&control, inherited, parts.remap.is_some()));
+        if let Err(error) = inherits {
+            parts.free(&mem);
+            return Err(error);
+        }
+        let VtdAllocations { structures, way, remap } = parts;
+        let root = Root::new(structures.root, config.mode, inherited);
+        let last = (1u32 << features.domain_bits) - 1;
+        let core = Core {
+            control,
+            mem,
+            way,
+            ids: Ids::new(u32::from(PASS) + 1, last),
+            tags: Guarded::default(),
+            released: Published::default(),
+            submitters,
+        };
+        let unit = Self {
+            core: Arc::new(core),
+            config,
+            book: Book::new(Streams::new(structures)),
+            known: Guarded::new(KnownDevices::default()),
+            faults: FaultReader::default(),
+            requests: PageQueue::default(),
+            root,
+            remap,
+        };
+        unit.start()?;
+        Ok(unit)
+    }
+
+    /// From a quiet unit to one that is about to use the new tables.
+    fn start(&self) -> Result<(), IommuError> {
+        let control = &self.core.control;
+        self.faults.discard(control)?;
+        if let Way::Ring(ring) = &self.core.way {
+            control.regs.write64(reg::IQT, 0);
+            control.regs.write64(reg::IQA, queue::address(ring));
+            control.switch(command::QIE, Switch::On)?;
+        }
+        self.start_interrupts()?;
+        if !self.features().translates() {
+            return Ok(());
+        }
+        match self.root.inherited() {
+            // Devices go on with the old root until the new one says where each of them is.
+            InheritedTranslation::Translation => Ok(()),
+            InheritedTranslation::Nothing => self.set_root(),
+        }
+    }
+
+    /// Has the unit use the new tables, and forget all of the old.
+    fn set_root(&self) -> Result<(), IommuError> {
+        let control = &self.core.control;
+        control.flush_write_buffer()?;
+        control.set_root(self.root.address())?;
+        if !control.features.has.contains(VtdFeature::ROOT_INVALIDATES) {
+            self.forget_everything()?;
+        }
+        self.root.is_set();
+        Ok(())
+    }
+
+    /// Makes the unit use the new tables, turns translation on, and then protected memory regions
+    /// off. Does nothing if all that is done, or the unit does not translate
+    /// ([`Features::translates`]).
+    ///
+    /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
+    /// in between (11.4.4: the root may be set while translation is on; cached entries are
+    /// invalidated next).
+    ///
+    /// # Errors
+    /// If the hardware does not follow.
+    pub fn translate(&self) -> Result<(), IommuError> {
+        let control = &self.core.control;
+        if !control.features.translates() {
+            return Ok(());
+        }
+        if self.root.is_due() {
+            self.set_root()?;
+        }
+        control.switch(command::TE, Switch::On)?;
+        control.unprotect_memory()
+    }
+
+    /// Invalidates all that hangs on the root table (6.6).
+    pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
+        let pasids: &[Request] = match self.config.mode {
+            Mode::Legacy => &[],
+            Mode::Scalable => &[Request::PasidCacheAll],
+        };
+        let contexts = [Request::Contexts(Contexts::All)];
+        self.core.run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
+    }
+}
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// As [`Vtd::enable`], but the streams in `keep` go on through the tables that the system
+    /// before left in memory, until they are moved: their context entries are copied, and the
+    /// tables of these stay in use. For a kernel that starts after a crash, and has to write its
+    /// memory to a disk that is still at work. Returns the streams that were kept: all others are
+    /// blocked, also those whose old entry is not present, is no entry, or has a domain identifier
+    /// that is needed otherwise.
+    ///
+    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if
+    /// there is none. The memory of the old tables, and all that they map, has to be left alone as
+    /// long as a stream is kept. Requests with PASID are not kept, nor are page requests.
+    ///
+    /// # Errors
+    /// As [`Vtd::enable`].
+    pub fn take_over(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        config: Config,
+        keep: &[StreamId],
+        read: impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Result<(Self, Vec<StreamId>), IommuError> {
+        let unit = Self::prepare(regs, mem, clock, config)?;
+        let mut kept = Vec::new();
+        if unit.root.inherited() == InheritedTranslation::Translation {
+            for &stream in keep {
+                let one = |streams: &mut Streams| unit.keep(streams, stream, &read);
+                if unit.book.with(unit.turn(), one)?? {
+                    kept.push(stream);
+                }
+            }
+        }
+        unit.translate()?;
+        Ok((unit, kept))
+    }
+
+    /// Copies the old context entry of `stream`, if it can be kept; tells if it is.
+    fn keep(
+        &self,
+        streams: &mut Streams,
+        stream: StreamId,
+        read: &impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Result<bool, IommuError> {
+        let Some((stream, old)) = self.old_entry(stream, read) else {
+            return Ok(false);
+        };
+        let again = streams.attachment((stream, 0)).is_some();
+        if again || !(old.domain == PASS || self.reserve(streams, old.domain)) {
+            return Ok(false);
+        }
+        let to = AttachedContext { id: old.domain, context: None, remote: None };
+        let at = streams.state.context(&self.core, stream)?;
+        change(&self.core, at, &old.words, EntryRequests::NOTHING)?;
+        streams.begin((stream, 0), Attachment::without_domain(to));
+        Ok(true)
+    }
+
+    fn old_entry(
+        &self,
+        stream: StreamId,
+        read: &impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Option<(u16, OldEntry)> {
+        let stream = u16::try_from(stream.get()).ok()?;
+        let word = |table: u64, index: u64| read(PhysAddr::new((table & ADDRESS) + index * 8));
+        let present = |word: &u64| word & P != 0;
+        let root = self.core.control.regs.read64(reg::RTADDR);
+        let (bus, function) = (u64::from(stream >> 8), u64::from(stream & 0xff));
+        let mut words = ABSENT;
+        let (half, first, count) = match self.config.mode {
+            Mode::Legacy => (0, function * 2, entry::CONTEXT_WORDS),
+            Mode::Scalable => (function >> 7, (function & 0x7f) * 4, entry::SCALABLE_WORDS),
+        };
+        let table = word(root, bus * entry::ROOT_WORDS as u64 + half).filter(present)?;
+        for (index, value) in words.iter_mut().take(count).enumerate() {
+            *value = word(table, first + index as u64)?;
+        }
+        words.first().filter(|word| present(word))?;
+        let domain = match self.config.mode {
+            // No tables hang on it, so that any domain will do.
+            Mode::Legacy if context::TT.of(words[0]) == context::translation::PASS => {
+                words[1] = words[1] & !context::DID.mask() | context::DID.at(PASS.into());
+                return Some((stream, OldEntry { words, domain: PASS }));
+            }
+            Mode::Legacy => context::DID.of(words[1]) as u16,
+            Mode::Scalable => {
+                words[0] &= !(scalable::PASIDE | scalable::PRE);
+                let pasid = scalable::RID_PASID.of(words[1]);
+                let slot = pasid & ((1 << entry::PASID_TABLE_LG2) - 1);
+                let table = word(words[0], pasid >> entry::PASID_TABLE_LG2).filter(present)?;
+                let second = slot * entry::PASID_WORDS as u64 + 1;
+                pasid_entry::DID.of(word(table, second)?) as u16
+            }
+        };
+        // What passes through here has this one.
+        (domain != PASS).then_some((stream, OldEntry { words, domain }))
+    }
+
+    /// Takes `domain` out of use, unless it is taken, by another kept stream for one, which is fine.
+    fn reserve(&self, streams: &Streams, domain: u16) -> bool {
+        let kept = streams.attached(..).any(|(_, at)| at.to.id == domain);
+        if domain == 0 || kept {
+            return domain != 0;
+        }
+        let ids = &self.core.ids;
+        let mut below = Vec::new();
+        let found = loop {
+            match ids.take() {
+                Some(id) if id < u32::from(domain) => below.push(id),
+                Some(id) if id == u32::from(domain) => break true,
+                Some(id) => {
+                    ids.give_back(id);
+                    break false;
+                }
+                None => break false,
+            }
+        };
+        below.into_iter().for_each(|id| ids.give_back(id));
+        found
+    }
+}
+
+/// Entry that an earlier system had for a stream.
+struct OldEntry {
+    words: Words,
+    domain: u16,
 }

@@ -1,41 +1,29 @@
-//! A unit: taking it over, making domains for it, letting go of it.
+//! A unit: making it, its parts, and letting go of it.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.14 and 6.6
 //! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
 
+use super::command::Counts;
+use super::control::{Core, Direct, Switch, Way};
+use super::faults::{FaultReader, PageQueue};
+use super::features::{Config, Features, Mode};
+use super::queue::{self, VtdQueue, Width};
+use super::quirks::Quirks as ChipQuirks;
+use super::tables::{AttachedContext, Key, Root, Streams, Structures, VtdInterruptTable};
+use crate::chassis::Sorted;
+use crate::chassis::book::{Book, Hold};
+use crate::chassis::{common_methods, plain, played};
+use crate::promise;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
-
-use portolan::addr::StreamId;
-use portolan::inval::{Ranges, Walker};
+use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
 use portolan::iommu::{
-    Attach as _, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu, IommuDomains,
-    IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage,
+    BoundDomain, Conditions, InterruptTarget, Iommu, IommuDomains, RecoverableFaults,
+    RemapInterrupts, Shadowing,
 };
-use portolan::platform::{AllMemory, Guarded, Mmio, TableMem, UnitPlatform};
+use portolan::platform::{AllMemory, Guarded, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
-
-use super::config::{Config, Invalidation};
-use super::control::Direct;
-use super::control::{Switch, VtdControl};
-use super::core::{Core, VtdQueue, Way};
-use super::faults::FaultReader;
-use super::faults::PageQueue;
-use super::features::{Features, VtdFeature};
-use super::queue::{self, Width};
-use super::quirks::Quirks;
-use super::request::Counts;
-use super::request::{Contexts, Iotlb, Request};
-use super::tables::{AttachedContext, Key, Streams};
-use super::tables::{Mode, Structures, VtdInterruptTable};
-use super::takeover::{InheritedTranslation, Root, inherited, quiet};
-use crate::chassis::book::{Book, Hold};
-use crate::chassis::{Published, Sorted, Submitters, with_room};
-use crate::chassis::{common_methods, plain, played};
-use crate::ids::Ids;
-use crate::promise;
-use portolan_spec::vtd::reg::{self, command};
-use portolan_tables::describe::UnitKind;
+use portolan_spec::vtd::reg::command;
 
 /// A first stage on top of a second: its parent.
 #[derive(Clone, Debug)]
@@ -93,15 +81,19 @@ pub struct Vtd<P: UnitPlatform> {
 crate::chassis::opaque!(Vtd, AtomicU64);
 
 /// Memory that the hardware is going to be told of.
-struct VtdAllocations<P: UnitPlatform> {
-    structures: Structures,
-    way: Way<P>,
-    remap: Option<VtdInterruptTable<P>>,
+pub(super) struct VtdAllocations<P: UnitPlatform> {
+    pub(super) structures: Structures,
+    pub(super) way: Way<P>,
+    pub(super) remap: Option<VtdInterruptTable<P>>,
 }
 
 impl<P: UnitPlatform> VtdAllocations<P> {
     /// Tables alone.
-    fn new(mem: &impl TableMem<AtomicU64>, config: &Config, bits: u32) -> Result<Self, IommuError> {
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
+        config: &Config,
+        bits: u32,
+    ) -> Result<Self, IommuError> {
         Ok(Self {
             structures: Structures::new(mem, config.mode, bits)?,
             way: Way::Direct(Direct::default()),
@@ -110,7 +102,7 @@ impl<P: UnitPlatform> VtdAllocations<P> {
     }
 
     /// A queue with descriptors of `width`, if there is to be one.
-    fn make_ring(
+    pub(super) fn make_ring(
         &mut self,
         mem: &impl TableMem<AtomicU64>,
         config: &Config,
@@ -123,7 +115,7 @@ impl<P: UnitPlatform> VtdAllocations<P> {
     }
 
     /// An interrupt table, if there is to be one.
-    fn make_remap(
+    pub(super) fn make_remap(
         &mut self,
         mem: &impl TableMem<AtomicU64>,
         config: &Config,
@@ -137,7 +129,7 @@ impl<P: UnitPlatform> VtdAllocations<P> {
         Ok(())
     }
 
-    fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
+    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         self.structures.free(mem);
         if let Way::Ring(ring) = &self.way {
             ring.free(mem);
@@ -204,140 +196,6 @@ impl<P: UnitPlatform> Vtd<P> {
 }
 
 impl<P: UnitPlatform> Vtd<P> {
-    /// As [`Vtd::enable`], but does not change to the new tables yet: until [`Vtd::translate`],
-    /// devices reach the same memory as before, which is all of it if translation was off. Streams
-    /// attached in between are never blocked, which those with reserved memory
-    /// ([`Config::reserved`]) may not survive.
-    ///
-    /// # Errors
-    /// As [`Vtd::enable`].
-    pub fn prepare(
-        regs: P::Registers,
-        mem: P::Memory,
-        clock: P,
-        mut config: Config,
-    ) -> Result<Self, IommuError> {
-        config.reserved.within(config.output_lg2);
-        config.reserved.hold(UnitKind::Vtd.not_translated());
-        let mut features = Features::read(&regs)?;
-        if config.chip.contains(Quirks::WRITE_BUFFER) {
-            features.has.insert(VtdFeature::WRITE_BUFFER);
-        }
-        let scalable = config.mode == Mode::Scalable;
-        if scalable && !features.has.contains(VtdFeature::SCALABLE) {
-            return Err(IommuError::Unsupported);
-        }
-        let queued =
-            features.has.contains(VtdFeature::QUEUE) && config.invalidation == Invalidation::Best;
-        let registers = features.has.contains(VtdFeature::REGISTERS) && !scalable;
-        if !queued && !registers {
-            return Err(IommuError::Unsupported);
-        }
-        let inherited = inherited(&regs, &config)?;
-        let bits = config.pasid_bits.min(features.pasid_bits);
-        let width = if scalable { Width::Bits256 } else { Width::Bits128 };
-        let control = VtdControl::new(regs, clock, config.limit, features);
-        let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
-        let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let mut parts = VtdAllocations::new(&mem, &config, bits)?;
-        let inherits = parts
-            .make_ring(&mem, &config, queued.then_some(width))
-            .and_then(|()| parts.make_remap(&mem, &config, &features))
-            .and_then(|()| quiet(&control, inherited, parts.remap.as_ref().map(|_| ())));
-        if let Err(error) = inherits {
-            parts.free(&mem);
-            return Err(error);
-        }
-        let VtdAllocations { structures, way, remap } = parts;
-        let root = Root::new(structures.root, config.mode, inherited);
-        let last = (1u32 << features.domain_bits) - 1;
-        let core = Core {
-            control,
-            mem,
-            way,
-            ids: Ids::new(u32::from(PASS) + 1, last),
-            tags: Guarded::default(),
-            released: Published::default(),
-            submitters,
-        };
-        let unit = Self {
-            core: Arc::new(core),
-            config,
-            book: Book::new(Streams::new(structures)),
-            known: Guarded::new(KnownDevices::default()),
-            faults: FaultReader::default(),
-            requests: PageQueue::default(),
-            root,
-            remap,
-        };
-        unit.start()?;
-        Ok(unit)
-    }
-
-    /// From a quiet unit to one that is about to use the new tables.
-    fn start(&self) -> Result<(), IommuError> {
-        let control = &self.core.control;
-        self.faults.discard(control)?;
-        if let Way::Ring(ring) = &self.core.way {
-            control.regs.write64(reg::IQT, 0);
-            control.regs.write64(reg::IQA, queue::address(ring));
-            control.switch(command::QIE, Switch::On)?;
-        }
-        self.start_interrupts()?;
-        if !self.features().translates() {
-            return Ok(());
-        }
-        match self.root.inherited() {
-            // Devices go on with the old root until the new one says where each of them is.
-            InheritedTranslation::Translation => Ok(()),
-            InheritedTranslation::Nothing => self.set_root(),
-        }
-    }
-
-    /// Has the unit use the new tables, and forget all of the old.
-    fn set_root(&self) -> Result<(), IommuError> {
-        let control = &self.core.control;
-        control.flush_write_buffer()?;
-        control.set_root(self.root.address())?;
-        if !control.features.has.contains(VtdFeature::ROOT_INVALIDATES) {
-            self.forget_everything()?;
-        }
-        self.root.is_set();
-        Ok(())
-    }
-
-    /// Makes the unit use the new tables, turns translation on, and then protected memory regions
-    /// off. Does nothing if all that is done, or the unit does not translate
-    /// ([`Features::translates`]).
-    ///
-    /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
-    /// in between (11.4.4: the root may be set while translation is on; cached entries are
-    /// invalidated next).
-    ///
-    /// # Errors
-    /// If the hardware does not follow.
-    pub fn translate(&self) -> Result<(), IommuError> {
-        let control = &self.core.control;
-        if !control.features.translates() {
-            return Ok(());
-        }
-        if self.root.is_due() {
-            self.set_root()?;
-        }
-        control.switch(command::TE, Switch::On)?;
-        control.unprotect_memory()
-    }
-
-    /// Invalidates all that hangs on the root table (6.6).
-    pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
-        let pasids: &[Request] = match self.config.mode {
-            Mode::Legacy => &[],
-            Mode::Scalable => &[Request::PasidCacheAll],
-        };
-        let contexts = [Request::Contexts(Contexts::All)];
-        self.core.run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
-    }
-
     /// Features of the unit.
     ///
     /// *Context.* Interrupt.
@@ -359,39 +217,6 @@ impl<P: UnitPlatform> Vtd<P> {
         self.core.control.counters.read()
     }
 
-    /// Declares that `stream` has a TLB of its own, to be used from its next attachment on: nothing
-    /// checks addresses that its device has translated, to which `_all` gives leave.
-    ///
-    /// # Errors
-    /// [`IommuError::Unsupported`] if the unit has no part for them.
-    pub fn use_device_tlb(
-        &self,
-        stream: StreamId,
-        device: DeviceTlb,
-        _all: AllMemory,
-    ) -> Result<(), IommuError> {
-        let stream = u16::try_from(stream.get()).map_err(|_| IommuError::Unsupported)?;
-        let queued = matches!(self.core.way, Way::Ring(_));
-        if !queued || !self.features().has.contains(VtdFeature::DEVICE_TLB) {
-            return Err(IommuError::Unsupported);
-        }
-        with_room(
-            &self.known,
-            |known| known.devices.list(),
-            |known| {
-                let unknown = self.root.inherited() == InheritedTranslation::Translation;
-                let history = if unknown || known.gone.get(stream).is_some() {
-                    History::Unknown
-                } else {
-                    History::Nothing
-                };
-                let tlb = device;
-                known.devices.insert(stream, DeviceTlbUse { tlb, history });
-            },
-        );
-        Ok(())
-    }
-
     /// Turns translation, the remapping of interrupts and the queue off and frees the unit's own
     /// tables: from now on devices reach all memory, as `_all` gives leave to, and raise any interrupt. For handing
     /// the machine over.
@@ -400,7 +225,7 @@ impl<P: UnitPlatform> Vtd<P> {
     /// If the hardware does not follow. Memory that it may use then stays allocated.
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let control = &self.core.control;
-        let kept_on = self.config.chip.contains(Quirks::KEEP_TRANSLATION);
+        let kept_on = self.config.chip.contains(ChipQuirks::KEEP_TRANSLATION);
         if kept_on {
             return Err(IommuError::Unsupported);
         }
@@ -469,9 +294,10 @@ impl<P: UnitPlatform> IommuDomains for Vtd<P> {
     fn conditions(&self) -> Conditions {
         let stage = self.new_stage();
         // Virtual units have caching mode, and there an invalidation is an exit.
-        match self.features().has.contains(VtdFeature::CACHING_MODE) {
-            false => plain(stage),
-            true => played(stage, Shadowing::CachingMode),
+        if self.features().has.contains(VtdFeature::CACHING_MODE) {
+            played(stage, Shadowing::CachingMode)
+        } else {
+            plain(stage)
         }
     }
 

@@ -4,6 +4,7 @@ use crate::addr::StreamId;
 use crate::inval::SyncError;
 use crate::platform::{Nanos, OutOfTableMemory};
 use crate::table::{SplitError, TableMapError, TableUnmapError};
+use core::fmt;
 use thiserror::Error;
 
 /// Event for which a driver waited.
@@ -41,6 +42,24 @@ pub enum IommuError {
         /// The unit's own code.
         code: u32,
     },
+    /// It did not carry out a command that it was given through a register.
+    #[error("the unit did not carry out the command in register {offset:#x}")]
+    RefusedByRegister {
+        /// Offset of the register.
+        offset: usize,
+    },
+    /// A device did not answer an invalidation of its TLB.
+    #[error("a device{} did not answer an invalidation of its TLB", OfStream(*stream))]
+    DeviceSilent {
+        /// Stream of the device, if the unit names it.
+        stream: Option<StreamId>,
+    },
+    /// Refused commands or silent devices of other callers interrupted it each time.
+    #[error("errors of other callers interrupted the unit {attempts} times")]
+    Interrupted {
+        /// Number of times that it was tried.
+        attempts: u32,
+    },
     /// It reads as all ones: removed, or without power.
     #[error("the unit is gone")]
     Gone,
@@ -64,6 +83,18 @@ pub enum IommuError {
     /// No identifier is free.
     #[error("all identifiers are in use")]
     OutOfContexts,
+}
+
+/// Stream of a device in a message, if it is known.
+struct OfStream(Option<StreamId>);
+
+impl fmt::Display for OfStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(stream) => write!(f, " of stream {:#x}", stream.get()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl From<SyncError<Self>> for IommuError {

@@ -37,6 +37,16 @@ fn gone_from(n: u64) -> RegisterFaults {
     RegisterFaults { gone_from: Some(n), ..nothing() }
 }
 
+/// Tells if the unit or a device said no, to this caller's command or to another's.
+fn is_refusal(error: &IommuError) -> bool {
+    matches!(
+        error,
+        IommuError::Refused { .. }
+            | IommuError::DeviceSilent { .. }
+            | IommuError::Interrupted { .. }
+    )
+}
+
 /// The n-th command is refused, for each n: its caller gets the error, and everything can go on.
 fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
     for code in codes {
@@ -47,14 +57,14 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
             let driver = match bench.enable() {
                 Ok(driver) => driver,
                 Err(error) => {
-                    let typed = matches!(error, IommuError::Refused { .. });
+                    let typed = is_refusal(&error);
                     assert!(typed, "command {n}, code {code:#x}: {error}");
                     continue;
                 }
             };
             let errors = bench.everything(&driver);
             for error in &errors {
-                let typed = matches!(error, IommuError::Refused { .. });
+                let typed = is_refusal(error);
                 assert!(typed, "command {n}, code {code:#x}: {error}");
             }
             told += errors.len();
@@ -63,7 +73,7 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
             bench.is_sound();
             if let Err(error) = closed {
                 // Memory that the unit may still use is kept.
-                let typed = matches!(error, IommuError::Refused { .. });
+                let typed = is_refusal(&error);
                 assert!(typed && bench.memory.live() > 0, "command {n}: {error}");
                 continue;
             }

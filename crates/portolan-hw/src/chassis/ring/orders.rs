@@ -93,10 +93,6 @@ impl<C: Cpus> Unit for Prompt<C> {
         Ok((self.script.lock().stop == Some(head)).then_some(stop))
     }
 
-    fn silent(_stream: Option<u16>) -> u32 {
-        0
-    }
-
     fn resume(&self, _: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {
         self.script.lock().stop = None;
         Ok(())

@@ -1,7 +1,7 @@
 //! The ring over a unit that does as it is told.
 
 use super::*;
-use portolan::addr::PageSize;
+use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::Awaited;
 use portolan::platform::{Nanos, SlabTables};
 use portolan_chips::fixture::Ticks;
@@ -9,8 +9,7 @@ use spin::Mutex;
 
 const SYNC_CODE: u64 = 0x51;
 const HARMLESS: u64 = 0x40;
-/// The code of a silent device is its stream above this.
-const SILENT: u32 = 0x700;
+/// A stop at a command that is refused with code 9.
 const REFUSED: Stop = Stop { seen: 1, refused: Some(9), silent: None };
 
 #[derive(Debug, Default)]
@@ -109,10 +108,6 @@ impl<const TURN: u32> Unit for Fake<TURN> {
             script.stop = None;
         }
         code
-    }
-
-    fn silent(stream: Option<u16>) -> u32 {
-        stream.map_or(SILENT, |stream| SILENT + u32::from(stream))
     }
 
     fn resume(
@@ -279,7 +274,7 @@ fn a_silent_device_is_told_to_whose_command_the_unit_waits_at_and_to_nobody_befo
     both.0.script.lock().stop = Some((3, stop));
     let (unit, ring) = &both;
     let refused = ring.complete(unit, &asks, second.unwrap(), &|of| of == Some(7));
-    assert_eq!(refused, Err(IommuError::Refused { code: SILENT + 7 }));
+    assert_eq!(refused, Err(IommuError::DeviceSilent { stream: Some(StreamId::new(7)) }));
     let done = ring.complete(unit, &early, first.unwrap(), &|of| of == Some(7));
     assert_eq!(done, Ok(Outcome::Done));
 }

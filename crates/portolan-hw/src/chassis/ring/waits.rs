@@ -4,6 +4,7 @@ use super::service::Progress;
 use super::*;
 use crate::chassis::refusals::RefusedBecause;
 use crate::chassis::wait_while_it_works;
+use portolan::addr::StreamId;
 use portolan::iommu::Awaited;
 
 /// Looks at memory between two looks at registers.
@@ -90,7 +91,10 @@ impl<C: Cpus> Ring<C> {
         })?;
         // Without the lock: who asked what may take another.
         match silent.iter().find(|stream| asked(**stream)) {
-            Some(stream) => Err(IommuError::Refused { code: U::silent(*stream) }),
+            Some(stream) => {
+                let stream = stream.map(|stream| StreamId::new(stream.into()));
+                Err(IommuError::DeviceSilent { stream })
+            }
             None if U::ABORTS_SYNCS && !silent.is_empty() => Ok(Outcome::Again),
             None => Ok(Outcome::Done),
         }

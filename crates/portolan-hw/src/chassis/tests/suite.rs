@@ -190,7 +190,14 @@ pub(crate) fn a_unit_that_refuses_everything_ends_in_time<D: Driven>() {
         let mut owed = unmap(&*domain, 1);
         driven.refuse_kind(*operation, u32::MAX, *code);
         let error = failure(&*domain, &mut owed);
-        let ended = matches!(error, IommuError::Refused { .. } | IommuError::TimedOut { .. });
+        let ended = matches!(
+            error,
+            IommuError::Refused { .. }
+                | IommuError::RefusedByRegister { .. }
+                | IommuError::DeviceSilent { .. }
+                | IommuError::Interrupted { .. }
+                | IommuError::TimedOut { .. }
+        );
         assert!(ended, "{error}");
         driven.machine().wrong(RegisterFaults::NONE);
         domain.sync(&mut owed).unwrap();

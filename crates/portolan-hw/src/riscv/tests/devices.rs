@@ -20,7 +20,7 @@ use super::machine::{Iommu, Riscv as _, new_machine, with};
 use super::{STREAM, Tables, config};
 use crate::chassis::Words;
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, map, unmap};
-use crate::riscv::{Config, PageRequestEvent, Signal, refusal};
+use crate::riscv::{Config, PageRequestEvent, Signal};
 use portolan_spec::riscv::command::{OPCODE, opcode};
 use portolan_spec::riscv::reg::{self, queue};
 
@@ -212,8 +212,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         assert_eq!(kept(&machine, BASE.get()), Some(0x1000));
         let mut owed = unmap(&*domain, 1);
         silence(&machine, u32::MAX);
-        let code = refusal::TIME_OUT;
-        let silent = IommuError::Refused { code };
+        let silent = IommuError::DeviceSilent { stream: None };
         let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
         assert_eq!(error, silent);
         // Blocked as far as the hardware looks, and kept, as the device may still have it.

@@ -22,7 +22,7 @@ use portolan_sim::clock::PollingClock;
 use super::machine::{self, new_machine};
 use super::{STREAM, config};
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, failure, map, unmap};
-use crate::riscv::control::CommandKind as Kind;
+use crate::riscv::command::CommandKind as Kind;
 use crate::riscv::features::MOST_PAGES;
 use crate::riscv::{Config, RiscvIommu, refusal};
 use portolan_spec::riscv::command::translations::PSCID;

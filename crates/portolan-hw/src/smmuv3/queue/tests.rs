@@ -138,9 +138,8 @@ fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
 fn a_silent_device_is_reported_to_all_behind_it() {
     let (unit, queue) = queue(false);
     unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, 1));
-    let code = error::ATC_INV_SYNC;
     let device = [op::ATC_INV, 52];
-    assert_eq!(run(&queue, [device]), Err(IommuError::Refused { code }));
+    assert_eq!(run(&queue, [device]), Err(IommuError::DeviceSilent { stream: None }));
     assert_eq!(unit.take_codes(), [op::ATC_INV, op::SYNC]);
     assert_eq!(run(&queue, [device]), Ok(()));
 }
@@ -158,9 +157,8 @@ fn a_silent_device_is_no_concern_of_who_asked_none() {
     unit.drain(SLOWLY);
     let complete = |ticket, asked| ring.complete(&queue, ticket, sync.unwrap(), &|_| asked);
     assert_eq!(complete(&other, false), Ok(Outcome::Done));
-    let code = error::ATC_INV_SYNC;
-    let refused = Err(IommuError::Refused { code });
-    assert_eq!(complete(&device, true), refused);
+    let silent = Err(IommuError::DeviceSilent { stream: None });
+    assert_eq!(complete(&device, true), silent);
     // Who asked a device behind that sync hears nothing of it.
     assert_eq!(run(&queue, [[op::ATC_INV, 52]]), Ok(()));
 }

@@ -14,9 +14,8 @@ fn with_ats() -> (SmmuMachine, Driver) {
     (unit, driver)
 }
 
-fn refused() -> AttachError {
-    let code = error::ATC_INV_SYNC;
-    AttachError::Iommu(IommuError::Refused { code })
+fn silent() -> AttachError {
+    AttachError::Iommu(IommuError::DeviceSilent { stream: None })
 }
 
 fn eats(unit: &SmmuMachine) -> u64 {
@@ -47,7 +46,7 @@ fn translations_that_a_device_did_not_give_up_stay_counted() {
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, u32::MAX));
-    assert_eq!(driver.disable_ats(STREAM), Err(refused()));
+    assert_eq!(driver.disable_ats(STREAM), Err(silent()));
     assert_eq!(eats(&unit), 1);
     unit.wrong(RegisterFaults::NONE);
     // The unit fails where the entry was already changed in memory.
@@ -85,7 +84,7 @@ fn a_device_that_did_not_answer_is_asked_again_before_its_domain_goes() {
     drop(domain);
     unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, u32::MAX));
     for _ in 0..3 {
-        assert_eq!(driver.block(STREAM), Err(refused()));
+        assert_eq!(driver.block(STREAM), Err(silent()));
         assert!(weak.upgrade().is_some(), "let go though the device may use it");
     }
     unit.wrong(RegisterFaults::NONE);
@@ -128,10 +127,9 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     // A move, a detachment and an invalidation fail, and go on failing.
     driver.attach(STREAM, &three).unwrap_err();
     driver.block_pasid(STREAM, pasid).unwrap_err();
-    let code = error::ATC_INV_SYNC;
     let mut owed = debt(&*two, 0x7000);
     let failed = two.sync(&mut owed).unwrap_err();
-    assert_eq!(failed, SyncError::Queue(IommuError::Refused { code }));
+    assert_eq!(failed, SyncError::Queue(IommuError::DeviceSilent { stream: None }));
     driver.device_gone(STREAM).unwrap();
     assert_eq!(ste::V.get(&unit.entry(STREAM.get()).unwrap()), 0);
     // No caller waits for it any more, and nothing of it is kept.

@@ -3,10 +3,10 @@
 use portolan::iommu::DeviceTlb;
 use portolan::iopf::Response;
 
-use crate::vtd::features::Features;
-use crate::vtd::request::{
+use crate::vtd::command::{
     Contexts, Drain, Extent, Hint, InterruptEntries, Iotlb, Request, wait_words,
 };
+use crate::vtd::features::Features;
 use portolan_spec::vtd::descriptor::Words;
 
 const CAP: u64 = 0x00d2_008c_222f_0606;

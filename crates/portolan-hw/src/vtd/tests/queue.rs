@@ -13,9 +13,9 @@ use super::kit::{CAP, ECAP, Kit, REFUSED, new_machine};
 use super::{STREAM, attached, legacy, map, unmap};
 use crate::chassis::tests::suite::{Driven, failure};
 use crate::chassis::{BatchEnd, Outcome};
-use crate::vtd::core::Way;
-use crate::vtd::request::CommandKind as Kind;
-use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
+use crate::vtd::command::CommandKind as Kind;
+use crate::vtd::control::Way;
+use crate::vtd::{Config, DeviceTlb, Invalidation};
 use portolan_chips::inject::RegisterFaults;
 use portolan_chips::machine::Event;
 use portolan_spec::vtd::descriptor::kind;
@@ -51,8 +51,7 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
         let mut owed = unmap(&*domain, 4);
         machine.refuse_kind(which, 1, REFUSED);
         let error = failure(&*domain, &mut owed);
-        let code = refusal::DESCRIPTOR | 3;
-        assert_eq!(error, IommuError::Refused { code });
+        assert_eq!(error, IommuError::Refused { code: 3 });
         assert_eq!(machine.reg32(reg::FSTS) & fsts::IQE, 0);
         assert_eq!(machine.reg(reg::IQH), machine.reg(reg::IQT));
         // The debt is still owed, and can be paid.
@@ -73,8 +72,7 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
     let mut owed = unmap(&*domain, 1);
     machine.device_times_out();
     let error = failure(&*domain, &mut owed);
-    let code = refusal::DEVICE_TLB;
-    assert_eq!(error, IommuError::Refused { code });
+    assert_eq!(error, IommuError::DeviceSilent { stream: None });
     assert_eq!(machine.reg32(reg::FSTS), 0);
     domain.sync(&mut owed).unwrap();
 }
@@ -120,14 +118,13 @@ fn a_command_that_registers_refuse_is_told_to_who_gave_it() {
     let (unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    let code = refusal::REGISTERS;
     // What was done is told in two bits; nothing was.
     machine.lie(0xf8, 3 << 57, 0);
     let error = failure(&*domain, &mut owed);
-    assert_eq!(error, IommuError::Refused { code });
+    assert_eq!(error, IommuError::RefusedByRegister { offset: 0xf8 });
     machine.lie(reg::CCMD, 3 << 59, 0);
     domain.sync(&mut owed).unwrap();
-    let refused = AttachError::Iommu(IommuError::Refused { code });
+    let refused = AttachError::Iommu(IommuError::RefusedByRegister { offset: reg::CCMD });
     assert_eq!(unit.block(STREAM), Err(refused));
     machine.wrong(RegisterFaults::NONE);
     unit.block(STREAM).unwrap();
@@ -165,9 +162,8 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     asks(&mut first, 7);
     // Before the first has sent its wait, the second finds the queue stopped and sets it going.
     assert_eq!(end(None, None), Ok(Outcome::Again));
-    let code = refusal::DEVICE_TLB | 7 << 16;
-    assert_eq!(refusal::device(code), Some(StreamId::new(7)));
-    assert_eq!(end(first, Some(7)), Err(IommuError::Refused { code }));
+    let silent = Err(IommuError::DeviceSilent { stream: Some(StreamId::new(7)) });
+    assert_eq!(end(first, Some(7)), silent);
     // Who comes later has nothing to do with it.
     assert_eq!(end(None, Some(7)), Ok(Outcome::Done));
     // Where the unit does not tell which, it may have been any that was asked.
@@ -175,7 +171,6 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     machine.device_times_out();
     asks(&mut third, 8);
     assert_eq!(end(None, None), Ok(Outcome::Again));
-    let code = refusal::DEVICE_TLB;
-    assert_eq!(end(third, Some(8)), Err(IommuError::Refused { code }));
-    assert_eq!(refusal::device(code), None);
+    let silent = Err(IommuError::DeviceSilent { stream: None });
+    assert_eq!(end(third, Some(8)), silent);
 }

@@ -13,7 +13,7 @@ use portolan::platform::Mmio as _;
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
 use crate::chassis::tests::suite::Driven;
-use crate::vtd::request::CommandKind as Kind;
+use crate::vtd::command::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
 use portolan_chips::machine::Event;
 use portolan_chips::vtd::VtdMachine;

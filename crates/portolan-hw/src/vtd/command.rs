@@ -1,15 +1,12 @@
-//! Requests, their descriptors, and their numbers by kind.
-//!
-//! Requests to the unit, and their descriptors.
+//! Requests to the unit: their descriptors, and their numbers by kind.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 7.6.1.
 //!
-//! Numbers of submitted commands, by kind.
-//!
 //! *Context.* Interrupt: everything here is a value.
 
 use super::features::{Features, VtdFeature};
+
 use portolan::addr::PhysAddr;
 use portolan::iommu::DeviceTlb;
 use portolan::iopf::Response;
@@ -325,29 +322,24 @@ crate::chassis::counters! {
     }
 }
 
-pub mod refusal {
-    //! The codes with which [`portolan::iommu::IommuError::Refused`] says why.
-    //!
-    //! *Context.* Interrupt: everything here is a value.
+/// A device TLB that may hold translations of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub(super) stream: u16,
+    pub(super) pasid: Option<u32>,
+    pub(super) device: DeviceTlb,
+}
 
-    use portolan::addr::StreamId;
-
-    /// Refused through registers: the hardware did nothing.
-    pub const REGISTERS: u32 = 0x300;
-    /// A descriptor was refused; the low four bits are `IQERCD.IQEI`.
-    pub const DESCRIPTOR: u32 = 0x100;
-    /// A device did not complete an invalidation of its TLB; see [`device`] for which.
-    pub const DEVICE_TLB: u32 = 0x200;
-
-    /// [`DEVICE_TLB`] with the device in the upper half.
-    pub(in crate::vtd) fn device_tlb(stream: u16) -> u32 {
-        DEVICE_TLB | u32::from(stream) << 16
-    }
-
-    /// The device that did not complete an invalidation of its TLB, if `code` says that one did not and
-    /// the unit told which.
-    pub fn device(code: u32) -> Option<StreamId> {
-        let known = code & 0xffff == DEVICE_TLB && code >> 16 != 0;
-        known.then_some(StreamId::new(code >> 16))
+impl Remote {
+    /// Requests that make the device forget `extent`.
+    pub(super) fn forget(&self, extent: Extent) -> impl Iterator<Item = Request> + use<> {
+        let request = Request::DeviceTlb {
+            stream: self.stream,
+            device: self.device,
+            pasid: self.pasid,
+            extent,
+        };
+        let times = if self.device.twice { 2 } else { 1 };
+        core::iter::repeat_n(request, times)
     }
 }

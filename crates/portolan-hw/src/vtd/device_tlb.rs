@@ -1,35 +1,67 @@
-//! Page requests of devices, and devices that are gone.
-//!
-//! Page requests of devices: read raw, one at a time, and answered by group.
+//! Devices with translations of their own: their declaration, their page requests, and devices that
+//! are gone.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.4 to 7.7 and
-//! 11.4.11. Private data is handed on as it is. Grouping, handling and the
-//! promise of one answer a group are `portolan::iopf`'s.
-//!
-//! Devices that are gone: removed by surprise, or dead.
-//!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2.10 (a
-//! device that does not complete an invalidation) and 6.5.3.
+//! 11.4.11 (page requests), 6.5.2.10 (a device that does not complete an invalidation) and 6.5.3. Page
+//! requests are read raw, one at a time, and answered by group. Private data is handed on as it is.
+//! Grouping, handling and the promise of one answer a group are `portolan::iopf`'s.
 
+use super::command::Request;
+use super::control::Way;
 use super::faults::place;
-use super::features::VtdFeature;
-use super::request::Request;
-use super::tables::{ABSENT, EntryRequests, Mode, change};
-use super::tables::{Attachment, Key, Streams};
-use super::unit::Vtd;
+use super::features::{Mode, VtdFeature};
+use super::tables::{
+    ABSENT, Attachment, EntryRequests, InheritedTranslation, Key, Streams, change,
+};
+use super::unit::{DeviceTlbUse, History, Vtd};
 use crate::chassis::entry::At;
 use crate::chassis::{Present, with_room};
 use alloc::vec::Vec;
 use portolan::addr::{Iova, PageSize, Pasid, StreamId};
-use portolan::iommu::{AttachError, IommuError};
+use portolan::iommu::{AttachError, DeviceTlb, IommuError};
 use portolan::iopf::{
     GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
     Response,
 };
-use portolan::platform::{Mmio, TableMem, UnitPlatform, Word};
+use portolan::platform::{AllMemory, Mmio, TableMem, UnitPlatform, Word};
+
 use portolan_spec::vtd::record::{REQUEST_LG2, REQUEST_WORDS, request};
-use portolan_spec::vtd::reg;
-use portolan_spec::vtd::reg::{prs, queue};
+use portolan_spec::vtd::reg::{self, prs, queue};
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// Declares that `stream` has a TLB of its own, to be used from its next attachment on: nothing
+    /// checks addresses that its device has translated, to which `_all` gives leave.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if the unit has no part for them.
+    pub fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        device: DeviceTlb,
+        _all: AllMemory,
+    ) -> Result<(), IommuError> {
+        let stream = u16::try_from(stream.get()).map_err(|_| IommuError::Unsupported)?;
+        let queued = matches!(self.core.way, Way::Ring(_));
+        if !queued || !self.features().has.contains(VtdFeature::DEVICE_TLB) {
+            return Err(IommuError::Unsupported);
+        }
+        with_room(
+            &self.known,
+            |known| known.devices.list(),
+            |known| {
+                let unknown = self.root.inherited() == InheritedTranslation::Translation;
+                let history = if unknown || known.gone.get(stream).is_some() {
+                    History::Unknown
+                } else {
+                    History::Nothing
+                };
+                let tlb = device;
+                known.devices.insert(stream, DeviceTlbUse { tlb, history });
+            },
+        );
+        Ok(())
+    }
+}
 
 /// Event of the page-request queue.
 ///
@@ -130,7 +162,7 @@ impl<P: UnitPlatform> Vtd<P> {
         }
         let next = (head + (1 << REQUEST_LG2)) & (size.bytes() - 1);
         regs.write64(reg::PQH, next);
-        Ok(Some(decode(words)))
+        Ok(Some(decode_request(words)))
     }
 }
 
@@ -157,7 +189,7 @@ impl<P: UnitPlatform> Responder for Vtd<P> {
     }
 }
 
-fn decode(words: [u64; REQUEST_WORDS]) -> PageEvent {
+fn decode_request(words: [u64; REQUEST_WORDS]) -> PageEvent {
     let [who, what, first, second] = words;
     if request::TYPE.of(who) != 1 {
         return PageEvent::Unknown { word: who };
