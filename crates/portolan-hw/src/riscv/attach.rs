@@ -417,10 +417,7 @@ impl<P: UnitPlatform> IommuDomains for RiscvIommu<P> {
     }
 
     fn recoverable_faults(&self) -> RecoverableFaults {
-        match self.reads_requests() {
-            Some(()) => RecoverableFaults::Present,
-            None => RecoverableFaults::Absent,
-        }
+        if self.reads_requests() { RecoverableFaults::Present } else { RecoverableFaults::Absent }
     }
 
     fn use_device_tlb(

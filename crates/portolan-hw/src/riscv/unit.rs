@@ -271,9 +271,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         }
     }
 
-    /// Returns `Some` if there is a queue of page requests.
-    pub(crate) fn reads_requests(&self) -> Option<()> {
-        self.shared.requests.as_ref().map(|_| ())
+    /// Tells if there is a queue of page requests.
+    pub(crate) fn reads_requests(&self) -> bool {
+        self.shared.requests.is_some()
     }
 
     /// A handle to its invalidations.

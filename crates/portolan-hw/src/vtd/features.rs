@@ -9,13 +9,13 @@ use super::quirks::Quirks as ChipQuirks;
 use crate::chassis::Present;
 use crate::interrupt::Remapping;
 use crate::reservations::Reservations;
-use portolan::addr::{Iova, IovaRange, PageSize, PageSizes};
+use portolan::addr::{PageSize, PageSizes};
 use portolan::dma::{DeviceTlbPresence, PolicyInputs, Shadowing, TrapCost};
 use portolan::inval::{
     Caching, Capabilities, CombineOptions, LeafOnly, PageForm, Quirks, RangeForm, Walker,
     WriteBuffer,
 };
-use portolan::iommu::{IommuError, ReservedKind, ReservedRegion, Stage};
+use portolan::iommu::{IommuError, Stage};
 use portolan::platform::{AllMemory, Mmio, Nanos};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::Bits;

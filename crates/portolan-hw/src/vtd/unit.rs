@@ -6,7 +6,7 @@
 use super::command::Counts;
 use super::control::{Core, Direct, Switch, Way};
 use super::faults::{FaultReader, PageQueue};
-use super::features::{Config, Features, Mode};
+use super::features::{Config, Features, Mode, VtdFeature};
 use super::queue::{self, VtdQueue, Width};
 use super::quirks::Quirks as ChipQuirks;
 use super::tables::{AttachedContext, Key, Root, Streams, Structures, VtdInterruptTable};
@@ -16,6 +16,7 @@ use crate::chassis::{common_methods, plain, played};
 use crate::promise;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
+use portolan::addr::StreamId;
 use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
 use portolan::iommu::{
     BoundDomain, Conditions, InterruptTarget, Iommu, IommuDomains, RecoverableFaults,
