@@ -18,9 +18,10 @@
 //! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
 //! function.
 //!
-//! Each driver is a feature by its module's name, and all are on by default. Without any there are surveys
-//! of a machine ([`topology::Topology::survey`]); a unit whose driver is left out is refused beside those that
-//! work ([`topology::EnableError::NoDriver`]).
+//! Each driver is a feature by its module's name, and all are on by default. A survey of a
+//! machine ([`topology::Topology::survey`]) needs none, but the reader of its table, a feature of
+//! [`portolan_tables`] that each driver brings. A unit whose driver is left out is refused beside those that work
+//! ([`topology::EnableError::NoDriver`]).
 //!
 //! # Example
 //!

@@ -17,6 +17,17 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+// Not each reader needs all that a description can hold.
+#![cfg_attr(
+    not(all(
+        feature = "dmar",
+        feature = "iort",
+        feature = "ivrs",
+        feature = "rimt",
+        feature = "viot"
+    )),
+    allow(dead_code, unused_imports)
+)]
 
 extern crate alloc;
 #[cfg(test)]
@@ -52,6 +63,12 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TableError {
+    /// The reader of such tables is not compiled in: it is a feature of this crate.
+    #[error("no reader of {} tables is compiled in", kind.name())]
+    NoReader {
+        /// The kind of table.
+        kind: describe::TableKind,
+    },
     /// Bytes are missing.
     #[error("{needed} bytes at offset {offset:#x} reach past the end")]
     Truncated {

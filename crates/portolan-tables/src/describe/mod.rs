@@ -10,11 +10,16 @@
 //!
 //! *Context.* Task: it takes heap memory.
 
+#[cfg(feature = "dmar")]
 mod dmar;
+#[cfg(feature = "iort")]
 mod iort;
+#[cfg(feature = "ivrs")]
 mod ivrs;
+#[cfg(feature = "rimt")]
 mod rimt;
 mod tree;
+#[cfg(feature = "viot")]
 mod viot;
 
 pub use tree::Window;
@@ -73,6 +78,18 @@ impl TableKind {
             b"VIOT" => Some(Self::Viot),
             b"RIMT" => Some(Self::Rimt),
             _ => None,
+        }
+    }
+
+    /// The signature of such ACPI tables, or the usual name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dmar => "DMAR",
+            Self::Iort => "IORT",
+            Self::Ivrs => "IVRS",
+            Self::Viot => "VIOT",
+            Self::Rimt => "RIMT",
+            Self::Tree => "device tree",
         }
     }
 }
@@ -413,15 +430,22 @@ impl Description {
     /// The description by an ACPI table that describes units. A wrong checksum does not refuse it.
     ///
     /// # Errors
-    /// [`TableError`] of the header, and [`TableError::Signature`] if the table describes no units.
+    /// [`TableError`] of the header, [`TableError::Signature`] if the table describes no units, and
+    /// [`TableError::NoReader`] if the reader of such tables is not compiled in.
     pub fn of_table(bytes: &[u8]) -> Result<Self, TableError> {
         let found = match TableKind::of(bytes) {
+            #[cfg(feature = "dmar")]
             Some(TableKind::Dmar) => dmar::describe(bytes),
+            #[cfg(feature = "iort")]
             Some(TableKind::Iort) => iort::describe(bytes),
+            #[cfg(feature = "ivrs")]
             Some(TableKind::Ivrs) => ivrs::describe(bytes),
+            #[cfg(feature = "viot")]
             Some(TableKind::Viot) => viot::describe(bytes),
+            #[cfg(feature = "rimt")]
             Some(TableKind::Rimt) => rimt::describe(bytes),
-            Some(TableKind::Tree) | None => {
+            Some(kind) if kind != TableKind::Tree => Err(TableError::NoReader { kind }),
+            _ => {
                 let found = Sdt::parse(bytes)?.signature();
                 Err(TableError::Signature { found, wanted: *b"DMAR" })
             }
