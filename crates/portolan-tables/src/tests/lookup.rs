@@ -162,10 +162,11 @@ pub fn viot_endpoint(
     requester: RequesterId,
 ) -> Result<Option<(Viommu, StreamId)>, TableError> {
     for node in table.nodes() {
-        if let (_, ViotNode::PciRange(range)) = node? {
-            if let Some(endpoint) = range.endpoint_of(segment, requester) {
-                return Ok(Some((viot_unit(table, range.unit)?, endpoint)));
-            }
+        let (_, ViotNode::PciRange(range)) = node? else {
+            continue;
+        };
+        if let Some(endpoint) = range.endpoint_of(segment, requester) {
+            return Ok(Some((viot_unit(table, range.unit)?, endpoint)));
         }
     }
     Ok(None)
