@@ -33,6 +33,10 @@ impl<W: Word> TableMem<W> for HostTables<W> {
         self.slab.alloc(size)
     }
 
+    fn alloc_unfilled(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.slab.alloc_unfilled(size)
+    }
+
     fn free(&self, table: PhysAddr, size: PageSize) {
         self.slab.free(table, size);
     }

@@ -85,6 +85,15 @@ pub trait TableMem<W: Word>: Send + Sync {
     /// [`OutOfTableMemory`] if there is none.
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory>;
 
+    /// A page of `size` with any contents, which need not be in memory: for a caller that writes all of
+    /// it before a walker can find it. By default a page from [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// [`OutOfTableMemory`] if there is none.
+    fn alloc_unfilled(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.alloc(size)
+    }
+
     /// A zeroed page of `size` of which no byte lies above `last`, for a unit whose registers or tables
     /// have no room for more. By default one from [`alloc`](Self::alloc) that happens to lie there.
     ///
@@ -124,6 +133,11 @@ macro_rules! forward {
             #[inline]
             fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
                 (**self).alloc(size)
+            }
+
+            #[inline]
+            fn alloc_unfilled(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+                (**self).alloc_unfilled(size)
             }
 
             fn alloc_below(

@@ -94,6 +94,18 @@ impl<W: Word> SlabTables<W> {
 
 impl<W: Word> TableMem<W> for SlabTables<W> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        let table = self.alloc_unfilled(size)?;
+        // A chunk of constant length is cleared without a branch for each word.
+        for line in self.words_at(table, size).chunks(16) {
+            match <&[W; 16]>::try_from(line) {
+                Ok(line) => line.iter().for_each(|word| word.store(0)),
+                Err(_) => line.iter().for_each(|word| word.store(0)),
+            }
+        }
+        Ok(table)
+    }
+
+    fn alloc_unfilled(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         if size > self.page {
             return Err(OutOfTableMemory { size });
         }
@@ -111,15 +123,7 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
                 Err(now) => head = now,
             }
         };
-        let table = PhysAddr::new(self.base + (u64::from(index) << self.page.lg2()));
-        // A chunk of constant length is cleared without a branch for each word.
-        for line in self.words_at(table, size).chunks(16) {
-            match <&[W; 16]>::try_from(line) {
-                Ok(line) => line.iter().for_each(|word| word.store(0)),
-                Err(_) => line.iter().for_each(|word| word.store(0)),
-            }
-        }
-        Ok(table)
+        Ok(PhysAddr::new(self.base + (u64::from(index) << self.page.lg2())))
     }
 
     fn free(&self, table: PhysAddr, _size: PageSize) {

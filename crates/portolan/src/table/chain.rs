@@ -12,17 +12,31 @@ use core::sync::atomic::Ordering;
 pub(super) struct Reserve<'t, F: Format, M: TableMem<F::Word>> {
     table: &'t PageTable<F, M>,
     head: Option<PhysAddr>,
+    /// Pages with any contents but for their links.
+    unfilled: Option<PhysAddr>,
 }
 
 impl<'t, F: Format, M: TableMem<F::Word>> Reserve<'t, F, M> {
     /// No pages.
     pub(super) fn empty(table: &'t PageTable<F, M>) -> Self {
-        Self { table, head: None }
+        Self { table, head: None, unfilled: None }
     }
 
-    /// `pages` pages, all or none.
-    pub(super) fn of(table: &'t PageTable<F, M>, pages: u64) -> Result<Self, OutOfTableMemory> {
+    /// `pages` pages that are zeroed and `unfilled` with any contents, all or none.
+    pub(super) fn of(
+        table: &'t PageTable<F, M>,
+        pages: u64,
+        unfilled: u64,
+    ) -> Result<Self, OutOfTableMemory> {
         let mut reserve = Self::empty(table);
+        for _ in 0..unfilled {
+            let page = table.mem.alloc_unfilled(F::GRANULE)?;
+            table.pages.fetch_add(1, Ordering::Relaxed);
+            if let Some(first) = table.words(page).first() {
+                first.store(reserve.unfilled.map_or(0, F::link));
+            }
+            reserve.unfilled = Some(page);
+        }
         for _ in 0..pages {
             let page = table.mem.alloc(F::GRANULE)?;
             table.pages.fetch_add(1, Ordering::Relaxed);
@@ -48,6 +62,14 @@ impl<'t, F: Format, M: TableMem<F::Word>> Reserve<'t, F, M> {
         Some(page)
     }
 
+    /// A page with any contents.
+    pub(super) fn pop_unfilled(&mut self) -> Option<PhysAddr> {
+        let page = self.unfilled?;
+        let raw = self.table.words(page).first()?.load();
+        self.unfilled = (raw != 0).then(|| F::unlink(raw));
+        Some(page)
+    }
+
     /// Takes back a page that was not used.
     pub(super) fn put_back(&mut self, page: PhysAddr) {
         self.push(page);
@@ -56,7 +78,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Reserve<'t, F, M> {
 
 impl<F: Format, M: TableMem<F::Word>> Drop for Reserve<'_, F, M> {
     fn drop(&mut self) {
-        while let Some(page) = self.pop() {
+        while let Some(page) = self.pop().or_else(|| self.pop_unfilled()) {
             self.table.free_page(page);
         }
     }

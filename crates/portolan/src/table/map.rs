@@ -121,7 +121,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         let too_long = TableMapError::IovaOutOfRange { iova };
         let output_lg2 = self.format.output_lg2();
-        let shape = Shape::of(pieces.clone(), F::GRANULE, output_lg2, too_long)?;
+        let shape = Shape::of(pieces.clone(), F::GRANULE, Self::span(1), output_lg2, too_long)?;
         if !iova.is_aligned(F::GRANULE) {
             return Err(TableMapError::UnalignedIova { iova });
         }
@@ -136,13 +136,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let slot = Self::span(1);
         if shape.longest < slot.bytes() && IovaRange::page(iova, slot).covers(range) {
             let template = self.format.template(access, 0)?;
-            if self.map_in_slot(range, pieces.clone(), template, gather) {
+            let pieces = PieceCursor::shaped(pieces.clone(), F::GRANULE, &shape);
+            if self.map_in_slot(range, pieces, template, gather) {
                 return Ok(range);
             }
         }
         let request = self.request(range, access, shape.longest)?;
         if request.top_leaf == 0 {
-            self.map_pieces(&request, PieceCursor::new(pieces, F::GRANULE), gather)?;
+            let pieces = PieceCursor::shaped(pieces, F::GRANULE, &shape);
+            self.map_pieces(&request, pieces, gather)?;
         } else {
             self.map_pieces(
                 &request,
@@ -195,7 +197,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut reached = request.range.start();
         let reserved = self
             .reserve(request, look, &mut entered, &mut reached, gather)
-            .and_then(|pages| Ok(Reserve::of(self, pages)?));
+            .and_then(|missing| Ok(Reserve::of(self, missing.pages, missing.unfilled)?));
         let mut reserve = match reserved {
             Ok(reserve) => reserve,
             Err(error) => {
@@ -257,14 +259,14 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// First pass: enters the leaf tables that exist, checks that all is free, and counts the
     /// tables that are missing. `reached` is where the pass stopped.
-    fn reserve<I: Iterator<Item: Piece>>(
+    fn reserve<I: Iterator<Item: Piece> + Clone>(
         &self,
         request: &MapRequest,
         mut pieces: PieceCursor<I>,
         entered: &mut Entered,
         reached: &mut Iova,
         gather: &mut Gather,
-    ) -> Result<u64, TableMapError> {
+    ) -> Result<MissingTables, TableMapError> {
         let mut missing = MissingTables::default();
         let mut at = Some(request.range.start());
         while let Some(iova) = at.filter(|&iova| iova <= request.range.last()) {
@@ -290,7 +292,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             at = covers.last().checked_add(1);
         }
-        Ok(missing.pages)
+        Ok(missing)
     }
 
     fn reserve_block(
@@ -325,14 +327,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 if F::classify(raw, level) != Entry::Empty {
                     return Err(TableMapError::AlreadyMapped { iova });
                 }
-                missing.add::<F>(iova, 0, level);
+                missing.add::<F>(iova, 1, level);
+                missing.add_leaf_table(slot.pages(F::GRANULE) == 1 << F::INDEX_LG2);
                 return Ok(());
             }
         };
         let count = slot.pages(F::GRANULE) as u32;
         match self.enter(entry, count) {
             Enter::NoTable => {
-                missing.pages += 1;
+                missing.add_leaf_table(count == 1 << F::INDEX_LG2 && entry.load() == 0);
                 Ok(())
             }
             Enter::Taken => Err(self.already_mapped(slot)),
@@ -385,7 +388,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Second pass: writes. Nothing here can fail, since every table that could be missing was
     /// reserved and every table that exists counts the entries to come.
-    fn commit<I: Iterator<Item: Piece>>(
+    fn commit<I: Iterator<Item: Piece> + Clone>(
         &self,
         request: &MapRequest,
         mut pieces: PieceCursor<I>,
@@ -423,7 +426,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.owe_map(gather, request.range, leaf);
     }
 
-    fn commit_slot<I: Iterator<Item: Piece>>(
+    fn commit_slot<I: Iterator<Item: Piece> + Clone>(
         &self,
         request: &MapRequest,
         slot: IovaRange,
@@ -436,14 +439,27 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Some((entry, parent)) = self.reach(slot.start(), 1, reserve) else {
             return;
         };
+        let template = request.templates[0];
+        if count == 1 << F::INDEX_LG2 && entry.load() == 0 {
+            if let Some(page) = reserve.pop_unfilled() {
+                self.fill(self.words(page), template, pieces);
+                self.join_clusters(self.words(page), 0);
+                if self.noted.lines {
+                    self.publish_all(page, 0, 1 << F::INDEX_LG2);
+                }
+                // The caller owns all that the table spans: no other writes the entry.
+                entry.store(F::table(page, count, 1));
+                self.publish(parent, self.index(slot.start(), 1));
+                return;
+            }
+        }
         let table = self.leaf_table(entry, parent, slot.start(), count, counted, reserve);
         let Some(table) = table else {
             return;
         };
         let index = self.index(slot.start(), 0);
         let words = self.words(table).get(index..index + count as usize).unwrap_or(&[]);
-        let template = request.templates[0];
-        pieces.fill(words, F::GRANULE, |word, pa| word.store(F::leaf(template, pa)));
+        self.fill(words, template, pieces);
         self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
     }
@@ -528,12 +544,23 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 /// Counts missing tables, each once.
 #[derive(Default)]
 struct MissingTables {
+    /// Tables that begin empty.
     pages: u64,
+    /// Leaf tables all of whose entries are written before they are linked.
+    unfilled: u64,
     /// By level of table: the last address that a counted table spans.
     spanned: [Option<Iova>; MAX_LEVELS],
 }
 
 impl MissingTables {
+    /// Notes that a leaf table is missing, all of which may be written before it is linked.
+    fn add_leaf_table(&mut self, filled_first: bool) {
+        match filled_first {
+            true => self.unfilled += 1,
+            false => self.pages += 1,
+        }
+    }
+
     /// Notes that at `iova` tables of the levels from `lowest` to below `stopped` are missing.
     fn add<F: Format>(&mut self, iova: Iova, lowest: u32, stopped: u32) {
         for level in lowest..stopped {

@@ -11,6 +11,10 @@ pub(crate) trait Piece: Copy {
     /// The address, if it is one granule.
     fn page(self, granule: PageSize) -> Option<PhysAddr>;
 
+    /// A number below the granule's size if it is one granule. The numbers of a list, joined bit by bit,
+    /// say that of all of it.
+    fn spread(self, granule: PageSize) -> u64;
+
     /// Bits of its addresses and length; all of those that the format's addresses may lack.
     fn bits(self) -> u64;
 
@@ -27,6 +31,11 @@ impl Piece for Segment {
     #[inline]
     fn page(self, granule: PageSize) -> Option<PhysAddr> {
         (self.bytes == granule.bytes()).then_some(self.pa)
+    }
+
+    #[inline]
+    fn spread(self, granule: PageSize) -> u64 {
+        self.bytes ^ granule.bytes()
     }
 
     #[inline]
@@ -55,6 +64,11 @@ impl Piece for PhysRange {
     }
 
     #[inline]
+    fn spread(self, _granule: PageSize) -> u64 {
+        self.start().get() ^ self.last().get()
+    }
+
+    #[inline]
     fn bits(self) -> u64 {
         self.last().get()
     }
@@ -70,8 +84,11 @@ impl Piece for PhysRange {
 pub(super) struct Shape {
     /// Total length.
     pub(super) bytes: u64,
-    /// Longest physically contiguous run, neighbours merged.
+    /// Longest physically contiguous run, neighbours merged; of a list of single granules without a run
+    /// that fills a block, one granule.
     pub(super) longest: u64,
+    /// Each piece is one granule.
+    pub(super) singles: bool,
 }
 
 impl Shape {
@@ -83,9 +100,13 @@ impl Shape {
     pub(super) fn of<P: Piece>(
         pieces: impl Iterator<Item = P> + Clone,
         granule: PageSize,
+        block: PageSize,
         output_lg2: u32,
         too_long: TableMapError,
     ) -> Result<Self, TableMapError> {
+        if let Some(shape) = Self::of_singles(pieces.clone(), granule, block, output_lg2) {
+            return Ok(shape);
+        }
         let (mut bytes, mut bits) = (0u64, 0u64);
         let (mut run, mut longest, mut next) = (0u64, 0u64, 0u64);
         for piece in pieces.clone() {
@@ -108,13 +129,54 @@ impl Shape {
         if !few || P::may_be_odd(bits, granule) || bits >> output_lg2 != 0 {
             return Self::of_each(pieces, granule, output_lg2, too_long);
         }
-        Ok(Self { bytes, longest })
+        Ok(Self { bytes, longest, singles: false })
+    }
+
+    /// The shape of a list of which each piece is one granule, none is at fault, and no run fills a
+    /// block. The loop hands nothing from one turn to the next: it only gathers bits.
+    #[inline]
+    fn of_singles<P: Piece>(
+        pieces: impl Iterator<Item = P> + Clone,
+        granule: PageSize,
+        block: PageSize,
+        output_lg2: u32,
+    ) -> Option<Self> {
+        let (count, most) = pieces.size_hint();
+        let few = count as u64 >> (64 - output_lg2.clamp(1, 63)) == 0;
+        if most != Some(count) || count < 2 || !few {
+            return None;
+        }
+        // Most lists of another kind say so at once.
+        if pieces.clone().next()?.spread(granule) >= granule.bytes() {
+            return None;
+        }
+        let (mut bits, mut spread) = (0, 0);
+        for piece in pieces.clone() {
+            bits |= piece.bits();
+            spread |= piece.spread(granule);
+        }
+        let odd = P::may_be_odd(bits, granule) || bits >> output_lg2 != 0;
+        if odd || spread >= granule.bytes() {
+            return None;
+        }
+        // A run that fills a block fills one of the parts of half its length that the list is cut into.
+        let half = (block.bytes() / granule.bytes() / 2) as usize;
+        let mut parts = pieces;
+        for _ in 0..count / half {
+            let first = parts.next()?.segment(granule).pa.get();
+            let last = parts.nth(half.checked_sub(2)?)?.segment(granule).pa.get();
+            if last.wrapping_sub(first) == (half as u64 - 1) * granule.bytes() {
+                return None;
+            }
+        }
+        let (bytes, longest) = (count as u64 * granule.bytes(), granule.bytes());
+        Some(Self { bytes, longest, singles: true })
     }
 
     /// As [`Shape::of`], segment by segment.
     #[cold]
     #[inline(never)]
-    fn of_each(
+    pub(super) fn of_each(
         pieces: impl Iterator<Item: Piece>,
         granule: PageSize,
         output_lg2: u32,
@@ -137,7 +199,7 @@ impl Shape {
             longest = longest.max(run);
             next = pa + len;
         }
-        Ok(Self { bytes, longest })
+        Ok(Self { bytes, longest, singles: false })
     }
 }
 
@@ -146,13 +208,20 @@ impl Shape {
 pub(super) struct PieceCursor<I> {
     rest: I,
     granule: PageSize,
+    /// Each piece is one granule.
+    singles: bool,
     pa: u64,
     left: u64,
 }
 
-impl<I: Iterator<Item: Piece>> PieceCursor<I> {
+impl<I: Iterator<Item: Piece> + Clone> PieceCursor<I> {
     pub(super) fn new(rest: I, granule: PageSize) -> Self {
-        Self { rest, granule, pa: 0, left: 0 }
+        Self { rest, granule, singles: false, pa: 0, left: 0 }
+    }
+
+    /// For pieces of the list of which `shape` tells.
+    pub(super) fn shaped(rest: I, granule: PageSize, shape: &Shape) -> Self {
+        Self { singles: shape.singles, ..Self::new(rest, granule) }
     }
 
     /// The current place: an address, and the bytes from it on in the same piece (0 at the end).
@@ -189,44 +258,48 @@ impl<I: Iterator<Item: Piece>> PieceCursor<I> {
         }
     }
 
-    /// Hands the next `words.len()` pages to `write`, each with its word.
+    /// Hands the next `words.len()` pages out: contiguous ones to `run`, each other with its word to
+    /// `one`.
     #[inline]
     pub(super) fn fill<W>(
         &mut self,
         words: &[W],
-        page: PageSize,
-        mut write: impl FnMut(&W, PhysAddr),
+        one: impl Fn(&W, PhysAddr),
+        run: impl Fn(&[W], PhysAddr),
     ) {
-        let size = page.bytes();
-        let (mut pa, mut left) = (self.pa, self.left);
+        let page = self.granule;
+        if self.singles {
+            // No place is kept from page to page.
+            let pages = words.iter().zip(self.rest.clone());
+            pages.for_each(|(word, piece)| one(word, piece.segment(page).pa));
+            if let Some(before) = words.len().checked_sub(1) {
+                self.rest.nth(before);
+            }
+            return;
+        }
         let mut words = words.iter();
         loop {
             // The rest of the current piece.
-            let pages = (left >> page.lg2()).min(words.len() as u64);
+            let pages = (self.left >> page.lg2()).min(words.len() as u64);
             let (now, later) = words.as_slice().split_at(pages as usize);
-            for word in now {
-                write(word, PhysAddr::new(pa));
-                pa += size;
-            }
-            left -= pages * size;
+            run(now, PhysAddr::new(self.pa));
+            self.advance(pages << page.lg2());
             words = later.iter();
             // Pieces of one page each need no place kept.
             loop {
                 if words.len() == 0 {
-                    (self.pa, self.left) = (pa, left);
                     return;
                 }
                 let Some(piece) = self.rest.next() else {
-                    (self.pa, self.left) = (pa, 0);
                     return;
                 };
-                let Some(page) = piece.page(page) else {
+                let Some(pa) = piece.page(page) else {
                     let segment = piece.segment(page);
-                    (pa, left) = (segment.pa.get(), segment.bytes);
+                    (self.pa, self.left) = (segment.pa.get(), segment.bytes);
                     break;
                 };
                 if let Some(word) = words.next() {
-                    write(word, page);
+                    one(word, pa);
                 }
             }
         }

@@ -68,10 +68,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The common case: pages within one leaf table that exists. `false` as for [`PageTable::map_page`].
     #[inline]
-    pub(super) fn map_in_slot<I: Iterator<Item: Piece>>(
+    pub(super) fn map_in_slot<I: Iterator<Item: Piece> + Clone>(
         &self,
         range: IovaRange,
-        pieces: I,
+        mut pieces: PieceCursor<I>,
         template: u64,
         gather: &mut Gather,
     ) -> bool {
@@ -88,12 +88,43 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             self.leave(entry, count);
             return false;
         };
-        PieceCursor::new(pieces, F::GRANULE)
-            .fill(words, F::GRANULE, |word, pa| word.store(F::leaf(template, pa)));
+        self.fill(words, template, &mut pieces);
         self.join_clusters(words, index);
         self.owe_lines(gather, table, index, count as usize);
         self.owe_map(gather, range, F::GRANULE);
         true
+    }
+
+    /// Writes the entries of a leaf table.
+    #[inline]
+    pub(super) fn fill<I: Iterator<Item: Piece> + Clone>(
+        &self,
+        words: &[F::Word],
+        template: u64,
+        pieces: &mut PieceCursor<I>,
+    ) {
+        let one = |word: &F::Word, pa| word.store(F::leaf(template, pa));
+        pieces.fill(words, one, |words, pa| match F::LEAF_STEP {
+            0 => {
+                for (word, page) in words.iter().zip(0u64..) {
+                    one(word, PhysAddr::new(pa.get() + (page << F::GRANULE.lg2())));
+                }
+            }
+            step => {
+                let mut leaf = F::leaf(template, pa);
+                // Of constant length, so that a branch is taken for each eighth entry.
+                let mut eights = words.chunks_exact(8);
+                for eight in &mut eights {
+                    for (word, page) in eight.iter().zip(0u64..) {
+                        word.store(leaf.wrapping_add(page * step));
+                    }
+                    leaf = leaf.wrapping_add(8 * step);
+                }
+                for (word, page) in eights.remainder().iter().zip(0u64..) {
+                    word.store(leaf.wrapping_add(page * step));
+                }
+            }
+        });
     }
 
     /// Announces the `count` entries of `range` in its leaf table. `None` if there is no such table, or

@@ -104,7 +104,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         at: Iova,
         gather: &mut Gather,
     ) -> Result<Option<PhysAddr>, SplitError> {
-        let mut reserve = Reserve::of(self, 1)?;
+        let mut reserve = Reserve::of(self, 1, 0)?;
         let contended = SplitError::Contended { iova: at };
         let table = reserve.pop().ok_or(contended)?;
         let direct = self.format.split_rule() == SplitRule::Direct;

@@ -1,6 +1,7 @@
 //! Table tests that need no oracle; the conformance suite has the rest.
 
 mod clusters;
+mod filled;
 pub(super) mod kept;
 mod late;
 mod meanwhile;

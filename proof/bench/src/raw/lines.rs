@@ -147,6 +147,11 @@ impl TableMem<AtomicU64> for WrittenBack {
     }
 
     #[inline]
+    fn alloc_unfilled(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        TableMem::<AtomicU64>::alloc_unfilled(&self.tables, size)
+    }
+
+    #[inline]
     fn free(&self, table: PhysAddr, size: PageSize) {
         TableMem::<AtomicU64>::free(&self.tables, table, size);
     }

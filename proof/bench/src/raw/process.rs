@@ -62,6 +62,11 @@ unsafe impl Platform for Process {
         page?.ok()
     }
 
+    fn alloc_unfilled(&self, layout: Layout) -> Option<PhysAddr> {
+        let page = is_page(layout).then(|| self.0.alloc_unfilled(PageSize::SIZE_4K));
+        page?.ok()
+    }
+
     unsafe fn free(&self, at: PhysAddr, _layout: Layout) {
         self.0.free(at, PageSize::SIZE_4K);
     }

@@ -80,6 +80,14 @@ macro_rules! tables {
                 TableMem::<$word>::alloc_below(self, size, ANYWHERE)
             }
 
+            fn alloc_unfilled(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+                if self.last != ANYWHERE {
+                    return TableMem::<$word>::alloc(self, size);
+                }
+                let page = layout(size).and_then(|layout| self.platform.alloc_unfilled(layout));
+                page.ok_or(OutOfTableMemory { size })
+            }
+
             fn alloc_below(
                 &self,
                 size: PageSize,

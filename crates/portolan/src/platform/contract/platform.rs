@@ -112,6 +112,12 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Memory that devices can reach; none if there is none.
     fn alloc(&self, layout: Layout) -> Option<PhysAddr>;
 
+    /// Memory as from [`alloc`](Self::alloc) with any contents, which need not be in memory: the library
+    /// writes all of it before a device can find it. The default is memory from `alloc`.
+    fn alloc_unfilled(&self, layout: Layout) -> Option<PhysAddr> {
+        self.alloc(layout)
+    }
+
     /// Memory as from [`alloc`](Self::alloc) of which no byte lies above `last`, for a unit that reaches no
     /// higher; none if there is none. The default is for machines whose memory lies below 4 GiB, or whose
     /// `alloc` gives low memory: a higher block goes back.

@@ -142,6 +142,8 @@ macro_rules! stage {
             const GRANULE: PageSize = PageSize::of_lg2(G);
             const INDEX_LG2: u32 = G - 3;
             const LIVE_COUNT: LiveCount = LiveCount::InEntry;
+            // With granules of 64 KiB, the highest bits of an address are below the others.
+            const LEAF_STEP: u64 = if G == 16 { 0 } else { 1 << G };
 
             #[inline]
             fn levels(&self) -> u32 {

@@ -34,6 +34,8 @@ macro_rules! tables_of_512 {
             SplitRule::Direct
         }
 
+        const LEAF_STEP: u64 = 1 << 12;
+
         #[inline]
         fn leaf(template: u64, pa: PhysAddr) -> u64 {
             template | pa.get()
@@ -227,6 +229,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn template(&self, access: Access, level: u32) -> Result<u64, TableAccessError>;
     /// The leaf entry for `pa`.
     fn leaf(template: u64, pa: PhysAddr) -> u64;
+    /// Difference of the leaves of two granules that follow each other in memory; 0 if it is not the
+    /// same everywhere.
+    const LEAF_STEP: u64 = 0;
     /// The entry of `level` that points at the table `pa`, with its live count; the count's bits
     /// are the same for every address.
     fn table(pa: PhysAddr, live: u32, level: u32) -> u64;

@@ -122,6 +122,35 @@ fn counts<F: Format>() {
     }
 }
 
+/// Checks the step between the leaves of neighbours, in all of the memory that `format` reaches.
+fn steps<F: Format>(format: F) {
+    let template = format.template(R, 0).unwrap();
+    let granule = F::GRANULE.bytes();
+    for lg2 in F::GRANULE.lg2()..format.output_lg2() {
+        for pa in [(1 << lg2) - granule, 1 << lg2] {
+            let [here, there] = [pa, pa + granule].map(|pa| F::leaf(template, PhysAddr::new(pa)));
+            let differ = there.wrapping_sub(here);
+            assert!(F::LEAF_STEP == 0 || F::LEAF_STEP == differ, "{format:?} {pa:#x}");
+        }
+    }
+}
+
+#[test]
+fn leaves_of_neighbours_differ_by_the_step_of_the_format() {
+    steps(AMD);
+    steps(SECOND);
+    steps(FIRST);
+    steps(RISCV);
+    steps(RISCV_SECOND);
+    steps(TEGRA);
+    steps(stage1());
+    steps(stage2());
+    let wide = Armv8Config { output_lg2: 52, ..CONFIG };
+    steps(Armv8Stage1::<14>::new(CONFIG).unwrap());
+    steps(Armv8Stage1::<16>::new(wide).unwrap());
+    steps(Armv8Stage2::<16>::new(wide).unwrap());
+}
+
 #[test]
 fn entries_are_told_apart() {
     entries::<AmdV1>(4);
