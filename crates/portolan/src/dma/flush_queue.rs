@@ -12,6 +12,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::error::UnmapError;
@@ -24,11 +25,12 @@ use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
 /// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
 const UNDER_LOCK: u64 = 64;
 
-/// A place in a queue: quiet once its generation is.
+/// A place in a queue: quiet once its generation is. Small, since each deferred buffer carries one
+/// about; generations count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlushTicket {
-    queue: usize,
-    generation: u64,
+    queue: u32,
+    generation: NonZeroU64,
 }
 
 /// Wait of an unmapped range.
@@ -120,7 +122,7 @@ struct OpenGeneration {
     entries: usize,
     bytes: u64,
     oldest: Nanos,
-    generation: u64,
+    generation: NonZeroU64,
 }
 
 /// State of the flush of a queue.
@@ -154,10 +156,16 @@ struct TakenGeneration {
     entries: usize,
     bytes: u64,
     oldest: Nanos,
-    generation: u64,
+    generation: NonZeroU64,
 }
 
 impl OpenGeneration {
+    /// The ticket of what is in it, of the queue of number `queue`: there are no more queues than CPUs.
+    #[inline]
+    fn ticket(&self, queue: usize) -> FlushTicket {
+        FlushTicket { queue: queue as u32, generation: self.generation }
+    }
+
     #[inline]
     fn has_room(&self, bounds: &LazyBounds) -> bool {
         self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
@@ -234,7 +242,7 @@ impl<P: Cpus> FlushQueue<P> {
                 entries: 0,
                 bytes: 0,
                 oldest: Nanos::new(0),
-                generation: 1,
+                generation: NonZeroU64::MIN,
             };
             queues.push(CachePadded(Queue {
                 open: Lock::new(open),
@@ -300,8 +308,7 @@ impl<P: Cpus> FlushQueue<P> {
         range: IovaRange,
     ) -> Joined {
         let now = cpus.coarse_now();
-        let generation = open.generation;
-        let ticket = FlushTicket { queue, generation };
+        let ticket = open.ticket(queue);
         match open.add(range, now, &self.bounds) {
             true => Joined::Queued(ticket, open.fill(now, &self.bounds)),
             false => Joined::Kept(ticket),
@@ -349,9 +356,8 @@ impl<P: Cpus> FlushQueue<P> {
         self.queues[queue].0.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
-            let generation = open.generation;
             let kept = open.add(range, cpus.coarse_now(), &self.bounds);
-            (FlushTicket { queue, generation }, (!kept).then_some(range))
+            (open.ticket(queue), (!kept).then_some(range))
         })
     }
 
@@ -361,15 +367,14 @@ impl<P: Cpus> FlushQueue<P> {
         self.queues[queue].0.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
-            let generation = open.generation;
-            FlushTicket { queue, generation }
+            open.ticket(queue)
         })
     }
 
     /// The proof that the ticket's generation was flushed, if it was.
     #[inline]
     pub(super) fn proof(&self, ticket: FlushTicket) -> Option<Flushed> {
-        self.queues[ticket.queue].0.quiet.proof(ticket.generation)
+        self.queues[ticket.queue as usize].0.quiet.proof(ticket.generation.get())
     }
 
     /// Tells if the calling CPU's queue is being flushed.
@@ -389,7 +394,7 @@ impl<P: Cpus> FlushQueue<P> {
         ticket: FlushTicket,
         give_back: &mut impl FnMut(&[IovaRange], &Flushed),
     ) -> Result<Option<Flushed>, IommuError> {
-        let queue = &self.queues[ticket.queue].0;
+        let queue = &self.queues[ticket.queue as usize].0;
         if let Some(flushed) = self.proof(ticket) {
             return Ok(Some(flushed));
         }
@@ -437,16 +442,15 @@ impl<P: Cpus> FlushQueue<P> {
     pub(super) fn waiting(&self, cpus: &P, queue: usize, only_due: bool) -> Option<FlushTicket> {
         let now = cpus.now();
         self.queues.get(queue)?.0.open.with(|open| {
-            let generation = open.generation;
             let wanted = match only_due {
                 true => open.fill(now, &self.bounds) == Fill::Due,
                 false => open.holds_something(),
             };
             if wanted {
-                return Some(FlushTicket { queue, generation });
+                return Some(open.ticket(queue));
             }
-            let before = generation - 1;
-            let ticket = FlushTicket { queue, generation: before };
+            let generation = NonZeroU64::new(open.generation.get() - 1)?;
+            let ticket = FlushTicket { generation, ..open.ticket(queue) };
             (!only_due && self.proof(ticket).is_none()).then_some(ticket)
         })
     }
@@ -503,7 +507,7 @@ impl<P: Cpus> Queue<P> {
             };
             open.in_flight = taken.ranges.len();
             open.flush = Flush::UnderWay;
-            open.generation += 1;
+            open.generation = open.generation.saturating_add(1);
             taken
         });
         let mut ranges = taken.ranges;
@@ -511,7 +515,7 @@ impl<P: Cpus> Queue<P> {
             Ok(flushed) => {
                 // First the addresses: a CPU that finds the generation quiet finds them free.
                 give_back(&ranges, &flushed);
-                self.quiet.note(taken.generation, flushed);
+                self.quiet.note(taken.generation.get(), flushed);
                 ranges.clear();
                 self.open.with(|open| {
                     open.spare = ranges;

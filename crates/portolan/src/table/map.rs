@@ -114,10 +114,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         I: Iterator<Item: Piece> + Clone,
     {
         gather.claim(self.id)?;
-        if let Some(pa) = self.lone_page(iova, pieces.clone()) {
-            if self.map_page(iova, pa, access, gather) {
-                return Ok(IovaRange::page(iova, F::GRANULE));
-            }
+        if self.map_page(iova, pieces.clone(), access, gather) {
+            return Ok(IovaRange::page(iova, F::GRANULE));
         }
         let too_long = TableMapError::IovaOutOfRange { iova };
         let output_lg2 = self.format.output_lg2();

@@ -19,38 +19,31 @@ struct EnteredSlot<'t, W> {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// The address of the only page of a list, if that and `iova` are as they have to be.
-    #[inline]
-    pub(super) fn lone_page<I: Iterator<Item: Piece>>(
+    /// The commonest case: a list of one page, whose leaf table exists. `false`: nothing has changed, and
+    /// the way of other lists does it or says why not. In line despite its length, as all of this way: the calls
+    /// would cost a fifth of it.
+    #[inline(always)]
+    pub(super) fn map_page<I: Iterator<Item: Piece>>(
         &self,
         iova: Iova,
         mut pieces: I,
-    ) -> Option<PhysAddr> {
-        let (Some(only), None) = (pieces.next(), pieces.next()) else {
-            return None;
-        };
-        let pa = only.page(F::GRANULE)?;
-        let odd = (iova.get() | pa.get()) & (F::GRANULE.bytes() - 1) != 0;
-        let outside =
-            iova.get() >> self.input_lg2 != 0 || pa.get() >> self.format.output_lg2() != 0;
-        (!odd && !outside).then_some(pa)
-    }
-
-    /// The commonest case: one page, whose leaf table exists. `false`: nothing has changed, and the way
-    /// of a list does it or says why not. In line despite its length, as all of this way: the calls
-    /// would cost a fifth of it.
-    #[inline(always)]
-    pub(super) fn map_page(
-        &self,
-        iova: Iova,
-        pa: PhysAddr,
         access: Access,
         gather: &mut Gather,
     ) -> bool {
-        let range = IovaRange::page(iova, F::GRANULE);
-        let Ok(template) = self.format.template(access, 0) else {
+        let (Some(only), None) = (pieces.next(), pieces.next()) else {
             return false;
         };
+        let (Some(pa), Ok(template)) = (only.page(F::GRANULE), self.format.template(access, 0))
+        else {
+            return false;
+        };
+        let odd = (iova.get() | pa.get()) & (F::GRANULE.bytes() - 1) != 0;
+        let outside =
+            iova.get() >> self.input_lg2 != 0 || pa.get() >> self.format.output_lg2() != 0;
+        if odd || outside {
+            return false;
+        }
+        let range = IovaRange::page(iova, F::GRANULE);
         let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, 1) else {
             return false;
         };
