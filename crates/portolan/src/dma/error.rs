@@ -279,6 +279,9 @@ pub enum DeviceError {
     /// Accesses of the device carry streams that other devices have as well: it does not move alone.
     #[error("the device shares streams with others, and does not leave their address space alone")]
     Shared,
+    /// No unit serves the device: nothing translates or blocks its accesses.
+    #[error("no IOMMU serves the device, so nothing translates or blocks its accesses")]
+    NoUnit,
     /// The device is not trusted: it would reach memory that is its driver's again, or all of it.
     #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
     Untrusted,

@@ -4,6 +4,7 @@
 //! several. Each such stream is attached once, by a [`Device`] of its own that all have in common
 //! ([`Device::beside`], [`Device::with_streams`]); it is blocked when the last of them is dropped.
 
+mod direct;
 mod map;
 
 use alloc::sync::Arc;
@@ -40,7 +41,8 @@ pub enum OldMappings {
     Keep,
 }
 
-/// One stream of a unit, or its requests with one PASID, and the memory that it may reach.
+/// One stream of a unit, or its requests with one PASID, and the memory that it may reach; or a device
+/// that no unit serves ([`Device::direct`]).
 ///
 /// ```no_run
 /// # use portolan::addr::StreamId;
@@ -59,9 +61,9 @@ pub enum OldMappings {
 /// other one is dropped.
 ///
 /// *Drop.* Task. It blocks the stream. If the hardware does not complete that, the unit keeps the
-/// domain to which the stream was attached.
+/// domain to which the stream was attached. Nothing blocks a device that no unit serves.
 pub struct Device<P: Cpus + Clone> {
-    /// None once the stream is another device's.
+    /// None once the stream is another device's, and where there is none.
     unit: Option<Arc<dyn Iommu>>,
     pub(in crate::dma) translation: DeviceTranslation,
     /// Its own; its space's is among its limits.
@@ -200,7 +202,7 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// # Errors
     /// With the device: as [`Device::translated`], and [`DeviceError::InUse`] for another unit,
-    /// [`DeviceError::Mapped`] if it has mappings that do not stay, [`DeviceError::Shared`] if it has
+    /// [`DeviceError::NoUnit`] of a device that no unit serves, [`DeviceError::Mapped`] if it has mappings that do not stay, [`DeviceError::Shared`] if it has
     /// streams with others. If the unit does not move the
     /// stream, it is where it was, or blocked.
     pub fn move_to(
@@ -209,7 +211,9 @@ impl<P: Cpus + Clone> Device<P> {
         mappings: OldMappings,
     ) -> Result<Self, Failed<Self, DeviceError>> {
         let unit = space.bound.unit();
-        let error = if !self.beside.is_empty() {
+        let error = if self.is_direct() {
+            Some(DeviceError::NoUnit)
+        } else if !self.beside.is_empty() {
             Some(DeviceError::Shared)
         } else if !self.unit.as_ref().is_some_and(|its| same(its, unit)) {
             Some(DeviceError::InUse)
@@ -465,10 +469,12 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// # Errors
     /// [`DeviceError::Attach`] if the hardware did not complete; [`DeviceError::Shared`] if its accesses
-    /// carry a stream that another device has as well, which is not blocked then.
+    /// carry a stream that another device has as well, which is not blocked then;
+    /// [`DeviceError::NoUnit`] of a device that no unit serves: its driver has to stop it.
     pub fn detach(mut self) -> Result<(), DeviceError> {
         let mut detached = match &self.unit {
             Some(unit) => self.context.requester.block(&**unit).map_err(Into::into),
+            None if self.is_direct() => Err(DeviceError::NoUnit),
             None => Ok(()),
         };
         for beside in core::mem::take(&mut self.beside) {

@@ -7,6 +7,7 @@ mod claimed;
 mod confidential;
 mod copies;
 mod defaults;
+mod direct;
 mod doorbells;
 mod failures;
 mod handlers;
