@@ -4,7 +4,8 @@
 //! since the unit did not complete (the space breaks then, which blocks the device), and memory that a
 //! device reaches by several stretches of addresses (refused).
 //!
-//! *Context.* Task: it takes heap memory, and unmapping waits for hardware.
+//! *Context.* Task: it takes heap memory, and unmapping waits for hardware. A buffer is synced under a lock of
+//! the platform's.
 #![allow(unsafe_code)]
 
 use alloc::sync::Arc;
@@ -20,8 +21,9 @@ use portolan::addr::TableId;
 use portolan::dma::{Coherency, Device, Direction};
 use portolan::platform::Platform;
 
-use crate::hal::{Addresses, BindError};
-use crate::shared::{GRANULE, Shares, Sharing, lend};
+use crate::hal::Addresses;
+use crate::lent::{Lent, PAGE};
+use crate::shared::Shares;
 
 /// Operations that a driver of `dma-api` calls, for one device.
 ///
@@ -31,41 +33,38 @@ use crate::shared::{GRANULE, Shares, Sharing, lend};
 /// use dma_api::DeviceDma;
 /// use portolan::dma::Device;
 /// use portolan::platform::Platform;
-/// use portolan_virtio::{Addresses, BindError, DmaApi};
+/// use portolan_virtio::{Addresses, DmaApi};
 ///
 /// /// A device for a driver that was written for `dma-api`. It is its driver's for good.
 /// fn hand_over<P: Platform>(
 ///     device: Device<P>,
-///     addresses: Arc<dyn Addresses>,
-/// ) -> Result<DeviceDma, BindError> {
-///     let operations = Box::leak(Box::new(DmaApi::new(device.into(), addresses)?));
-///     Ok(DeviceDma::new(operations.info(), operations))
+///     addresses: &'static dyn Addresses,
+/// ) -> DeviceDma {
+///     let operations = Box::leak(Box::new(DmaApi::new(device.into(), addresses)));
+///     DeviceDma::new(operations.info(), operations)
 /// }
 /// ```
 pub struct DmaApi<P: Platform> {
+    device: Arc<Device<P>>,
     shares: Shares<P>,
-    addresses: Arc<dyn Addresses>,
-    domain: NonZeroU64,
+    addresses: &'static dyn Addresses,
+    domain: DmaDomainId,
 }
 
 impl<P: Platform> DmaApi<P> {
     /// Operations on `device`.
-    ///
-    /// # Errors
-    /// [`BindError::NotTranslated`].
-    pub fn new(device: Arc<Device<P>>, addresses: Arc<dyn Addresses>) -> Result<Self, BindError> {
-        let small = device.space().filter(|space| space.granule() <= GRANULE);
-        small.ok_or(BindError::NotTranslated)?;
-        Ok(Self {
-            shares: Shares::new(device),
-            addresses,
-            domain: NonZeroU64::new(TableId::fresh().get()).unwrap_or(NonZeroU64::MIN),
-        })
+    pub fn new(device: Arc<Device<P>>, addresses: &'static dyn Addresses) -> Self {
+        let number = NonZeroU64::new(TableId::fresh().get()).unwrap_or(NonZeroU64::MIN);
+        let domain = match device.space() {
+            Some(_) => DmaDomainId::Translated(number),
+            None => DmaDomainId::Direct,
+        };
+        Self { device, shares: Shares::new(), addresses, domain }
     }
 
     /// Description of the device for `dma-api`: its limits, and a number that no other device has.
     pub fn info(&self) -> DmaDeviceInfo {
-        let ours = self.shares.device().constraints();
+        let ours = self.device.constraints();
         let small = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut theirs = DmaConstraints::new(ours.dma_mask.get())
             .with_max_segment_size(small(ours.max_segment.get()));
@@ -76,23 +75,20 @@ impl<P: Platform> DmaApi<P> {
             Coherency::Coherent => DmaCoherency::Coherent,
             Coherency::NotCoherent => DmaCoherency::NonCoherent,
         };
-        DmaDeviceInfo::new(DmaDomainId::Translated(self.domain), coherency, theirs)
+        DmaDeviceInfo::new(self.domain, coherency, theirs)
     }
 
     /// Memory that never has to be synced, for any device.
     fn alloc(&self, layout: Layout) -> Option<DmaAllocHandle> {
-        let pages = layout.size().div_ceil(GRANULE.bytes() as usize);
-        let (at, seen) = self.shares.alloc(pages)?;
-        let first = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(seen));
-        match first.filter(|_| seen.is_multiple_of(layout.align())) {
-            // SAFETY: it was allocated for this device, is as long as the layout says, aligned, and
-            // stays until it is freed.
-            Some(first) => Some(unsafe { DmaAllocHandle::new(first, first, at.into(), layout) }),
-            None => {
-                self.shares.free(at);
-                None
-            }
+        let pages = layout.size().div_ceil(PAGE as usize);
+        let (at, first) = self.shares.alloc(&self.device, pages)?;
+        if !first.addr().get().is_multiple_of(layout.align()) {
+            self.shares.free(at);
+            return None;
         }
+        // SAFETY: it was allocated for this device, is as long as the layout says, aligned, and stays until it is
+        // freed.
+        Some(unsafe { DmaAllocHandle::new(first, first, at.into(), layout) })
     }
 }
 
@@ -106,7 +102,7 @@ const fn direction(of: DmaDirection) -> Direction {
 
 impl<P: Platform> DmaOp for DmaApi<P> {
     fn page_size(&self) -> usize {
-        GRANULE.bytes() as usize
+        PAGE as usize
     }
 
     unsafe fn alloc_contiguous(
@@ -143,9 +139,9 @@ impl<P: Platform> DmaOp for DmaApi<P> {
         way: DmaDirection,
     ) -> Result<DmaMapHandle, DmaError> {
         let layout = Layout::from_size_align(bytes.get(), limits.align)?;
-        let lent =
-            lend(|at| self.addresses.phys(at), first, bytes.get()).ok_or(DmaError::NullPointer)?;
-        let shared = self.shares.share(lent, direction(way));
+        let lent = Lent::new(|at| self.addresses.phys(at), first, bytes.get());
+        let lent = lent.ok_or(DmaError::NullPointer)?;
+        let shared = self.shares.share(&self.device, lent, direction(way));
         let at = DmaAddr::from(shared.ok_or(DmaError::NoMemory)?);
         // SAFETY: it is the caller's buffer. The library makes all copies.
         Ok(unsafe { DmaMapHandle::new(first, at, layout, None) })

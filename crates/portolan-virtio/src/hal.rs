@@ -1,30 +1,34 @@
-//! `virtio_drivers::Hal` by numbered slots, one for each device.
+//! `virtio_drivers::Hal` for all devices of an address space.
 //!
-//! `Hal` has no `self`: a driver names its device by a type, [`SlotHal<N>`](SlotHal).
+//! `Hal` has no `self`, and its functions are not told for which device they are called. So memory is shared
+//! with all devices of one [`VirtioMemory`], a `static` of the kernel's that a type names ([`HalMemory`]).
 //!
-//! `unsafe` is allowed here, in `dma_api`, in `viommu` and in `shared::promise`.
+//! `unsafe` is allowed here, in `dma_api`, in `viommu` and in `lent::promise`.
 //!
-//! *Context.* Task, all functions: they take heap memory, and unmapping waits for hardware.
+//! *Context.* Task; [`SpaceHal`] says where its functions may be called.
 #![allow(unsafe_code)]
 
-mod untranslated;
-
 use alloc::sync::Arc;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan::dma::{Device, Direction};
-use portolan::platform::Platform;
-use spin::Mutex;
+use portolan::dma::{Device, Direction, MapError};
+use portolan::platform::{Guarded, Platform};
+use spin::Once;
 use thiserror::Error;
+use virtio_drivers::transport::Transport;
 use virtio_drivers::{BufferDirection, Hal};
 
-use self::untranslated::Untranslated;
-use crate::shared::{GRANULE, Shares, Sharing, lend};
+use crate::lent::Lent;
+use crate::shared::Shares;
+use crate::short_slots::SHORT;
+use crate::transport::{AccessPlatform, NotTranslated};
 
-/// Number of slots.
-pub const SLOTS: usize = 16;
+/// Devices that one memory is shared with, at most.
+const MOST_DEVICES: usize = 64;
 
 /// Translations of addresses, both ways, that `virtio-drivers` asks of a kernel beyond [`Platform`].
 ///
@@ -42,25 +46,36 @@ pub unsafe trait Addresses: Send + Sync + 'static {
     fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>>;
 }
 
-/// Reason why a device has no slot.
+/// Reason why a device was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum BindError {
-    /// There is no slot of that number.
-    #[error("there are slots 0 to {most}", most = SLOTS - 1)]
-    NoSlot,
-    /// It is another device's.
-    #[error("the slot is another device's")]
-    Taken,
-    /// The device does not go through tables with pages of 4 KiB, or of less.
-    #[error("the device is not translated by pages of 4 KiB")]
-    NotTranslated,
+#[non_exhaustive]
+pub enum AddError {
+    /// The device goes past the IOMMU that translates for it.
+    #[error(transparent)]
+    NotTranslated(#[from] NotTranslated),
+    /// The device is in another address space than those before it: it would not reach the memory.
+    #[error("the device is in another address space than those before it")]
+    OtherSpace,
+    /// The device has other limits than those before it.
+    #[error("the device has other limits than those before it")]
+    OtherLimits,
+    /// There are as many devices as can be.
+    #[error("there are {MOST_DEVICES} devices already")]
+    Full,
+    /// No memory for short buffers.
+    #[error(transparent)]
+    Map(#[from] MapError),
 }
 
-/// Reason why a slot was not released.
+/// Reason why a device was not removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum ReleaseError {
-    /// Its driver is there still.
-    #[error("the driver shares {rings} rings and {buffers} buffers")]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// It was not added.
+    #[error("the device was not added")]
+    Unknown,
+    /// It is the last one, and drivers share memory with it.
+    #[error("drivers share {rings} rings and {buffers} buffers with the last device")]
     InUse {
         /// Rings, which drivers keep.
         rings: usize,
@@ -69,103 +84,222 @@ pub enum ReleaseError {
     },
 }
 
-#[derive(Clone)]
-struct Bound {
-    sharing: Arc<dyn Sharing>,
-    addresses: Arc<dyn Addresses>,
+/// Devices, and the memory that is shared with all of them.
+struct Members<P: Platform> {
+    devices: ArrayVec<Arc<Device<P>>, MOST_DEVICES>,
+    shares: Option<Arc<Shares<P>>>,
 }
 
-struct Slot {
-    bound: Mutex<Option<Bound>>,
-    refused: AtomicU64,
-}
-
-static ALL: [Slot; SLOTS] =
-    [const { Slot { bound: Mutex::new(None), refused: AtomicU64::new(0) } }; SLOTS];
-
-/// An address at which no device reaches anything: address spaces leave out the lowest.
-const NOWHERE: u64 = 0;
-
-/// The `Hal` of the device in slot `N`.
-///
-/// A buffer that cannot be shared, for want of addresses or memory, is given an address at which
-/// the device reaches nothing: the request fails, and [`SlotHal::refused`] counts it.
-pub struct SlotHal<const N: usize>;
-
-impl<const N: usize> SlotHal<N> {
-    /// Gives the slot to `device`, until it is released.
-    ///
-    /// # Errors
-    /// See [`BindError`].
-    pub fn bind<P: Platform>(
-        device: Arc<Device<P>>,
-        addresses: Arc<dyn Addresses>,
-    ) -> Result<(), BindError> {
-        let small = device.space().filter(|space| space.granule() <= GRANULE);
-        small.ok_or(BindError::NotTranslated)?;
-        Self::give(Arc::new(Shares::new(device)), addresses)
-    }
-
-    /// Gives the slot to a device that no IOMMU serves, until it is released: a virtio-iommu, whose own
-    /// addresses are those of memory. Nothing keeps it from memory that was not shared with it.
-    ///
-    /// # Errors
-    /// See [`BindError`].
-    pub fn bind_untranslated<P: Platform>(
-        platform: P,
-        addresses: Arc<dyn Addresses>,
-    ) -> Result<(), BindError> {
-        Self::give(Arc::new(Untranslated::new(platform)), addresses)
-    }
-
-    fn give(sharing: Arc<dyn Sharing>, addresses: Arc<dyn Addresses>) -> Result<(), BindError> {
-        let slot = ALL.get(N).ok_or(BindError::NoSlot)?;
-        let mut bound = slot.bound.lock();
-        if bound.is_some() {
-            return Err(BindError::Taken);
+impl<P: Platform> Members<P> {
+    /// Takes `device` in, and `made` if there is nothing shared yet. What it does not take is left to the
+    /// caller, who drops it without the lock.
+    fn add(
+        &mut self,
+        device: &mut Option<Arc<Device<P>>>,
+        made: &mut Option<Arc<Shares<P>>>,
+    ) -> Result<(), AddError> {
+        if let (Some(first), Some(device)) = (self.devices.first(), &*device) {
+            let same = match (first.space(), device.space()) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                return Err(AddError::OtherSpace);
+            }
+            if first.constraints() != device.constraints() {
+                return Err(AddError::OtherLimits);
+            }
         }
-        *bound = Some(Bound { sharing, addresses });
+        if self.devices.is_full() {
+            return Err(AddError::Full);
+        }
+        if self.shares.is_none() {
+            self.shares = made.take();
+        }
+        self.devices.extend(device.take());
         Ok(())
     }
 
-    /// Takes the slot from its device, once the driver has given back all that it shared.
+    /// Removes `device`, and with the last one what is shared with them.
+    fn remove(&mut self, device: &Arc<Device<P>>) -> Result<Left<P>, RemoveError> {
+        let found = self.devices.iter().position(|one| Arc::ptr_eq(one, device));
+        let at = found.ok_or(RemoveError::Unknown)?;
+        let mut shares = None;
+        if self.devices.len() == 1 {
+            // Locks of its tables, under which nothing else is locked.
+            match self.shares.as_ref().map_or((0, 0), |shares| shares.in_use()) {
+                (0, 0) => shares = self.shares.take(),
+                (rings, buffers) => return Err(RemoveError::InUse { rings, buffers }),
+            }
+        }
+        Ok(Left { _device: self.devices.remove(at), _shares: shares })
+    }
+}
+
+/// Parts that were removed. The caller drops them without the lock, since that may wait for hardware.
+struct Left<P: Platform> {
+    _device: Arc<Device<P>>,
+    _shares: Option<Arc<Shares<P>>>,
+}
+
+/// Memory that drivers of `virtio-drivers` share with devices: all devices of one address space, or
+/// devices that no IOMMU serves, and none at first.
+///
+/// Each of the devices reaches what any of their drivers shares. Disks that must not reach each other's
+/// buffers have address spaces of their own, a [`VirtioMemory`] each, and types of their own.
+///
+/// A buffer of up to 64 bytes, such as a request's header and its status, is copied to memory that stays
+/// mapped: it may lie on any stack, and owes no invalidation. So a strict request owes one, for its data. Drivers of `virtio-drivers`
+/// keep their buffers: devices are opened with `Buffers::Kept`
+/// ([`DeviceOptions::buffers`](portolan_hw::topology::DeviceOptions)), and their policy is strict or, if
+/// that was asked for and they are trusted, lazy.
+pub struct VirtioMemory<P: Platform> {
+    addresses: &'static dyn Addresses,
+    members: Once<Guarded<P, Members<P>>>,
+    refused: AtomicU64,
+}
+
+impl<P: Platform> VirtioMemory<P> {
+    /// Memory without devices.
+    pub const fn new(addresses: &'static dyn Addresses) -> Self {
+        Self { addresses, members: Once::new(), refused: AtomicU64::new(0) }
+    }
+
+    /// Adds `device`, whose driver is to use the transport that it returns.
     ///
     /// # Errors
-    /// See [`ReleaseError`]; it is the device's still.
-    pub fn release() -> Result<(), ReleaseError> {
-        let Some(slot) = ALL.get(N) else {
-            return Ok(());
+    /// See [`AddError`].
+    pub fn add<T: Transport>(
+        &self,
+        device: Arc<Device<P>>,
+        transport: T,
+    ) -> Result<AccessPlatform<T>, AddError> {
+        let transport = AccessPlatform::new(transport, &device)?;
+        let members = self.members.call_once(|| {
+            let devices = ArrayVec::new_const();
+            Guarded::new(Members { devices, shares: None })
+        });
+        let mut made = match members.with(|members| members.shares.is_some()) {
+            true => None,
+            false => Some(Arc::new(Shares::with_short_slots(&device)?)),
         };
-        let mut bound = slot.bound.lock();
-        let in_use = bound.as_ref().map(|bound| bound.sharing.in_use());
-        match in_use {
-            None | Some((0, 0)) => {
-                let gone = bound.take();
-                drop(bound);
-                // It may be the device's last user, and then it waits for hardware.
-                drop(gone);
-                Ok(())
-            }
-            Some((rings, buffers)) => Err(ReleaseError::InUse { rings, buffers }),
-        }
+        let mut device = Some(device);
+        members.with(|members| members.add(&mut device, &mut made))?;
+        Ok(transport)
+    }
+
+    /// Removes a device, whose driver is gone. The last one has to have given all back.
+    ///
+    /// # Errors
+    /// See [`RemoveError`].
+    pub fn remove(&self, device: &Arc<Device<P>>) -> Result<(), RemoveError> {
+        let members = self.members.get().ok_or(RemoveError::Unknown)?;
+        let left = members.with(|members| members.remove(device));
+        left.map(drop)
     }
 
     /// Number of times that a buffer could not be shared, or was not taken back in time.
-    pub fn refused() -> u64 {
-        let slot = ALL.get(N);
-        slot.map_or(0, |slot| slot.refused.load(Ordering::Relaxed))
+    ///
+    /// *Context.* Interrupt.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
-    fn bound() -> Option<Bound> {
-        ALL.get(N)?.bound.lock().clone()
+    fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn refuse() {
-        if let Some(slot) = ALL.get(N) {
-            slot.refused.fetch_add(1, Ordering::Relaxed);
+    /// Some device, and what is shared with all of them.
+    fn now(&self) -> Option<(Arc<Device<P>>, Arc<Shares<P>>)> {
+        self.members.get()?.with(|members| {
+            let device = members.devices.first()?;
+            Some((device.clone(), members.shares.clone()?))
+        })
+    }
+
+    fn share(&self, buffer: NonNull<[u8]>, direction: Direction) -> Option<u64> {
+        let (device, shares) = self.now()?;
+        if buffer.len() <= SHORT {
+            let mut bytes = [0; SHORT];
+            // SAFETY: the caller of `Hal::share` lets no other code change the buffer meanwhile, and it is no
+            // longer than `bytes`.
+            unsafe {
+                buffer
+                    .cast()
+                    .copy_to_nonoverlapping(NonNull::from(&mut bytes).cast::<u8>(), buffer.len())
+            }
+            if let Some(at) = shares.lend_slot(&bytes) {
+                return Some(at);
+            }
         }
+        let lent = Lent::new(|at| self.addresses.phys(at), buffer.cast(), buffer.len())?;
+        shares.share(&device, lent, direction)
+    }
+
+    fn unshare(&self, at: u64, buffer: NonNull<[u8]>, direction: Direction) -> Option<()> {
+        let (_, shares) = self.now()?;
+        let Some(bytes) = shares.take_slot(at) else {
+            return shares.unshare(at);
+        };
+        if direction.device_writes() {
+            let bytes = bytes.get(..buffer.len())?;
+            // SAFETY: the caller of `Hal::unshare` lets no other code reach the buffer meanwhile; it is as long
+            // as `bytes`.
+            unsafe {
+                NonNull::from(bytes).cast().copy_to_nonoverlapping(buffer.cast::<u8>(), bytes.len())
+            }
+        }
+        Some(())
     }
 }
+
+/// A type that names a [`VirtioMemory`], and so the devices of the drivers that use [`SpaceHal`] of it.
+///
+/// ```no_run
+/// # use portolan::platform::Platform;
+/// # use portolan_virtio::{Addresses, HalMemory, SpaceHal, VirtioMemory};
+/// # use portolan_bare::Machine;
+/// # struct Direct; // SAFETY: it finds nothing.
+/// # unsafe impl Addresses for Direct {
+/// #     fn phys(&self, _: core::ptr::NonNull<u8>) -> Option<portolan::addr::PhysAddr> { None }
+/// #     fn mmio(&self, _: portolan::addr::PhysRange) -> Option<core::ptr::NonNull<u8>> { None }
+/// # }
+/// /// All virtio devices of the kernel.
+/// struct Devices;
+///
+/// static MEMORY: VirtioMemory<Machine> = VirtioMemory::new(&Direct);
+///
+/// impl HalMemory for Devices {
+///     type Platform = Machine;
+///     fn memory() -> &'static VirtioMemory<Machine> {
+///         &MEMORY
+///     }
+/// }
+/// type KernelHal = SpaceHal<Devices>;
+/// ```
+pub trait HalMemory: 'static {
+    /// The kernel.
+    type Platform: Platform;
+
+    /// The memory: the same at each call.
+    ///
+    /// *Context.* Interrupt.
+    fn memory() -> &'static VirtioMemory<Self::Platform>;
+}
+
+/// The `Hal` of the devices of `M`.
+///
+/// A buffer that cannot be shared, for want of addresses or memory, is given an address at which
+/// devices reach nothing: the request fails, and [`VirtioMemory::refused`] counts it.
+///
+/// *Context.* `share` and `unshare`: atomic, since unmapping waits for hardware; locks are the platform's, so
+/// handlers may call them that may wait so long. They take heap memory only for a buffer of more than four
+/// pieces, and for more than 128 buffers at once. `dma_alloc` and `dma_dealloc`: task.
+pub struct SpaceHal<M: HalMemory>(PhantomData<M>);
+
+/// An address at which no device reaches anything, nor for any length of a descriptor behind it.
+const NOWHERE: u64 = 1 << 63;
 
 const fn direction(of: BufferDirection) -> Direction {
     match of {
@@ -176,24 +310,21 @@ const fn direction(of: BufferDirection) -> Direction {
 }
 
 // SAFETY: rings come from the platform by `Device::coherent`: pages that are zeroed, aligned and used
-// by no other code, until they are freed; a slot is not released before. Registers are where
-// `Addresses` promises that they are.
-unsafe impl<const N: usize> Hal for SlotHal<N> {
+// by no other code, until they are freed. Registers are where `Addresses` promises that they are.
+unsafe impl<M: HalMemory> Hal for SpaceHal<M> {
     fn dma_alloc(pages: usize, _way: BufferDirection) -> (u64, NonNull<u8>) {
-        let ring = Self::bound().and_then(|bound| bound.sharing.alloc(pages));
-        let found = ring.and_then(|(at, seen)| {
-            let seen = core::ptr::with_exposed_provenance_mut(seen);
-            Some((at, NonNull::new(seen)?))
-        });
-        found.unwrap_or_else(|| {
-            Self::refuse();
-            (NOWHERE, NonNull::dangling())
+        let memory = M::memory();
+        let ring = memory.now().and_then(|(device, shares)| shares.alloc(&device, pages));
+        ring.unwrap_or_else(|| {
+            memory.refuse();
+            // The driver's sign that there is none.
+            (0, NonNull::dangling())
         })
     }
 
     unsafe fn dma_dealloc(at: u64, _seen: NonNull<u8>, _pages: usize) -> i32 {
-        if let Some(bound) = Self::bound() {
-            bound.sharing.free(at);
+        if let Some((_, shares)) = M::memory().now() {
+            shares.free(at);
         }
         0
     }
@@ -203,27 +334,22 @@ unsafe impl<const N: usize> Hal for SlotHal<N> {
     /// no other way to say no.
     unsafe fn mmio_phys_to_virt(at: u64, bytes: usize) -> NonNull<u8> {
         let window = PhysRange::from_len(PhysAddr::new(at), bytes as u64);
-        let seen = window.and_then(|window| Self::bound()?.addresses.mmio(window));
+        let seen = window.and_then(|window| M::memory().addresses.mmio(window));
         seen.expect("the device's registers can be mapped")
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, way: BufferDirection) -> u64 {
-        let shared = Self::bound().and_then(|bound| {
-            let lent = lend(|at| bound.addresses.phys(at), buffer.cast(), buffer.len())?;
-            bound.sharing.share(lent, direction(way))
-        });
-        shared.unwrap_or_else(|| {
-            Self::refuse();
+        let memory = M::memory();
+        memory.share(buffer, direction(way)).unwrap_or_else(|| {
+            memory.refuse();
             NOWHERE
         })
     }
 
-    unsafe fn unshare(at: u64, _buffer: NonNull<[u8]>, _way: BufferDirection) {
-        if at == NOWHERE {
-            return;
-        }
-        if Self::bound().and_then(|bound| bound.sharing.unshare(at)).is_none() {
-            Self::refuse();
+    unsafe fn unshare(at: u64, buffer: NonNull<[u8]>, way: BufferDirection) {
+        let memory = M::memory();
+        if at != NOWHERE && memory.unshare(at, buffer, direction(way)).is_none() {
+            memory.refuse();
         }
     }
 }

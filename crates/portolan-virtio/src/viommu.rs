@@ -3,7 +3,7 @@
 //! Virtual I/O Device (VIRTIO) 1.2, sections 3.1 (initialisation), 5.13.2 (queues) and 5.13.5. Not
 //! supported: answers of more than 3 KiB.
 //!
-//! `unsafe` is allowed here, in `hal`, in `dma_api` and in `shared::promise`.
+//! `unsafe` is allowed here, in `hal`, in `dma_api` and in `lent::promise`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -61,8 +61,8 @@ struct FaultQueue<H: Hal> {
 }
 
 /// A virtio-iommu device that runs: the transport for [`Viommu`](portolan_hw::virtio::Viommu). Its
-/// own accesses are not translated: `H` is a slot that was bound by
-/// [`SlotHal::bind_untranslated`](crate::SlotHal::bind_untranslated).
+/// own accesses are not translated: `H` is the [`SpaceHal`](crate::SpaceHal) of a memory that it was added to as a
+/// [direct](portolan::dma::Device::direct) device.
 ///
 /// Requests go one by one: a caller waits for those of others, each no longer than a second.
 pub struct ViommuQueues<P: Platform, H: Hal, T: Transport + Send> {

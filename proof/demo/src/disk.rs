@@ -14,11 +14,11 @@ use portolan::platform::AllMemory;
 use portolan_bare::Machine;
 use portolan_bare::pci::Function;
 use portolan_hw::topology::{DeviceOptions, Iommus};
-use portolan_virtio::{SlotHal, Translated};
+use portolan_virtio::{HalMemory, SpaceHal};
 use virtio_drivers::device::blk::{SECTOR_SIZE, VirtIOBlk};
 
 use crate::commands::Commands;
-use crate::virtio::{self, Mapped};
+use crate::virtio::{self, Disks};
 use crate::{Outcome, say};
 
 /// A virtio 1.0 block device.
@@ -31,8 +31,7 @@ const COPIES: usize = 128;
 /// Memory for copies of buffers that share a page with others.
 const POOL: usize = 256 * 1024;
 
-/// The disk's slot in `portolan-virtio`.
-type Hal = SlotHal<0>;
+type Hal = SpaceHal<Disks>;
 
 pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
     let copying = copying(machine)?;
@@ -95,13 +94,13 @@ fn copy_sectors(
     let device = iommus.device_with(function.at(), options)?;
     let (unit, _) = iommus.unit_of(function.at())?;
     let decision = iommus.decide(&**unit, options);
-    let device = device.with_copies(copying.clone());
-    Hal::bind(Arc::new(device), Arc::new(Mapped(machine)))?;
+    let device = Arc::new(device.with_copies(copying.clone()));
     function.start();
 
-    let transport =
-        virtio::transport::<Hal>(machine, function.at()).ok_or("the disk is no virtio device")?;
-    let mut disk = VirtIOBlk::<Hal, _>::new(Translated::new(transport)?)?;
+    let transport = virtio::transport::<Hal>(machine, function.at());
+    let transport = transport.ok_or("the disk is no virtio device")?;
+    let transport = Disks::memory().add(device.clone(), transport)?;
+    let mut disk = VirtIOBlk::<Hal, _>::new(transport)?;
 
     let before = Commands::of(iommus);
     for sector in first..first + SECTORS {
@@ -123,8 +122,8 @@ fn copy_sectors(
     // The driver gives back the memory that it shared; then the device is blocked.
     drop(disk);
     function.stop();
-    Hal::release()?;
-    match Hal::refused() {
+    Disks::memory().remove(&device)?;
+    match Disks::memory().refused() {
         0 => Ok(()),
         _ => Err("something could not be shared with the disk".into()),
     }

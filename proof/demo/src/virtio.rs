@@ -1,32 +1,58 @@
-//! Translations of this machine's addresses for `virtio-drivers`, and the queues of a virtio-iommu that is
-//! a PCI function.
+//! Memory that virtio drivers share with their devices, and the queues of a virtio-iommu that is a PCI function.
 
 use alloc::sync::Arc;
 use core::ptr::NonNull;
 
-use portolan::addr::{PciFunction, PhysAddr, PhysRange};
+use portolan::addr::{PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::dma::{Constraints, Device};
 use portolan::iommu::IommuError;
-use portolan::platform::Mmio;
+use portolan::platform::{AllMemory, Mmio};
 use portolan_bare::pci::Function;
 use portolan_bare::{Machine, Registers};
 use portolan_tables::viot::Viommu;
-use portolan_virtio::{Addresses, BindError, SlotHal, ViommuQueues};
+use portolan_virtio::{AccessPlatform, Addresses, HalMemory, SpaceHal, ViommuQueues, VirtioMemory};
 use virtio_drivers::Hal;
 use virtio_drivers::transport::pci::PciTransport;
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction, PciRoot};
 
+use crate::HEAP;
+
 /// Addresses.
-pub struct Mapped(pub Machine);
+struct Mapped;
 
 // SAFETY: all of memory is in the direct map, the heap, the stack and statics included, and stays
 // there; `mmio` gives out no memory of the heap, and registers stay mapped.
 unsafe impl Addresses for Mapped {
     fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
-        self.0.phys(at)
+        HEAP.phys(at)
     }
 
     fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
-        self.0.mmio(window)
+        HEAP.mmio(window)
+    }
+}
+
+/// Disks.
+pub struct Disks;
+
+impl HalMemory for Disks {
+    type Platform = Machine;
+
+    fn memory() -> &'static VirtioMemory<Machine> {
+        static MEMORY: VirtioMemory<Machine> = VirtioMemory::new(&Mapped);
+        &MEMORY
+    }
+}
+
+/// Virtio-iommus.
+pub struct Viommus;
+
+impl HalMemory for Viommus {
+    type Platform = Machine;
+
+    fn memory() -> &'static VirtioMemory<Machine> {
+        static MEMORY: VirtioMemory<Machine> = VirtioMemory::new(&Mapped);
+        &MEMORY
     }
 }
 
@@ -67,25 +93,22 @@ pub fn transport<H: Hal>(machine: Machine, at: PciFunction) -> Option<PciTranspo
     PciTransport::new::<H, _>(&mut root, name).ok()
 }
 
-/// The virtio-iommu's slot in `portolan-virtio`: there is one such device.
-type OfViommu = SlotHal<1>;
+type Queues = ViommuQueues<Machine, SpaceHal<Viommus>, AccessPlatform<PciTransport>>;
 
 /// Starts the virtio-iommu at `place` anew.
-pub fn queues(
-    machine: Machine,
-    place: Viommu,
-) -> Result<ViommuQueues<Machine, OfViommu, PciTransport>, IommuError> {
+pub fn queues(machine: Machine, place: Viommu) -> Result<Queues, IommuError> {
     let Viommu::Pci { segment, requester } = place else {
         return Err(IommuError::Unsupported);
     };
     let at = PciFunction { segment, requester };
     let space = machine.pci(at).ok_or(IommuError::Gone)?;
     Function::new(at, space).start();
-    match OfViommu::bind_untranslated(machine, Arc::new(Mapped(machine))) {
-        // It is this device's since it was started before.
-        Ok(()) | Err(BindError::Taken) => {}
-        Err(_) => return Err(IommuError::Unsupported),
-    }
-    let transport = transport::<OfViommu>(machine, at).ok_or(IommuError::Gone)?;
-    ViommuQueues::start(machine, transport)
+    let transport = transport::<SpaceHal<Viommus>>(machine, at).ok_or(IommuError::Gone)?;
+    // SAFETY: its accesses go past itself, and its driver hands it addresses of what it shares alone.
+    let all = unsafe { AllMemory::new() };
+    let stream = StreamId::new(requester.get().into());
+    let device = Device::direct(machine, stream, Constraints::trusted(), all);
+    let device = device.map_err(|_| IommuError::Unsupported)?;
+    let transport = Viommus::memory().add(Arc::new(device), transport);
+    ViommuQueues::start(machine, transport.map_err(|_| IommuError::Unsupported)?)
 }

@@ -90,6 +90,20 @@ impl Heap {
         self.map
     }
 
+    /// The physical address of the byte that the CPU sees at `at`; `None` if it is outside of the
+    /// direct map.
+    pub fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
+        self.map.phys(at)
+    }
+
+    /// Address at which the CPU sees the registers at `window`; `None` if they cannot be mapped.
+    /// Memory of the heap is no register.
+    pub fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
+        let memory = self.memory()?;
+        let first = self.map.virt(window)?;
+        (!window.overlaps(memory)).then_some(first)
+    }
+
     pub(super) fn take(&self, layout: Layout) -> Option<PhysAddr> {
         self.arena.get()?.lock().alloc(layout)
     }

@@ -226,20 +226,6 @@ impl Machine {
         unsafe { self.registers(window) }
     }
 
-    /// The physical address of the byte that the CPU sees at `at`; `None` if it is outside of the
-    /// direct map.
-    pub fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
-        self.state.heap.map().phys(at)
-    }
-
-    /// Address at which the CPU sees the registers at `window`; `None` if they cannot be mapped.
-    /// Memory of the heap is no register.
-    pub fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
-        let memory = self.state.heap.memory()?;
-        let first = self.state.heap.map().virt(window)?;
-        (!window.overlaps(memory)).then_some(first)
-    }
-
     /// Takes the objects that interrupt handlers left behind, for a worker, which drops them.
     #[must_use = "dropping it here may wait"]
     pub fn left(&self) -> Leavings {
@@ -345,7 +331,7 @@ unsafe impl Platform for Machine {
 
     unsafe fn registers(&self, window: PhysRange) -> Option<Registers> {
         let bytes = usize::try_from(window.len_minus_one()).ok()?.checked_add(1)?;
-        let first = self.mmio(window)?;
+        let first = self.state.heap.mmio(window)?;
         // SAFETY: it is mapped for good, and `from_acpi` has the caller's promise that it is no memory
         // of the program.
         Some(unsafe { Registers::new(first, bytes) })

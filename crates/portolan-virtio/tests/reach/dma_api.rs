@@ -4,10 +4,10 @@ use dma_api::{DeviceDma, DmaDirection, DmaError};
 use portolan::dma::Trust;
 use portolan_virtio::DmaApi;
 
-use super::{Bench, PAGE, SECRET, bytes, part};
+use super::{Bench, PAGE, PAGES, SECRET, bytes, part};
 
 fn of(bench: &Bench, trust: Trust) -> DeviceDma {
-    let operations = DmaApi::new(bench.device(trust), bench.pages.clone()).unwrap();
+    let operations = DmaApi::new(bench.device(trust), &PAGES);
     let operations = Box::leak(Box::new(operations));
     DeviceDma::new(operations.info(), operations)
 }

@@ -2,10 +2,12 @@
 //! `virtio-drivers` and by `dma-api`; and the queues of a virtio-iommu.
 #![allow(unsafe_code)]
 
+mod disks;
 mod dma_api;
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
-mod slots;
+mod rings;
+mod space_hal;
 mod transport;
 mod viommu;
 
@@ -13,12 +15,13 @@ mod viommu;
 #[path = "../../../portolan-hw/tests/topology/machine.rs"]
 mod machine;
 
-use std::alloc::Layout;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use portolan::addr::{Iova, PhysAddr, PhysRange};
+use portolan::addr::{Iova, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{PoolMemory, PoolOptions};
 use portolan::dma::{CopyWhen, Copying, Device, Trust, Unowned};
 use portolan::platform::Platform;
@@ -31,13 +34,44 @@ use portolan_virtio::Addresses;
 use machine::{DEVICE, Kernel, REGISTERS, described, dmar, vtd};
 
 const PAGE: usize = 4096;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The allocator of the process, which counts for each thread.
+struct Counting;
+
+// SAFETY: it is the system's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counting = Counting;
+
+/// Number of blocks that this thread has taken from the heap.
+fn allocations() -> usize {
+    ALLOCATIONS.get()
+}
+
 /// Value of the bytes beside a buffer, which the device must not read.
 const SECRET: u8 = 0x5e;
 /// Memory for copies.
 const POOL: usize = 128 * 1024;
 
-/// Pages of the test, by where it sees them.
-#[derive(Default)]
+/// Pages of all tests, by where they see them.
+static PAGES: Pages = Pages(Mutex::new(BTreeMap::new()));
+
 struct Pages(Mutex<BTreeMap<usize, PhysAddr>>);
 
 // SAFETY: the machine's memory never moves, and no registers are given out.
@@ -60,7 +94,6 @@ struct Bench {
     unit: Arc<VtdRegisters>,
     kernel: Kernel,
     iommus: Iommus<Kernel>,
-    pages: Arc<Pages>,
 }
 
 impl Bench {
@@ -70,8 +103,9 @@ impl Bench {
         let topology = Topology::from_acpi([&table[..]]).unwrap();
         let kernel = machine.kernel();
         let iommus = topology.enable(kernel.clone(), Options::default(), described()).unwrap();
-        let pages = Arc::default();
-        Self { unit: machine.unit, kernel, iommus, pages }
+        // Its pages stay known, so its memory is no other machine's later.
+        std::mem::forget(kernel.clone());
+        Self { unit: machine.unit, kernel, iommus }
     }
 
     /// The device, without a pool for copies.
@@ -101,29 +135,42 @@ impl Bench {
         let at = self.kernel.alloc(layout).unwrap();
         // SAFETY: it has just been allocated, and is never freed.
         let first = unsafe { self.kernel.virt(at) };
-        self.pages.0.lock().unwrap().insert(first.addr().get(), at);
+        PAGES.0.lock().unwrap().insert(first.addr().get(), at);
         // SAFETY: as above.
         unsafe { first.as_ptr().write_bytes(SECRET, PAGE) };
         NonNull::slice_from_raw_parts(first, PAGE)
     }
 
-    fn at(&self, iova: u64, access: AccessKind) -> Option<NonNull<u8>> {
-        let (_, stream) = self.iommus.unit_of(DEVICE).unwrap();
+    /// Memory of the machine, as the test sees it.
+    fn seen(&self, at: PhysAddr) -> NonNull<u8> {
+        // SAFETY: it is never freed while the machine is.
+        unsafe { self.kernel.virt(at) }
+    }
+
+    fn stream(&self) -> StreamId {
+        self.iommus.unit_of(DEVICE).unwrap().1
+    }
+
+    fn at(&self, stream: StreamId, iova: u64, access: AccessKind) -> Option<NonNull<u8>> {
         let pieces = self.unit.dma(stream, None, Iova::new(iova), access, 1).ok()?;
-        // SAFETY: the device was led to memory of the machine, which is never freed while it is.
-        Some(unsafe { self.kernel.virt(pieces[0].pa) })
+        Some(self.seen(pieces[0].pa))
     }
 
     /// Byte that the device reads; `None` if it is refused.
     fn read(&self, iova: u64) -> Option<u8> {
-        let byte = self.at(iova, AccessKind::Read)?;
+        self.read_as(self.stream(), iova)
+    }
+
+    /// Byte that the device with that stream reads.
+    fn read_as(&self, stream: StreamId, iova: u64) -> Option<u8> {
+        let byte = self.at(stream, iova, AccessKind::Read)?;
         // SAFETY: it is memory of the machine.
         Some(unsafe { byte.as_ptr().read_volatile() })
     }
 
     /// Has the device write a byte, unless it is refused.
     fn write(&self, iova: u64, value: u8) -> Option<()> {
-        let byte = self.at(iova, AccessKind::Write)?;
+        let byte = self.at(self.stream(), iova, AccessKind::Write)?;
         // SAFETY: it is memory of the machine.
         unsafe { byte.as_ptr().write_volatile(value) };
         Some(())
@@ -135,6 +182,24 @@ impl Bench {
         (page..page + PAGE as u64).any(|at| self.read(at) == Some(SECRET))
     }
 }
+
+/// Defines a type that names a memory of its own.
+macro_rules! memory {
+    ($name:ident) => {
+        struct $name;
+
+        impl portolan_virtio::HalMemory for $name {
+            type Platform = $crate::machine::Kernel;
+
+            fn memory() -> &'static portolan_virtio::VirtioMemory<$crate::machine::Kernel> {
+                static MEMORY: portolan_virtio::VirtioMemory<$crate::machine::Kernel> =
+                    portolan_virtio::VirtioMemory::new(&$crate::PAGES);
+                &MEMORY
+            }
+        }
+    };
+}
+use memory;
 
 /// `bytes` bytes of a page, from `at` on.
 fn part(page: NonNull<[u8]>, at: usize, bytes: usize) -> NonNull<[u8]> {

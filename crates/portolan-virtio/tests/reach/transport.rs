@@ -1,16 +1,20 @@
-//! `Translated`.
+//! `AccessPlatform`.
 
-use portolan_virtio::{NotTranslated, Translated};
+use portolan::dma::Trust;
+use portolan_virtio::{AccessPlatform, NotTranslated};
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
 use virtio_drivers::{Error, PhysAddr, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-const ACCESS_PLATFORM: u64 = 1 << 33;
+use super::Bench;
+use super::space_hal::direct;
+
+pub(super) const ACCESS_PLATFORM: u64 = 1 << 33;
 
 /// A device that says which features it has, and is told which are used.
-struct Device {
-    features: u64,
-    accepted: u64,
+pub(super) struct Device {
+    pub features: u64,
+    pub accepted: u64,
 }
 
 impl Transport for Device {
@@ -70,18 +74,34 @@ impl Transport for Device {
     }
 }
 
+fn offering(features: u64) -> Device {
+    Device { features, accepted: 0 }
+}
+
 #[test]
 fn a_driver_that_does_not_know_the_feature_accepts_it() {
-    let (features, accepted) = (ACCESS_PLATFORM | 1 << 32, 0);
-    let mut device = Translated::new(Device { features, accepted }).unwrap();
-    assert_eq!(device.read_device_features(), features);
-    device.write_driver_features(1 << 32);
-    assert_eq!(device.max_queue_size(0), 0b11);
+    let features = ACCESS_PLATFORM | 1 << 32;
+    for device in [Bench::new().plain(Trust::Trusted), direct(&Bench::new())] {
+        let mut transport = AccessPlatform::new(offering(features), &device).unwrap();
+        assert!(transport.is_offered());
+        assert_eq!(transport.read_device_features(), features);
+        transport.write_driver_features(1 << 32);
+        assert_eq!(transport.max_queue_size(0), 0b11);
+    }
 }
 
 #[test]
 fn a_device_that_goes_past_the_iommu_is_refused() {
-    let (features, accepted) = (!ACCESS_PLATFORM, 0);
-    let refused = Translated::new(Device { features, accepted });
+    let device = Bench::new().plain(Trust::Trusted);
+    let refused = AccessPlatform::new(offering(!ACCESS_PLATFORM), &device);
     assert_eq!(refused.err(), Some(NotTranslated));
+}
+
+#[test]
+fn a_device_whose_addresses_are_memory_s_need_not_offer_it() {
+    let device = direct(&Bench::new());
+    let mut transport = AccessPlatform::new(offering(1 << 32), &device).unwrap();
+    assert!(!transport.is_offered());
+    transport.write_driver_features(1 << 32);
+    assert_eq!(transport.max_queue_size(0), 0b01);
 }

@@ -1,21 +1,25 @@
 //! `ViommuQueues` beside a device that looks at its rings as the specification says, or does not.
 //!
-//! Virtual I/O Device (VIRTIO) 1.2, sections 2.7 (split virtqueues) and 5.13.
+//! Virtual I/O Device (VIRTIO) 1.2, section 5.13.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portolan::addr::{PhysAddr, PhysRange};
+use portolan::addr::{PhysAddr, PhysRange, StreamId};
+use portolan::dma::{Constraints, Device as Direct};
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, Nanos, Platform, SpinLock};
 use portolan_hw::virtio::Transport as Wanted;
 use portolan_spec::virtio::FAULT_BYTES;
-use portolan_virtio::{Addresses, SlotHal, ViommuQueues};
+use portolan_virtio::{AccessPlatform, Addresses, HalMemory, SpaceHal, ViommuQueues, VirtioMemory};
 use virtio_drivers::Result;
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::promised::all_memory;
+use super::rings::{Rings, load, store};
 
 /// A process as a machine: memory is where it is. Time goes on by a millisecond a look.
 #[derive(Clone, Default)]
@@ -73,29 +77,8 @@ unsafe impl Platform for Process {
     }
 }
 
-// SAFETY: as above.
-unsafe impl Addresses for Process {
-    fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
-        Some(PhysAddr::new(at.as_ptr().expose_provenance() as u64))
-    }
-
-    fn mmio(&self, _window: PhysRange) -> Option<NonNull<u8>> {
-        None
-    }
-}
-
 fn seen(at: u64) -> NonNull<u8> {
     NonNull::new(std::ptr::with_exposed_provenance_mut(at as usize)).expect("memory")
-}
-
-fn load<T: FromBytes>(at: u64) -> T {
-    // SAFETY: the driver's rings and buffers are there as long as the device has them.
-    unsafe { seen(at).cast::<T>().as_ptr().read_volatile() }
-}
-
-fn store<T>(at: u64, value: T) {
-    // SAFETY: as above.
-    unsafe { seen(at).cast::<T>().as_ptr().write_volatile(value) }
 }
 
 /// Behaviour of the device on requests.
@@ -110,16 +93,6 @@ enum Manner {
     Lies,
 }
 
-/// Addresses of the rings of a queue, and the number of requests that the device has taken.
-#[derive(Clone, Copy, Default)]
-struct Rings {
-    descriptors: u64,
-    available: u64,
-    used: u64,
-    size: u16,
-    taken: u16,
-}
-
 #[derive(Default)]
 struct State {
     manner: Manner,
@@ -132,68 +105,34 @@ struct State {
     queues: [Rings; 2],
 }
 
-/// A part of a chain: address, length and flags.
-type Part = (u64, u32, u16);
-
-impl Rings {
-    /// The next chain that the driver offers: its head and its parts.
-    fn take(&mut self) -> Option<(u16, Vec<Part>)> {
-        if load::<u16>(self.available + 2) == self.taken {
-            return None;
-        }
-        let place = u64::from(self.taken % self.size);
-        self.taken = self.taken.wrapping_add(1);
-        let head: u16 = load(self.available + 4 + 2 * place);
-        let (mut parts, mut at) = (Vec::new(), head);
-        loop {
-            let descriptor = self.descriptors + 16 * u64::from(at);
-            let flags: u16 = load(descriptor + 12);
-            parts.push((load(descriptor), load(descriptor + 8), flags));
-            if flags & 1 == 0 {
-                return Some((head, parts));
-            }
-            at = load(descriptor + 14);
-        }
-    }
-
-    fn give(&self, head: u16, bytes: u32) {
-        let index: u16 = load(self.used + 2);
-        let entry = self.used + 4 + 8 * u64::from(index % self.size);
-        store(entry, u32::from(head));
-        store(entry + 4, bytes);
-        store(self.used + 2, index.wrapping_add(1));
-    }
-}
-
 impl State {
     fn serve(&mut self) {
         let rings = &mut self.queues[0];
         while self.manner != Manner::Silent && rings.size != 0 {
-            let Some((head, parts)) = rings.take() else {
+            let Some((head, parts)) = rings.take(&seen) else {
                 return;
             };
-            let readable = parts.iter().filter(|(_, _, flags)| flags & 2 == 0);
-            let request =
-                readable.flat_map(|(at, bytes, _)| (*at..*at + u64::from(*bytes)).map(load));
+            let readable = parts.iter().filter(|part| !part.is_writable);
+            let request = readable.flat_map(|part| part.addresses()).map(|at| load(&seen, at));
             let request: Vec<u8> = request.collect();
-            let (answer, bytes, _) = parts[parts.len() - 1];
-            for (at, byte) in (answer..answer + u64::from(bytes)).zip(request) {
-                store(at, !byte);
+            let answer = parts[parts.len() - 1];
+            for (at, byte) in answer.addresses().zip(request) {
+                store(&seen, at, !byte);
             }
             match self.manner {
-                Manner::Lies => rings.give(head ^ 5, bytes),
-                _ => rings.give(head, bytes),
+                Manner::Lies => rings.give(&seen, head ^ 5, answer.bytes),
+                _ => rings.give(&seen, head, answer.bytes),
             }
         }
     }
 
     /// Records a fault, of which each byte is `byte`.
     fn fault(&mut self, byte: u8) {
-        let (head, parts) = self.queues[1].take().expect("a buffer for a record");
-        let (at, bytes, flags) = parts[0];
-        assert_eq!((bytes, flags & 2), (FAULT_BYTES as u32, 2));
-        (at..at + u64::from(bytes)).for_each(|at| store(at, byte));
-        self.queues[1].give(head, bytes);
+        let (head, parts) = self.queues[1].take(&seen).expect("a buffer for a record");
+        let record = parts[0];
+        assert_eq!((record.bytes, record.is_writable), (FAULT_BYTES as u32, true));
+        record.addresses().for_each(|at| store(&seen, at, byte));
+        self.queues[1].give(&seen, head, record.bytes);
     }
 }
 
@@ -266,23 +205,52 @@ impl Transport for Device {
     }
 }
 
-type Queues<const N: usize> = ViommuQueues<Process, SlotHal<N>, Device>;
+/// The machine on which each test's thread is.
+static PROCESS: Here = Here;
+
+struct Here;
+
+// SAFETY: memory is seen at its own address, and no registers are given out.
+unsafe impl Addresses for Here {
+    fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
+        Some(PhysAddr::new(at.as_ptr().expose_provenance() as u64))
+    }
+
+    fn mmio(&self, _window: PhysRange) -> Option<NonNull<u8>> {
+        None
+    }
+}
+
+/// All virtio-iommus of the tests: what is shared with one is shared with all.
+struct Viommus;
+
+impl HalMemory for Viommus {
+    type Platform = Process;
+
+    fn memory() -> &'static VirtioMemory<Process> {
+        static MEMORY: VirtioMemory<Process> = VirtioMemory::new(&PROCESS);
+        &MEMORY
+    }
+}
+
+type Queues = ViommuQueues<Process, SpaceHal<Viommus>, AccessPlatform<Device>>;
 
 /// Starts the queues of a device that `prepare` has made up.
-fn start<const N: usize>(
+fn start(
     prepare: impl FnOnce(&mut State),
-) -> (Arc<Mutex<State>>, std::result::Result<Queues<N>, IommuError>) {
+) -> (Arc<Mutex<State>>, std::result::Result<Queues, IommuError>) {
     let mut state = State::default();
     prepare(&mut state);
     let (process, state) = (Process::default(), Arc::new(Mutex::new(state)));
-    SlotHal::<N>::bind_untranslated(process.clone(), Arc::new(process.clone())).unwrap();
-    let queues = Queues::start(process, Device(state.clone()));
-    (state, queues)
+    let (stream, limits) = (StreamId::new(0), Constraints::trusted());
+    let device = Direct::direct(process.clone(), stream, limits, all_memory()).unwrap();
+    let transport = Viommus::memory().add(Arc::new(device), Device(state.clone())).unwrap();
+    (state, Queues::start(process, transport))
 }
 
 #[test]
 fn requests_are_answered_one_after_the_other() {
-    let (state, queues) = start::<8>(|state| state.features = u64::MAX);
+    let (state, queues) = start(|state| state.features = u64::MAX);
     let queues = queues.unwrap();
     for round in 0..100u8 {
         let mut answer = [0; 5];
@@ -301,7 +269,7 @@ fn requests_are_answered_one_after_the_other() {
 
 #[test]
 fn a_late_answer_is_not_taken_for_another_s() {
-    let (state, queues) = start::<9>(|state| state.manner = Manner::Silent);
+    let (state, queues) = start(|state| state.manner = Manner::Silent);
     let queues = queues.unwrap();
     let mut answer = [0; 2];
     let silent = queues.request(&[1, 1], &mut answer);
@@ -315,7 +283,7 @@ fn a_late_answer_is_not_taken_for_another_s() {
 
 #[test]
 fn a_device_that_returns_what_it_was_not_given_is_gone() {
-    let (_, queues) = start::<10>(|state| state.manner = Manner::Lies);
+    let (_, queues) = start(|state| state.manner = Manner::Lies);
     let queues = queues.unwrap();
     let lied = queues.request(&[1], &mut [0; 1]);
     assert_eq!(lied, Err(IommuError::Gone));
@@ -324,7 +292,7 @@ fn a_device_that_returns_what_it_was_not_given_is_gone() {
 
 #[test]
 fn records_come_in_their_order_and_their_buffers_go_back() {
-    let (state, queues) = start::<11>(|_| ());
+    let (state, queues) = start(|_| ());
     let queues = queues.unwrap();
     assert_eq!(queues.next_fault(), Ok(None));
     for round in 0..100u8 {
@@ -340,8 +308,8 @@ fn records_come_in_their_order_and_their_buffers_go_back() {
 
 #[test]
 fn a_device_that_does_not_reset_or_refuses_its_features_is_not_started() {
-    let (_, queues) = start::<12>(|state| state.stuck = DeviceStatus::DRIVER_OK);
+    let (_, queues) = start(|state| state.stuck = DeviceStatus::DRIVER_OK);
     assert!(matches!(queues.err(), Some(IommuError::TimedOut { .. })));
-    let (_, queues) = start::<13>(|state| state.refused = DeviceStatus::FEATURES_OK);
+    let (_, queues) = start(|state| state.refused = DeviceStatus::FEATURES_OK);
     assert_eq!(queues.err(), Some(IommuError::Unsupported));
 }
