@@ -9,7 +9,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use portolan::platform::Mmio;
+use portolan::platform::{MappedRegisters, Mmio};
 
 /// Offsets of the registers.
 const DATA: usize = 0;
@@ -45,6 +45,12 @@ pub struct FwCfg<R> {
 pub trait Selector: Mmio {
     /// Writes two bytes.
     fn write16(&self, offset: usize, value: u16);
+}
+
+impl Selector for MappedRegisters {
+    fn write16(&self, offset: usize, value: u16) {
+        Self::write16(self, offset, value);
+    }
 }
 
 impl<R: Selector> FwCfg<R> {

@@ -16,7 +16,6 @@ mod imsic_file;
 mod machine;
 mod pages;
 mod pvh;
-mod registers;
 
 pub use direct_map::DirectMap;
 pub use heap::{Heap, HeapError};
@@ -24,8 +23,9 @@ pub use heap::{Heap, HeapError};
 pub use imsic_file::OwnFile;
 pub use machine::{Machine, StartError};
 pub use pages::Pages;
+/// A window of registers.
+pub use portolan::platform::MappedRegisters as Registers;
 pub use pvh::Pvh;
-pub use registers::Registers;
 
 use portolan::platform::{Interrupts, IrqLock};
 

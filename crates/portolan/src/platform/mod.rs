@@ -11,7 +11,7 @@
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
 //! * [`DmaMemory`], [`AllMemory`]: memory that devices may be given, by promise.
 //! * [`TrustedBase`]: an implementer's promise for parts that isolation rests on.
-//! * [`Mmio`]: the registers of a device.
+//! * [`Mmio`]: the registers of a device; [`MappedRegisters`]: those that a kernel has mapped, with barriers.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
 //! * [`UnitPlatform`]: the machine as the driver of an IOMMU needs it, made of a [`Platform`] or of
@@ -38,7 +38,8 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{
-    AllMemory, DmaMemory, ForeignTables, Platform, PromisedMappings, RawMemory, TrustedBase,
+    AllMemory, DmaMemory, ForeignTables, MappedRegisters, Platform, PromisedMappings, RawMemory,
+    TrustedBase,
 };
 pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::{CachePadded, count_of};

@@ -3,6 +3,7 @@
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
 //! * [`RawMemory`]: a platform's memory, by physical address.
+//! * [`MappedRegisters`]: registers of a device, where they are mapped.
 //! * [`TrustedBase`]: parts of a machine that keep the contracts of their traits.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
@@ -19,6 +20,7 @@ mod foreign;
 mod memory;
 mod platform;
 mod reach;
+mod registers;
 #[cfg(test)]
 mod tests;
 mod trusted;
@@ -33,4 +35,5 @@ pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};
 pub use platform::Platform;
 pub use reach::{AllMemory, DmaMemory, PromisedMappings};
+pub use registers::MappedRegisters;
 pub use trusted::TrustedBase;

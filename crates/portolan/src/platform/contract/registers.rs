@@ -1,31 +1,55 @@
-//! Registers of a device.
+//! Registers that a kernel has mapped, with the barriers that [`Mmio`] asks for.
+//!
+//! Supported: x86-64, AArch64, RISC-V of 64 bits. On other architectures each access has a full barrier of the
+//! compiler's (`fence`), which need not order memory with registers there.
 //!
 //! *Context.* Interrupt, all functions.
 
+#[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "registers/x86_64.rs")]
+#[cfg_attr(all(target_arch = "aarch64", not(miri)), path = "registers/aarch64.rs")]
+#[cfg_attr(all(target_arch = "riscv64", not(miri)), path = "registers/riscv64.rs")]
+mod cpu;
+
 use core::ptr::NonNull;
 
-use portolan::platform::Mmio;
+use crate::platform::Mmio;
 
-use super::cpu;
-use crate::fw_cfg::Selector;
-
-/// A window of registers. Accesses outside of it, or that are not aligned, read all ones and write
-/// nothing.
+/// A window of registers that is mapped. Accesses outside of it, or that are not aligned, read all ones and
+/// write nothing.
+///
+/// A write is made after all earlier writes to memory are visible to the device, and a read before all later
+/// reads of memory: a doorbell does not overtake the descriptor that it is for.
+///
+/// ```no_run
+/// use core::ptr::NonNull;
+/// use portolan::platform::{MappedRegisters, Mmio};
+///
+/// /// Starts a device whose registers are mapped, uncached, at `first`.
+/// fn start(first: NonNull<u8>) -> u32 {
+///     // SAFETY: 4 KiB of registers are mapped there for good.
+///     let registers = unsafe { MappedRegisters::new(first, 4096) };
+///     registers.write32(0x14, 1);
+///     registers.read32(0x1c)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Registers {
+pub struct MappedRegisters {
     first: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: the window is mapped for all CPUs, and each access is one of the device's.
-unsafe impl Send for Registers {}
+unsafe impl Send for MappedRegisters {}
 // SAFETY: as above.
-unsafe impl Sync for Registers {}
+unsafe impl Sync for MappedRegisters {}
 
-impl Registers {
+impl MappedRegisters {
+    /// The registers that the CPU sees from `first` on.
+    ///
     /// # Safety
-    /// `bytes` bytes from `first` are mapped for good, and they are registers, not memory.
-    pub(super) const unsafe fn new(first: NonNull<u8>, bytes: usize) -> Self {
+    /// `bytes` bytes from `first` are mapped for good, uncached, on all CPUs, and they are registers of a device,
+    /// not memory.
+    pub const unsafe fn new(first: NonNull<u8>, bytes: usize) -> Self {
         Self { first, bytes }
     }
 
@@ -54,13 +78,7 @@ impl Registers {
     }
 }
 
-impl Selector for Registers {
-    fn write16(&self, offset: usize, value: u16) {
-        Self::write16(self, offset, value);
-    }
-}
-
-impl Mmio for Registers {
+impl Mmio for MappedRegisters {
     fn read32(&self, offset: usize) -> u32 {
         // SAFETY: it is an aligned register of the window, which is mapped.
         self.at(offset).map_or(u32::MAX, |at| unsafe { cpu::read32(at) })
@@ -95,7 +113,7 @@ mod tests {
         let mut memory = [0x0807_0605_0403_0201u64, 0x1817_1615_1413_1211, 0x5555];
         let first = NonNull::from(&mut memory).cast();
         // SAFETY: the memory stays, and is looked at through the window alone until the end.
-        let window = unsafe { Registers::new(first, 16) };
+        let window = unsafe { MappedRegisters::new(first, 16) };
         assert_eq!((window.read32(4), window.read16(2)), (0x0807_0605, 0x0403));
         assert_eq!(window.read64(8), 0x1817_1615_1413_1211);
         assert_eq!(
