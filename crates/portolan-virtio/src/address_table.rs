@@ -1,6 +1,6 @@
 //! Values by the address that a device has for them.
 //!
-//! *Context.* Interrupt: sections are short, and records come from a reserve. Where that is used up, an insertion
+//! *Context.* Interrupt: sections are short, and entries come from a reserve. Where that is used up, an insertion
 //! takes heap memory, outside of the lock.
 
 use alloc::boxed::Box;
@@ -10,16 +10,16 @@ use portolan::platform::{Cpus, Guarded};
 /// Number of chains. Neighbouring pages are in different ones.
 const CHAINS: usize = 64;
 
-type Link<V> = Option<Box<Record<V>>>;
+type Link<V> = Option<Box<TableEntry<V>>>;
 
-struct Record<V> {
+struct TableEntry<V> {
     at: u64,
-    /// Taken when the record is put back into the reserve.
+    /// Taken when the entry is put back into the reserve.
     value: Option<V>,
     next: Link<V>,
 }
 
-impl<V> Record<V> {
+impl<V> TableEntry<V> {
     fn unused() -> Box<Self> {
         Box::new(Self { at: 0, value: None, next: None })
     }
@@ -37,31 +37,31 @@ impl<V> Chains<V> {
     }
 
     fn spare(&mut self) -> Link<V> {
-        let mut record = self.spare.take()?;
-        self.spare = record.next.take();
-        Some(record)
+        let mut entry = self.spare.take()?;
+        self.spare = entry.next.take();
+        Some(entry)
     }
 
-    fn put_back(&mut self, mut record: Box<Record<V>>) {
-        record.next = self.spare.take();
-        self.spare = Some(record);
+    fn put_back(&mut self, mut entry: Box<TableEntry<V>>) {
+        entry.next = self.spare.take();
+        self.spare = Some(entry);
     }
 
-    fn insert(&mut self, mut record: Box<Record<V>>) {
-        let head = self.head(record.at);
-        record.next = head.take();
-        *head = Some(record);
+    fn insert(&mut self, mut entry: Box<TableEntry<V>>) {
+        let head = self.head(entry.at);
+        entry.next = head.take();
+        *head = Some(entry);
         self.used += 1;
     }
 
     #[cfg(feature = "dma-api")]
     fn find(&mut self, at: u64) -> Option<&mut V> {
         let mut link = self.head(at);
-        while let Some(record) = link {
-            if record.at == at {
-                return record.value.as_mut();
+        while let Some(entry) = link {
+            if entry.at == at {
+                return entry.value.as_mut();
             }
-            link = &mut record.next;
+            link = &mut entry.next;
         }
         None
     }
@@ -71,10 +71,10 @@ impl<V> Chains<V> {
         while link.as_ref()?.at != at {
             link = &mut link.as_mut()?.next;
         }
-        let mut record = link.take()?;
-        *link = record.next.take();
-        let value = record.value.take();
-        self.put_back(record);
+        let mut entry = link.take()?;
+        *link = entry.next.take();
+        let value = entry.value.take();
+        self.put_back(entry);
         self.used -= 1;
         value
     }
@@ -85,8 +85,8 @@ impl<V> Drop for Chains<V> {
         // One after the other: a chain of boxes would be dropped by recursion.
         for link in self.heads.iter_mut().chain([&mut self.spare]) {
             let mut left = link.take();
-            while let Some(mut record) = left {
-                left = record.next.take();
+            while let Some(mut entry) = left {
+                left = entry.next.take();
             }
         }
     }
@@ -96,20 +96,20 @@ impl<V> Drop for Chains<V> {
 pub(crate) struct AddressTable<P: Cpus, V: Send>(Guarded<P, Chains<V>>);
 
 impl<P: Cpus, V: Send> AddressTable<P, V> {
-    /// No values, and records for `reserve` of them.
+    /// No values, and entries for `reserve` of them.
     pub fn new(reserve: usize) -> Self {
         let heads = [const { None }; CHAINS];
         let mut chains = Chains { heads, spare: None, used: 0 };
-        (0..reserve).for_each(|_| chains.put_back(Record::unused()));
+        (0..reserve).for_each(|_| chains.put_back(TableEntry::unused()));
         Self(Guarded::new(chains))
     }
 
     /// Inserts a value at an address that has none.
     pub fn insert(&self, at: u64, value: V) {
         let spare = self.0.with(Chains::spare);
-        let mut record = spare.unwrap_or_else(Record::unused);
-        (record.at, record.value) = (at, Some(value));
-        self.0.with(|chains| chains.insert(record));
+        let mut entry = spare.unwrap_or_else(TableEntry::unused);
+        (entry.at, entry.value) = (at, Some(value));
+        self.0.with(|chains| chains.insert(entry));
     }
 
     /// Removes the value at the address.

@@ -150,10 +150,12 @@ struct Left<P: Platform> {
 /// buffers have address spaces of their own, a [`VirtioMemory`] each, and types of their own.
 ///
 /// A buffer of up to 64 bytes, such as a request's header and its status, is copied to memory that stays
-/// mapped: it may lie on any stack, and owes no invalidation. So a strict request owes one, for its data. Drivers of `virtio-drivers`
-/// keep their buffers: devices are opened with `Buffers::Kept`
-/// ([`DeviceOptions::buffers`](portolan_hw::topology::DeviceOptions)), and their policy is strict or, if
-/// that was asked for and they are trusted, lazy.
+/// mapped: it may lie on any stack, and owes no invalidation. So a strict request owes one, for its data.
+///
+/// Drivers of `virtio-drivers` keep their buffers: devices are opened with `Buffers::Kept`, and with
+/// [`SpaceScope::Unit`](portolan_hw::topology::SpaceScope) if there are several
+/// ([`DeviceOptions`](portolan_hw::topology::DeviceOptions)). Their policy is strict or, if that was asked for
+/// and they are trusted, lazy.
 pub struct VirtioMemory<P: Platform> {
     addresses: &'static dyn Addresses,
     members: Once<Guarded<P, Members<P>>>,

@@ -11,7 +11,7 @@ use crate::address_table::AddressTable;
 use crate::lent::{Lent, PAGE};
 use crate::short_slots::{SHORT, ShortSlots};
 
-/// Records of rings and of buffers that are there from the start.
+/// Entries of tables for rings and for buffers that are there from the start.
 const RINGS: usize = 16;
 const BUFFERS: usize = 128;
 

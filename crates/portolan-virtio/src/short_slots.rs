@@ -2,8 +2,9 @@
 //!
 //! A request of a driver has a header and a status of a few bytes beside its data. Each would be a mapping of
 //! its own, and owe an invalidation; so they are copied here instead, where nothing has to be invalidated. They
-//! may lie where the device does not reach them in one piece, such as over two pages of a stack. A device that goes on with a slot after its request is done reads or changes headers and statuses, which are
-//! those of this memory's devices.
+//! may lie where the device does not reach them in one piece, such as over two pages of a stack. A device that
+//! goes on with a slot after its request is done reads or changes later headers and statuses, which are those
+//! of this memory's devices.
 //!
 //! *Context.* Interrupt, but for [`ShortSlots::new`] (task).
 

@@ -1,9 +1,14 @@
 //! Commands that the IOMMUs were given.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
+use portolan::dma::Trust;
 use portolan::platform::Platform;
-use portolan_hw::topology::Iommus;
+use portolan_bare::Machine;
+use portolan_bare::pci::Function;
+use portolan_hw::topology::{DeviceOptions, Iommus};
 
 use crate::say;
 
@@ -42,5 +47,30 @@ impl Commands {
             let (whole, tenth) = (count / requests, count * 10 / requests % 10);
             say!("  commands: {count} {kind}, {whole}.{tenth} a request");
         }
+    }
+}
+
+/// The trust that a device can be opened with: without an IOMMU nothing keeps it from memory, so it has to be
+/// trusted.
+pub fn trust(iommus: &Iommus<Machine>, wanted: Trust) -> Trust {
+    match iommus.units().is_empty() {
+        true => Trust::Trusted,
+        false => wanted,
+    }
+}
+
+/// The policy of a device that is opened with `options`, and the reason for it.
+pub fn policy(
+    iommus: &Iommus<Machine>,
+    function: &Function,
+    options: &DeviceOptions,
+) -> (String, &'static str) {
+    let trust = options.constraints.trust;
+    match iommus.unit_of(function.at()) {
+        Ok((unit, _)) => {
+            let decision = iommus.decide(&**unit, options);
+            (format!("{:?}, {trust:?}", decision.policy), decision.reason)
+        }
+        Err(_) => (format!("Direct, {trust:?}"), "No IOMMU serves the device."),
     }
 }

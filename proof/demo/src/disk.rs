@@ -17,7 +17,7 @@ use portolan_hw::topology::{DeviceOptions, Iommus};
 use portolan_virtio::{HalMemory, SpaceHal};
 use virtio_drivers::device::blk::{SECTOR_SIZE, VirtIOBlk};
 
-use crate::commands::Commands;
+use crate::commands::{self, Commands};
 use crate::virtio::{self, Disks};
 use crate::{Outcome, say};
 
@@ -35,12 +35,15 @@ type Hal = SpaceHal<Disks>;
 
 pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
     let copying = copying(machine)?;
-    keep_translations(iommus, function)?;
+    if !iommus.units().is_empty() {
+        keep_translations(iommus, function)?;
+    }
 
     // Not trusted: it reaches the bytes of its buffers, each until its own invalidation.
     let mut options = DeviceOptions::untrusted();
     options.buffers = Buffers::Kept;
     options.preference = PolicyPreference::Strict;
+    options.constraints.trust = commands::trust(iommus, Trust::Untrusted);
     copy_sectors(machine, iommus, function, &options, &copying, 0)?;
 
     // Trusted: it reaches the pages of its buffers, for as long as the bounds of the space say.
@@ -92,8 +95,6 @@ fn copy_sectors(
     first: usize,
 ) -> Outcome<()> {
     let device = iommus.device_with(function.at(), options)?;
-    let (unit, _) = iommus.unit_of(function.at())?;
-    let decision = iommus.decide(&**unit, options);
     let device = Arc::new(device.with_copies(copying.clone()));
     function.start();
 
@@ -114,9 +115,10 @@ fn copy_sectors(
             return Err("the disk returned something else than was written".into());
         }
     }
-    let (requests, trust) = (3 * SECTORS as u64, options.constraints.trust);
-    say!("{:?}, {trust:?}: {requests} requests", decision.policy);
-    say!("  {}", decision.reason);
+    let requests = 3 * SECTORS as u64;
+    let (policy, reason) = commands::policy(iommus, function, options);
+    say!("{policy}: {requests} requests");
+    say!("  {reason}");
     Commands::of(iommus).since(&before).print_for(requests);
 
     // The driver gives back the memory that it shared; then the device is blocked.

@@ -13,7 +13,7 @@ use portolan_bare::pci::Function;
 use portolan_bare::{Machine, Pages};
 use portolan_hw::topology::{DeviceOptions, Iommus};
 
-use crate::commands::Commands;
+use crate::commands::{self, Commands};
 use crate::cpus::{self, Cpus};
 use crate::{Outcome, say};
 
@@ -47,7 +47,7 @@ pub fn show(
     for (buffers, trust, preference) in POLICIES {
         let mut options = DeviceOptions::trusted();
         options.buffers = buffers;
-        options.constraints.trust = trust;
+        options.constraints.trust = commands::trust(iommus, trust);
         options.preference = preference;
         copy_pages(machine, iommus, function, cpus, &options, first)?;
         first += PART * cpus.count() as u64;
@@ -65,8 +65,6 @@ fn copy_pages(
     first: u64,
 ) -> Outcome<()> {
     let device = Arc::new(iommus.device_with(function.at(), options)?);
-    let (unit, _) = iommus.unit_of(function.at())?;
-    let decision = iommus.decide(&**unit, options);
     let mut nvme = Nvme::start(machine, function, device.clone(), cpus.count() as u32)?;
 
     let before = Commands::of(iommus);
@@ -84,13 +82,14 @@ fn copy_pages(
     }
     let workers: Outcome<Vec<Worker>> = cpus.run(tasks)?.into_iter().collect();
     let workers = workers?;
-    let commands = Commands::of(iommus).since(&before);
+    let sent = Commands::of(iommus).since(&before);
 
     let requests = 3 * PART / 16 * PAGES.len() as u64 * workers.len() as u64;
-    let (policy, trust, count) = (decision.policy, options.constraints.trust, workers.len());
-    say!("NVMe on {count} CPUs, {policy:?}, {trust:?}: {requests} requests");
-    say!("  {}", decision.reason);
-    commands.print_for(requests);
+    let count = workers.len();
+    let (policy, reason) = commands::policy(iommus, function, options);
+    say!("NVMe on {count} CPUs, {policy}: {requests} requests");
+    say!("  {reason}");
+    sent.print_for(requests);
 
     // Nothing is under way any more: queues and rings are unmapped when they are dropped.
     nvme.stop()?;

@@ -25,15 +25,16 @@ mod interrupts;
 mod virtio;
 
 use alloc::boxed::Box;
+use alloc::format;
 use core::error::Error;
 use core::ffi::c_void;
 
-use portolan::platform::Platform as _;
+use portolan::platform::{AllMemory, Platform as _};
 use portolan_bare::pci::{self, Function};
 use portolan_bare::{DirectMap, Heap, Machine};
 use portolan_hw::TrustedDescription;
 use portolan_hw::interrupt::Remapping;
-use portolan_hw::topology::{EnableError, Iommus, Options};
+use portolan_hw::topology::{EnableError, Iommus, Options, TopologyError};
 
 use arch::Loader;
 use commands::Commands;
@@ -93,6 +94,9 @@ fn run(left: *const c_void) -> Outcome<End> {
     let cpus = Cpus::start(machine, &loader)?;
     match enable(machine) {
         Ok(iommus) => show(machine, iommus, &functions, &cpus),
+        Err(EnableError::Topology(why @ (TopologyError::NoTable | TopologyError::NoUnit))) => {
+            without_iommu(machine, why, &functions, &cpus)
+        }
         Err(error) => without_dma(&cpus, &error),
     }
 }
@@ -125,6 +129,27 @@ fn without_dma(cpus: &Cpus, why: &EnableError) -> Outcome<End> {
     Ok(End::WithoutDma)
 }
 
+/// The same disks, which no unit serves.
+fn without_iommu(
+    machine: Machine,
+    why: TopologyError,
+    functions: &[Function],
+    cpus: &Cpus,
+) -> Outcome<End> {
+    say!("no IOMMU: {why}");
+    // SAFETY: the drivers of the disks hand them addresses of mappings alone; other devices stay stopped.
+    let iommus = Iommus::none(machine, unsafe { AllMemory::new() });
+    disk::show(machine, &iommus, named(functions, disk::IDENTITY)?)?;
+    flash::show(machine, &iommus, named(functions, flash::IDENTITY)?, cpus)?;
+    Ok(End::Good)
+}
+
+/// The first function with this vendor and device.
+fn named(functions: &[Function], identity: (u16, u16)) -> Outcome<&Function> {
+    let found = functions.iter().find(|of| of.identity() == identity);
+    found.ok_or_else(|| format!("there is no device {:04x}:{:04x}", identity.0, identity.1).into())
+}
+
 fn show(
     machine: Machine,
     before: Iommus<Machine>,
@@ -139,10 +164,9 @@ fn show(
     for unit in iommus.units().iter().flatten() {
         say!("page faults: {:?}", unit.recoverable_faults());
     }
-    let named = |identity| functions.iter().find(|of| of.identity() == identity);
-    let edu = named(edu::IDENTITY).ok_or("there is no edu device")?;
-    let disk = named(disk::IDENTITY).ok_or("there is no virtio disk")?;
-    let flash = named(flash::IDENTITY).ok_or("there is no NVMe disk")?;
+    let edu = named(functions, edu::IDENTITY)?;
+    let disk = named(functions, disk::IDENTITY)?;
+    let flash = named(functions, flash::IDENTITY)?;
     guarded::show(machine, &iommus, edu)?;
     interrupts::show(machine, &iommus, edu, disk)?;
     disk::show(machine, &iommus, disk)?;

@@ -1,10 +1,11 @@
 //! Errors of finding units and of opening devices.
 
-use portolan::addr::{PciFunction, PhysRange};
+use portolan::addr::{PciFunction, PhysRange, StreamId};
 use portolan::dma::{DeviceError, SpaceError};
 use portolan::iommu::IommuError;
 use thiserror::Error;
 
+use super::PlatformDevice;
 use super::pci::VirtualFunctions;
 use crate::interrupt::ApicMode;
 use portolan_tables::TableError;
@@ -179,6 +180,39 @@ pub enum OpenError {
         /// The function.
         function: PciFunction,
     },
+    /// No unit serves the device: it reaches all memory, or none.
+    #[error("no IOMMU serves {device}")]
+    NoDevice {
+        /// The device.
+        device: PlatformDevice,
+    },
+    /// The unit that serves the device was not enabled: it reaches all memory, or none.
+    #[error("unit {unit}, which serves {device}, was not enabled: {error}")]
+    NoUnitOfDevice {
+        /// The device.
+        device: PlatformDevice,
+        /// The unit, by its number in the table.
+        unit: usize,
+        /// Reason.
+        error: EnableError,
+    },
+    /// Accesses of the device go to several units, or carry a stream that another device has too.
+    #[error("stream {stream:#x} of {device} is another unit's, or another device's as well", stream = stream.get())]
+    NotAlone {
+        /// The device.
+        device: PlatformDevice,
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Firmware says that the device's bus passes no addresses on, or none that were asked for.
+    #[error("no address that {device} may use gets past its bus")]
+    NoAddressOfDevice {
+        /// The device.
+        device: PlatformDevice,
+    },
+    /// The device, or another one of its group, is open in an address space of its own.
+    #[error("the device, or another one of its group, is open in an address space of its own")]
+    OtherSpace,
     /// Firmware says that its root complex or bus passes no addresses on, or none that were asked for.
     #[error("no address that {function} may use gets past its root complex")]
     NoAddress {

@@ -9,9 +9,10 @@ use portolan::dma::{
     PolicyInputs, PolicyPreference, Shadowing, SpaceError, SpaceOptions, Trust, default_policy,
 };
 use portolan::iommu::IommuDomains;
-use portolan::platform::{Nanos, Platform};
+use portolan::platform::{AllMemory, Nanos, Platform};
 
 use super::enable::{Enabled, Outcome};
+use super::pci::PciNode;
 use super::{EnableError, OpenError, Served, Survey, Topology};
 use crate::turn::Turn;
 
@@ -19,12 +20,35 @@ use crate::turn::Turn;
 const TURN: Nanos = Nanos::new(10_000_000_000);
 
 /// A group of which a device is open, or was.
-struct OpenGroup<P: Platform> {
-    /// The group's first function, and the unit that serves those that are open: a space is one unit's.
-    key: (PciFunction, usize),
+pub(super) struct OpenGroup<P: Platform> {
+    key: GroupKey,
+    /// The unit that serves those that are open: a space is one unit's.
+    unit: usize,
+    /// Scope of its space.
+    scope: SpaceScope,
     space: Weak<DmaSpace<P>>,
     /// Streams that accesses of several devices carry, or that are no function's own.
     shared: Vec<(StreamId, Weak<Device<P>>)>,
+}
+
+/// Name of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupKey {
+    /// Its first function.
+    Functions(PciFunction),
+    /// The only stream that it is known to have, of a device that is no PCI function.
+    Stream(StreamId),
+}
+
+/// Devices that are in one address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum SpaceScope {
+    /// Those of a group, which cannot be kept apart.
+    #[default]
+    Group,
+    /// All devices of a unit that are opened with this scope: for kernels with one address space for all devices, and
+    /// for drivers that do not say for which device a buffer is. They reach each other's buffers.
+    Unit,
 }
 
 /// Options of opening a device.
@@ -41,6 +65,8 @@ pub struct DeviceOptions {
     pub preference: PolicyPreference,
     /// Its address space; the policy in it is replaced by the one that is decided on.
     pub space: SpaceOptions,
+    /// Devices that share it.
+    pub scope: SpaceScope,
 }
 
 impl DeviceOptions {
@@ -52,6 +78,7 @@ impl DeviceOptions {
             buffers: Buffers::Owned,
             preference: PolicyPreference::None,
             space: SpaceOptions::default(),
+            scope: SpaceScope::default(),
         }
     }
 
@@ -75,7 +102,7 @@ impl DeviceOptions {
 
     /// The same for a device of whose addresses those of `reach` arrive at its unit; `None` if that leaves
     /// none.
-    fn within(mut self, reach: IovaRange) -> Option<Self> {
+    pub(super) fn within(mut self, reach: IovaRange) -> Option<Self> {
         let mask = self.constraints.dma_mask;
         self.constraints.dma_mask = mask.min(reach.last());
         self.space.window = self.space.window.intersection(reach)?;
@@ -111,11 +138,13 @@ impl DeviceOptions {
 /// ```
 pub struct Iommus<P: Platform> {
     pub(super) topology: Topology,
-    survey: Survey,
+    pub(super) survey: Survey,
     pub(super) platform: P,
-    units: Vec<Outcome>,
-    groups: Turn<P, Vec<OpenGroup<P>>>,
+    pub(super) units: Vec<Outcome>,
+    pub(super) groups: Turn<P, Vec<OpenGroup<P>>>,
     pub(super) copying: Option<Copying>,
+    /// Leave for functions that no unit serves.
+    pub(super) unserved: Option<AllMemory>,
 }
 
 impl<P: Platform> Iommus<P> {
@@ -129,7 +158,9 @@ impl<P: Platform> Iommus<P> {
         if let (Some(&Err(first)), true) = (units.first(), units.iter().all(Result::is_err)) {
             return Err(first);
         }
-        Ok(Self { topology, survey, platform, units, groups: Turn::new(Vec::new()), copying: None })
+        let groups = Turn::new(Vec::new());
+        let (copying, unserved) = (None, None);
+        Ok(Self { topology, survey, platform, units, groups, copying, unserved })
     }
 
     /// Survey of firmware and the PCI functions when the units were enabled: groups, reserved
@@ -139,7 +170,7 @@ impl<P: Platform> Iommus<P> {
     }
 
     /// The units, in the order of firmware's table; of one that did not come up, the reason. One at least
-    /// did.
+    /// did, unless the machine has [none](Self::none).
     ///
     /// ```
     /// # use portolan::platform::Platform;
@@ -228,51 +259,90 @@ impl<P: Platform> Iommus<P> {
         function: PciFunction,
         options: &DeviceOptions,
     ) -> Result<Device<P>, OpenError> {
-        let none = OpenError::NotServed { function };
-        let (unit, _) = self.find(function)?.ok_or(none)?;
+        let Some((unit, _)) = self.find(function)? else {
+            return self.open_unserved(function, options);
+        };
         self.enabled(function, unit)?;
         let options = options.trusted_at_most(self.survey.trust(function));
         let reach = self.topology.reach(&self.survey, function)?;
         let within = reach.and_then(|reach| options.within(reach));
         let options = &within.ok_or(OpenError::NoAddress { function })?;
-        let opened = self.groups.with((&self.platform, TURN), |groups| {
-            let (at, space) = self.group(groups, unit, function, options)?;
+        self.with_groups(|groups| {
+            let first = self.survey.groups().first(self.survey.tree(), function);
+            let key = (GroupKey::Functions(first), unit);
+            let (at, space) = self.group(groups, key, options)?;
             // It was found or added there.
             let group = groups.get_mut(at).ok_or(OpenError::NotServed { function })?;
             self.open(group, &space, function, options)
-        });
-        opened.map_err(OpenError::Turn)?
+        })
     }
 
-    /// The place in `groups` of the group of `function`, with its space, which is made if need be.
-    fn group(
+    /// Does `work` once other callers have opened their devices.
+    pub(super) fn with_groups<R>(
+        &self,
+        work: impl FnOnce(&mut Vec<OpenGroup<P>>) -> Result<R, OpenError>,
+    ) -> Result<R, OpenError> {
+        let done = self.groups.with((&self.platform, TURN), work);
+        done.map_err(OpenError::Turn)?
+    }
+
+    /// The place in `groups` of a group behind `unit`, with its space, which is made if need be, by `options`.
+    pub(super) fn group(
         &self,
         groups: &mut Vec<OpenGroup<P>>,
-        unit: usize,
-        function: PciFunction,
+        (key, unit): (GroupKey, usize),
         options: &DeviceOptions,
     ) -> Result<(usize, Arc<DmaSpace<P>>), OpenError> {
-        let first = self.survey.groups().first(self.survey.tree(), function);
-        let key = (first, unit);
         groups.retain(|group| group.space.strong_count() > 0);
-        let found = groups.iter().position(|group| group.key == key);
-        let space = found.and_then(|at| Some((at, groups.get(at)?.space.upgrade()?)));
-        if let Some(found) = space {
-            return Ok(found);
+        let found = groups.iter().position(|group| (group.key, group.unit) == (key, unit));
+        if let Some((at, group)) = found.and_then(|at| Some((at, groups.get(at)?))) {
+            if options.scope == SpaceScope::Unit && group.scope == SpaceScope::Group {
+                return Err(OpenError::OtherSpace);
+            }
+            if let Some(space) = group.space.upgrade() {
+                return Ok((at, space));
+            }
         }
-        let unit = self.enabled(function, unit)?;
+        let common = |group: &&OpenGroup<P>| {
+            options.scope == SpaceScope::Unit
+                && (group.unit, group.scope) == (unit, SpaceScope::Unit)
+        };
+        let space = match groups.iter().find(common).and_then(|group| group.space.upgrade()) {
+            Some(space) => space,
+            None => self.new_space(unit, options)?,
+        };
+        if let GroupKey::Functions(PciFunction { segment, .. }) = key {
+            let here = |group: &OpenGroup<P>| {
+                core::ptr::eq(group.space.as_ptr(), Arc::as_ptr(&space))
+                    && matches!(group.key, GroupKey::Functions(one) if one.segment == segment)
+            };
+            if !groups.iter().any(here) {
+                let read = |of, at| self.platform.pci_config(of, at);
+                for window in self.survey.tree().windows(segment, &read) {
+                    // A space that other segments have as well may use them already.
+                    space.reserve(window).map_err(|_| SpaceError::Memory)?;
+                }
+            }
+        }
+        let (scope, of, shared) = (options.scope, Arc::downgrade(&space), Vec::new());
+        groups.push(OpenGroup { key, unit, scope, space: of, shared });
+        Ok((groups.len() - 1, space))
+    }
+
+    /// A space of the unit of that number, which is enabled.
+    fn new_space(
+        &self,
+        unit: usize,
+        options: &DeviceOptions,
+    ) -> Result<Arc<DmaSpace<P>>, OpenError> {
+        let Some(Ok(unit)) = self.units.get(unit) else {
+            return Err(OpenError::OtherSpace);
+        };
         let bound = unit.clone().new_domain().map_err(OpenError::Domain)?;
         let mut how = options.space;
         how.trust = Some(options.trust());
         how.policy = self.decide(&**unit, options).policy;
-        let space = Arc::new(DmaSpace::new(bound, self.platform.clone(), &how)?);
-        let read = |of, at| self.platform.pci_config(of, at);
-        for window in self.survey.tree().windows(function.segment, &read) {
-            // Nothing of the space is in use yet.
-            space.reserve(window).map_err(|_| SpaceError::Memory)?;
-        }
-        groups.push(OpenGroup { key, space: Arc::downgrade(&space), shared: Vec::new() });
-        Ok((groups.len() - 1, space))
+        Ok(Arc::new(DmaSpace::new(bound, self.platform.clone(), &how)?))
     }
 
     /// Opens `function` in the space of its group, by all its streams.
@@ -295,12 +365,42 @@ impl<P: Platform> Iommus<P> {
         let others = others.iter().map(|other| group.shared(space, *other, limits));
         let others: Vec<_> = others.collect::<Result<_, _>>()?;
         let device = device.with_streams(others)?;
+        Ok(self.copying(device))
+    }
+
+    /// The device, with the pool for those that are not trusted if it is none.
+    pub(super) fn copying(&self, device: Device<P>) -> Device<P> {
         let copying = self.copying.as_ref();
-        let copying = copying.filter(|_| device.constraints().trust == Trust::Untrusted);
-        Ok(match copying {
+        match copying.filter(|_| device.constraints().trust == Trust::Untrusted) {
             Some(copying) => device.with_copies(copying.clone()),
             None => device,
-        })
+        }
+    }
+
+    /// Opens every PCI function that a unit serves and that is no bridge, as `options` say: with
+    /// [`SpaceScope::Unit`], one address space for each unit has all of them.
+    ///
+    /// ```no_run
+    /// # use portolan::dma::Device;
+    /// # use portolan::platform::Platform;
+    /// # use portolan_hw::topology::{DeviceOptions, Iommus, OpenError, SpaceScope};
+    /// /// A kernel that has one table for all devices.
+    /// fn everything<P: Platform>(iommus: &Iommus<P>) -> Result<Vec<Device<P>>, OpenError> {
+    ///     let mut options = DeviceOptions::trusted();
+    ///     options.scope = SpaceScope::Unit;
+    ///     iommus.all_devices(options).map(|(_, device)| device).collect()
+    /// }
+    /// ```
+    pub fn all_devices(
+        &self,
+        options: DeviceOptions,
+    ) -> impl Iterator<Item = (PciFunction, Result<Device<P>, OpenError>)> {
+        let served = self.survey.served().iter().filter(|served| served.unit.is_some());
+        let functions = served.map(|served| served.function);
+        let is_bridge = |at| self.survey.tree().node(at).is_some_and(PciNode::is_bridge);
+        functions
+            .filter(move |at| !is_bridge(*at))
+            .map(move |at| (at, self.device_with(at, &options)))
     }
 
     /// The streams of `function` at its unit.

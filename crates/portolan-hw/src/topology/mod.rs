@@ -2,14 +2,16 @@
 //! function's stream, and the addresses reserved for it.
 //!
 //! * [`Topology`]: the tables: DMAR (VT-d), IORT (SMMUv2 and SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), RIMT
-//!   (RISC-V IOMMU), or a device tree (SMMUv3, RISC-V IOMMU).
+//!   (RISC-V IOMMU), or a device tree (SMMUv3, RISC-V IOMMU, virtio-iommu).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
 //! * [`Survey`]: both put together, with remarks on entries that make no sense.
-//! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a device.
+//! * [`Iommus`]: the units, enabled; [`Iommus::trusted_device`] opens a PCI function,
+//!   [`Iommus::platform_device`] a device that is none.
 //!
 //! Sources: those of [`portolan_tables`]. Not supported: SMMUv2 by a device
 //! tree (an embedder enables it by its driver, which is an
-//! [`IommuDomains`](portolan::iommu::IommuDomains)), and devices that are not PCI functions.
+//! [`IommuDomains`](portolan::iommu::IommuDomains)), and devices that IORT or RIMT names by paths of the ACPI name
+//! space.
 
 mod check;
 mod chipset;
@@ -20,15 +22,18 @@ mod interrupts;
 mod iommus;
 mod join;
 pub mod pci;
+mod platform_device;
 mod remark;
 mod serve;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod unserved;
 
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
 pub use interrupts::{Controller, FaultInterrupt, Sender};
-pub use iommus::{DeviceOptions, Iommus};
+pub use iommus::{DeviceOptions, Iommus, SpaceScope};
+pub use platform_device::PlatformDevice;
 pub use portolan_tables::claim::{Claim, ClaimUid};
 pub use portolan_tables::wires::Wire;
 pub use remark::Remark;
@@ -137,7 +142,7 @@ impl Topology {
     /// The topology that a flattened device tree describes.
     ///
     /// # Errors
-    /// If it is none, or has neither an SMMU of version 3 nor a RISC-V IOMMU.
+    /// If it is none, or has no SMMU of version 3, RISC-V IOMMU or virtio-iommu.
     pub fn from_device_tree(tree: &[u8]) -> Result<Self, TopologyError> {
         is_short(tree)?;
         Self::of(Description::of_tree(tree).ok_or(TopologyError::NoTree)?)

@@ -10,9 +10,13 @@ mod limits;
 mod machine;
 mod old_smmu;
 mod once;
+mod platform_device;
+#[path = "../../../portolan/tests/support/promised.rs"]
+mod promised;
 mod riscv;
 mod told;
 mod two;
+mod unserved;
 mod untrusted;
 
 use std::sync::Arc;

@@ -427,6 +427,11 @@ impl Description {
         }
     }
 
+    /// The description of a machine that has no units.
+    pub fn without_units() -> Self {
+        Self::new(TableKind::Tree)
+    }
+
     /// The description by an ACPI table that describes units. A wrong checksum does not refuse it.
     ///
     /// # Errors
@@ -490,7 +495,11 @@ impl Description {
 
     /// Adds that only addresses of `lg2` bits of a claim arrive at a unit.
     fn limit(&mut self, unit: usize, claim: Claim, lg2: u8) {
-        let addresses = below(lg2);
+        self.limit_to(unit, claim, below(lg2));
+    }
+
+    /// Adds that only these addresses of a claim arrive at a unit; `None` if there are none.
+    fn limit_to(&mut self, unit: usize, claim: Claim, addresses: Option<IovaRange>) {
         if addresses.is_none() {
             self.notes.push(Note::NoAddress(unit, claim));
         }

@@ -1,6 +1,7 @@
-//! SMMUs of version 3 and RISC-V IOMMUs by a device tree.
+//! SMMUs of version 3, RISC-V IOMMUs and virtio-iommus by a device tree.
 //!
-//! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
+//! Devicetree bindings `arm,smmu-v3`, `riscv,iommu`, `riscv,pci-iommu`, `virtio,pci-iommu` and `virtio,mmio` with
+//! `#iommu-cells` (units), `pci-iommu` (`iommu-map`,
 //! `iommu-map-mask` and `linux,pci-domain` of a PCI host; its `dma-ranges` are read in `dma`), `pci`
 //! (`external-facing` of its ports), `iommu` (`iommus` of other devices, which the survey names), `power-domains` and
 //! `clocks` of units (in `power`), `reserved-memory`
@@ -27,6 +28,7 @@ use super::{
 use crate::claim::Claim;
 use crate::fdt::{DeviceTree, TreeNode};
 use crate::overrides::CoherencyOverride;
+use crate::viot::Viommu;
 use crate::wires::{self, Wire};
 use bus::{Bus, okay, registers};
 use carveouts::Carveout;
@@ -49,10 +51,19 @@ enum At {
 }
 
 /// Driver of a unit.
+#[derive(Clone, Copy)]
 enum Driver {
     Smmu { coherency: CoherencyOverride, one_page: bool },
     Riscv,
+    Virtio,
 }
+
+/// PCI functions that are units, by their names in `compatible`.
+const FUNCTIONS: [(&str, Driver); 3] = [
+    ("riscv,pci-iommu", Driver::Riscv),
+    ("virtio,pci-iommu", Driver::Virtio),
+    ("pci1af4,1057", Driver::Virtio),
+];
 
 /// A unit.
 struct TreeUnit<'t> {
@@ -88,6 +99,8 @@ struct TreeDevice {
     streams: Vec<(u32, u32)>,
     /// Cells of an address and of a length on its bus.
     widths: (usize, usize),
+    /// The addresses that it can use.
+    reach: Option<IovaRange>,
 }
 
 /// Description of units by a tree.
@@ -154,12 +167,15 @@ impl<'t> Described<'t> {
         }
         let at = registers(&node, 0, buses);
         let registers = at.map(|(base, bytes)| At::Registers(base, bytes));
+        let unit = FUNCTIONS.iter().find(|(name, _)| node.is(name));
         if node.is("arm,smmu-v3") {
             self.add_unit(node, buses, registers, smmu(&node));
-        } else if node.is("riscv,pci-iommu") {
+        } else if let Some((_, driver)) = unit {
             let function = self.function(&node, buses);
             let at = function.map(|function| At::Function(function, bus::windows(buses)));
-            self.add_unit(node, buses, at, Driver::Riscv);
+            self.add_unit(node, buses, at, *driver);
+        } else if node.is("virtio,mmio") && node.property("#iommu-cells").is_some() {
+            self.add_unit(node, buses, registers, Driver::Virtio);
         } else if node.is("riscv,iommu") {
             self.add_unit(node, buses, registers, Driver::Riscv);
         } else if node.is("riscv,imsics") {
@@ -210,6 +226,7 @@ impl<'t> Described<'t> {
                 base,
                 streams,
                 widths,
+                reach: dma::reach(*node, buses),
             });
         }
     }
@@ -278,13 +295,25 @@ impl TreeUnit<'_> {
         match self.driver {
             Driver::Smmu { .. } => UnitKind::SmmuV3,
             Driver::Riscv => UnitKind::Riscv,
+            Driver::Virtio => UnitKind::Virtio,
         }
     }
 
     fn place(&self) -> Place {
+        match (&self.at, self.driver) {
+            (&At::Function(function, _), _) => Place::Function(function),
+            (&At::Registers(base, _), Driver::Virtio) => Place::Device(base),
+            (&At::Registers(base, bytes), _) => Place::of(base, bytes),
+        }
+    }
+
+    /// Its place, if it is a virtio-iommu.
+    fn viommu(&self) -> Viommu {
         match self.at {
-            At::Registers(base, bytes) => Place::of(base, bytes),
-            At::Function(function, _) => Place::Function(function),
+            At::Registers(base, _) => Viommu::Mmio { base },
+            At::Function(PciFunction { segment, requester }, _) => {
+                Viommu::Pci { segment, requester }
+            }
         }
     }
 }
@@ -313,7 +342,11 @@ impl Described<'_> {
             for &(unit, stream) in &device.streams {
                 let stream = StreamId::new(stream);
                 if let Some(unit) = self.unit(unit) {
-                    found.claim(unit, Claim::Device { base, stream });
+                    let claim = Claim::Device { base, stream };
+                    found.claim(unit, claim);
+                    if device.reach != dma::everything() {
+                        found.limit_to(unit, claim, device.reach);
+                    }
                 }
             }
         }
@@ -350,6 +383,7 @@ impl Described<'_> {
             Driver::Smmu { coherency, one_page } => {
                 UnitSettings::SmmuV3(SmmuV3Settings { coherency, node: None, one_page })
             }
+            Driver::Virtio => UnitSettings::Virtio(unit.viommu()),
             Driver::Riscv => {
                 let wire = Wire::first(&unit.node, unit.parent, &self.controllers);
                 UnitSettings::Riscv(RiscvSettings {

@@ -27,13 +27,13 @@ const SECTORS: usize = 16;
 const VERSION_1: u64 = 1 << 32;
 
 /// Way from a disk to memory.
-enum Path {
+pub(super) enum Path {
     Unit(Arc<VtdRegisters>, StreamId),
     Direct,
 }
 
 /// A disk that carries requests out when it is notified.
-struct Disk {
+pub(super) struct Disk {
     kernel: Kernel,
     path: Path,
     features: u64,
@@ -42,7 +42,7 @@ struct Disk {
 }
 
 impl Disk {
-    fn new(kernel: Kernel, path: Path) -> Self {
+    pub fn new(kernel: Kernel, path: Path) -> Self {
         let features = match path {
             Path::Unit(..) => VERSION_1 | ACCESS_PLATFORM,
             Path::Direct => VERSION_1,

@@ -60,3 +60,12 @@ pub(super) const MOVED_STRICTLY: &[&str] = &[
     "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
     "NVMe on 2 CPUs, Strict, Trusted: 192 requests",
 ];
+
+/// And where no unit serves the disks.
+pub(super) const MOVED_DIRECTLY: &[&str] = &[
+    "Direct, Trusted: 192 requests",
+    "Direct, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Direct, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Direct, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Direct, Trusted: 192 requests",
+];

@@ -1,6 +1,8 @@
-//! Machines without an IOMMU that the kernel can use: it continues without DMA.
+//! Machines without an IOMMU, where devices reach all memory, and machines whose IOMMU the kernel cannot use: it continues
+//! without DMA.
 
-use super::{ARM, Firmware, Guest, RISCV, Release, WITHOUT_DMA, X86};
+use super::said::MOVED_DIRECTLY;
+use super::{ARM, Firmware, GOOD, Guest, RISCV, Release, WITHOUT_DMA, X86};
 
 /// The kernel's message if it continues without DMA.
 const GOES_ON: &str = "2 CPUs go on";
@@ -65,6 +67,12 @@ const fn without_dma(
     }
 }
 
+/// The same machine, which has no IOMMU: its disks move their data all the same.
+const fn without_iommu(guest: Guest) -> Guest {
+    let [said, ..] = guest.said;
+    Guest { code: GOOD, said: [said, MOVED_DIRECTLY, &[], &[]], ..guest }
+}
+
 /// The property `reg` of a node of a device tree: a base and a length of two cells each.
 const fn registers(base: u64, bytes: u64) -> [u8; 16] {
     let (base, bytes) = (base.to_be_bytes(), bytes.to_be_bytes());
@@ -105,12 +113,12 @@ const fn riscv(
 
 /// All of them.
 pub(super) const GUESTS: &[Guest] = &[
-    without_dma(
+    without_iommu(without_dma(
         ["x86-none", "demo x86-none"],
         pc!(),
         &[],
-        &["no DMA: there is no DMAR, IORT, IVRS, VIOT or RIMT table", GOES_ON],
-    ),
+        &["no IOMMU: there is no DMAR, IORT, IVRS, VIOT or RIMT table"],
+    )),
     without_dma(
         ["x86-two", "demo x86-two"],
         pc!("intel-iommu,intremap=on"),
@@ -156,18 +164,18 @@ pub(super) const GUESTS: &[Guest] = &[
         release: Release::Any,
         target: ARM,
         arguments: board!("virt"),
-        code: WITHOUT_DMA,
-        said: [&["no DMA: firmware's table has no unit", GOES_ON], &[], &[], &[]],
+        code: GOOD,
+        said: [&["no IOMMU: firmware's table has no unit"], MOVED_DIRECTLY, &[], &[]],
         firmware: Firmware::Own,
         traced: &[],
         kinds: &[],
     },
-    riscv(
+    without_iommu(riscv(
         ["riscv-none", "demo riscv-none"],
         riscv!("virt"),
         Firmware::Own,
-        &["no DMA: firmware's table has no unit", GOES_ON],
-    ),
+        &["no IOMMU: firmware's table has no unit"],
+    )),
     riscv(
         ["riscv-nowhere", "demo riscv-nowhere"],
         riscv!("virt,iommu-sys=on"),

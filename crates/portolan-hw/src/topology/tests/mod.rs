@@ -10,6 +10,7 @@ mod riscv_trees;
 mod tree_work;
 mod trees;
 mod tylersburg;
+mod viommu_trees;
 mod viot;
 mod virtual_functions;
 

@@ -15,10 +15,15 @@ const MOST_RANGES: usize = 256;
 /// Cells of an address or a length, at most: a PCI address has three.
 const MOST_CELLS: u32 = 3;
 
-/// The addresses that devices below `host` can use, which is on the last of `buses`. `None` if there are
-/// none.
-pub(super) fn reach(host: TreeNode<'_>, buses: &[Bus<'_>]) -> Option<IovaRange> {
-    let mut node = host;
+/// All addresses, where no bus says more.
+pub(super) fn everything() -> Option<IovaRange> {
+    IovaRange::new(Iova::new(0), Iova::new(u64::MAX))
+}
+
+/// The addresses that devices below `of` can use, which is on the last of `buses`, or that it can use itself if it
+/// is no bus. `None` if there are none.
+pub(super) fn reach(of: TreeNode<'_>, buses: &[Bus<'_>]) -> Option<IovaRange> {
+    let mut node = of;
     for above in buses.iter().rev() {
         let bytes = node.property("dma-ranges").unwrap_or_default();
         if !bytes.is_empty() {
@@ -26,7 +31,7 @@ pub(super) fn reach(host: TreeNode<'_>, buses: &[Bus<'_>]) -> Option<IovaRange> 
         }
         node = above.node;
     }
-    IovaRange::new(Iova::new(0), Iova::new(u64::MAX))
+    everything()
 }
 
 /// The longest of the ranges of `node`, of which `above` is the parent.

@@ -202,9 +202,9 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// # Errors
     /// With the device: as [`Device::translated`], and [`DeviceError::InUse`] for another unit,
-    /// [`DeviceError::NoUnit`] of a device that no unit serves, [`DeviceError::Mapped`] if it has mappings that do not stay, [`DeviceError::Shared`] if it has
-    /// streams with others. If the unit does not move the
-    /// stream, it is where it was, or blocked.
+    /// [`DeviceError::NoUnit`] of a device that no unit serves, [`DeviceError::Mapped`] if it has mappings
+    /// that do not stay, [`DeviceError::Shared`] if it has streams with others. If the unit does not move
+    /// the stream, it is where it was, or blocked.
     pub fn move_to(
         mut self,
         space: Arc<DmaSpace<P>>,
