@@ -4,6 +4,7 @@
 
 mod disks;
 mod dma_api;
+mod foreign;
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
 mod rings;
