@@ -1,5 +1,5 @@
-//! Machines without an IOMMU, where devices reach all memory, and machines whose IOMMU the kernel cannot use: it continues
-//! without DMA.
+//! Machines without an IOMMU, where devices reach all memory, and machines whose IOMMU the kernel cannot use: it
+//! continues without DMA.
 
 use super::said::MOVED_DIRECTLY;
 use super::{ARM, Firmware, GOOD, Guest, RISCV, Release, WITHOUT_DMA, X86};
