@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(features.granules.bits(), 1 << 12 | 1 << 14 | 1 << 16);
         assert_eq!((features.range, features.split), (true, SplitRule::Direct));
         assert_eq!((features.coherent, features.msi, features.ats), (true, false, false));
-        assert_eq!(features.two_level_streams, true);
+        assert!(features.two_level_streams);
         assert_eq!(features.output_code(44), 4);
         assert_eq!(features.output_code(45), 4);
     }

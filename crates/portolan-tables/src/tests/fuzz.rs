@@ -38,7 +38,9 @@ fn inside(error: TableError, bytes: usize) {
         | TableError::Loop { offset }
         | TableError::TooMany { offset, .. }
         | TableError::Nonsense { offset, .. } => offset,
-        TableError::Signature { .. } | TableError::Checksum { .. } => 0,
+        TableError::Signature { .. }
+        | TableError::Checksum { .. }
+        | TableError::NoReader { .. } => 0,
     };
     // A mapping's array or a table's first node may be said to be anywhere.
     assert!(

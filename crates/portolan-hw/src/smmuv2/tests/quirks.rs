@@ -75,7 +75,7 @@ fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
     let config = Config { coherency: CoherencyOverride::NotCoherent, ..plain() };
     let machine = few(&[]);
     let unit = machine.enable(config).unwrap();
-    assert_eq!(unit.features().coherent, false);
+    assert!(!unit.features().coherent);
     let domain = unit.first_stage::<12>(&SmmuV2DomainOptions::default()).unwrap();
     assert_eq!(domain.capabilities().walker, Walker::NonCoherent);
     // Walks are neither cacheable nor inner shareable.
