@@ -137,6 +137,12 @@ impl<P: Platform> Members<P> {
     }
 }
 
+/// The device for which memory is mapped now, and what is shared with all devices.
+struct Lender<P: Platform> {
+    device: Arc<Device<P>>,
+    shares: Arc<Shares<P>>,
+}
+
 /// Parts that were removed. The caller drops them without the lock, since that may wait for hardware.
 struct Left<P: Platform> {
     _device: Arc<Device<P>>,
@@ -213,15 +219,15 @@ impl<P: Platform> VirtioMemory<P> {
     }
 
     /// Some device, and what is shared with all of them.
-    fn now(&self) -> Option<(Arc<Device<P>>, Arc<Shares<P>>)> {
+    fn now(&self) -> Option<Lender<P>> {
         self.members.get()?.with(|members| {
-            let device = members.devices.first()?;
-            Some((device.clone(), members.shares.clone()?))
+            let device = members.devices.first()?.clone();
+            Some(Lender { device, shares: members.shares.clone()? })
         })
     }
 
     fn share(&self, buffer: NonNull<[u8]>, direction: Direction) -> Option<u64> {
-        let (device, shares) = self.now()?;
+        let Lender { device, shares } = self.now()?;
         if buffer.len() <= SHORT {
             let mut bytes = [0; SHORT];
             // SAFETY: the caller of `Hal::share` lets no other code change the buffer meanwhile, and it is no
@@ -240,7 +246,7 @@ impl<P: Platform> VirtioMemory<P> {
     }
 
     fn unshare(&self, at: u64, buffer: NonNull<[u8]>, direction: Direction) -> Option<()> {
-        let (_, shares) = self.now()?;
+        let Lender { shares, .. } = self.now()?;
         let Some(bytes) = shares.take_slot(at) else {
             return shares.unshare(at);
         };
@@ -316,7 +322,7 @@ const fn direction(of: BufferDirection) -> Direction {
 unsafe impl<M: HalMemory> Hal for SpaceHal<M> {
     fn dma_alloc(pages: usize, _way: BufferDirection) -> (u64, NonNull<u8>) {
         let memory = M::memory();
-        let ring = memory.now().and_then(|(device, shares)| shares.alloc(&device, pages));
+        let ring = memory.now().and_then(|of| of.shares.alloc(&of.device, pages));
         ring.unwrap_or_else(|| {
             memory.refuse();
             // The driver's sign that there is none.
@@ -325,8 +331,8 @@ unsafe impl<M: HalMemory> Hal for SpaceHal<M> {
     }
 
     unsafe fn dma_dealloc(at: u64, _seen: NonNull<u8>, _pages: usize) -> i32 {
-        if let Some((_, shares)) = M::memory().now() {
-            shares.free(at);
+        if let Some(of) = M::memory().now() {
+            of.shares.free(at);
         }
         0
     }
