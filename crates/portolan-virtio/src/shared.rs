@@ -38,10 +38,9 @@ impl<P: Platform> Shares<P> {
     pub fn alloc(&self, device: &Device<P>, pages: usize) -> Option<(u64, NonNull<u8>)> {
         let bytes = PAGE.checked_mul(pages as u64)?;
         let ring = device.coherent(bytes).ok()?;
-        let at = ring.iova().get();
-        let seen = ring.words().as_ptr().expose_provenance();
+        let (at, seen) = (ring.iova().get(), ring.view().cast());
         self.rings.insert(at, ring);
-        Some((at, NonNull::new(core::ptr::with_exposed_provenance_mut(seen))?))
+        Some((at, seen))
     }
 
     /// Takes it back.

@@ -1,9 +1,11 @@
-//! Every interleaving, and every order that C11 allows, of CPUs at one list of free table pages: the
-//! library's source, over atomics that a model checker follows.
-#![allow(missing_docs)]
+//! Every interleaving, and every order that C11 allows, of CPUs at one list of free table pages, or of free slots of
+//! a pool: the library's source, over atomics that a model checker follows.
+#![allow(missing_docs, unsafe_code)]
 
 extern crate alloc;
 
+use free_list::FreeList;
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PageSize, PhysAddr};
@@ -18,6 +20,9 @@ mod atomic {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
 
+#[allow(dead_code)]
+#[path = "../src/platform/free_list.rs"]
+mod free_list;
 #[allow(dead_code)]
 #[path = "../src/platform/slab.rs"]
 mod slab;
@@ -96,5 +101,46 @@ fn a_page_that_came_back_leads_to_what_is_free() {
         let theirs = cpu.join().unwrap();
         assert!(!theirs.contains(&Ok(mine[1])), "given out twice");
         assert!(theirs[0].is_ok() && theirs[0] != theirs[1]);
+    });
+}
+
+/// A pool's slots, whose bytes only their owners reach.
+struct Slots {
+    free: FreeList,
+    bytes: [UnsafeCell<u32>; 2],
+}
+
+// SAFETY: bytes of a slot are its owner's; the model checker finds two that have them at once.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// Takes a slot, writes to it and gives it back, if one is free.
+    fn use_one(&self) {
+        if let Some(number) = self.free.take() {
+            // SAFETY: as above.
+            self.bytes[number as usize].with_mut(|byte| unsafe { *byte += 1 });
+            self.free.give(number as usize);
+        }
+    }
+}
+
+#[test]
+fn bytes_of_a_slot_are_seen_by_one_owner_after_the_other() {
+    explore(|| {
+        let bytes = [(); 2].map(|()| UnsafeCell::new(0));
+        let free = FreeList::try_new(2).unwrap();
+        let slots = Arc::new(Slots { free, bytes });
+        let other = Arc::clone(&slots);
+        let cpu = loom::thread::spawn(move || {
+            other.use_one();
+            other.use_one();
+        });
+        slots.use_one();
+        slots.use_one();
+        cpu.join().unwrap();
+        // SAFETY: no other thread is left.
+        let used = slots.bytes.each_ref().map(|byte| byte.with(|byte| unsafe { *byte }));
+        assert_eq!(used.iter().sum::<u32>(), 4, "two CPUs find one of two slots free");
+        assert_eq!(slots.free.taken(), 0);
     });
 }

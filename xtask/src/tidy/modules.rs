@@ -39,8 +39,11 @@ const LAYERS: &[(&str, &str, &[&str])] = &[(
         "space",
         "reach",
         "mapping",
+        "buffer_pool",
         "device",
+        "doorbell",
         "reservation",
+        "coherent",
     ],
 )];
 

@@ -63,7 +63,7 @@ impl Windows {
         // SAFETY: the page goes from the request that holds it into `done`, and from there back to its owner once
         // the window is unlinked; no code looks at it meanwhile.
         let memory = unsafe { Unowned::new(piece.context("no memory")?) };
-        let iova = window.reservation.link(memory, way)?;
+        let iova = window.reservation.link(memory, way).map_err(|failed| failed.error)?;
         window.reservation.sync()?;
         window.room -= 1;
         window.in_flight += 1;
@@ -92,14 +92,14 @@ impl Windows {
 
 fn unlink(window: Window, back: &mut Vec<Back>) -> Result<()> {
     match window.reservation.unlink() {
-        Ok(()) => {
+        Ok(_) => {
             back.extend(window.done);
             Ok(())
         }
-        Err((error, _)) => {
+        Err(failed) => {
             // The device may still reach them.
             window.done.into_iter().for_each(std::mem::forget);
-            bail!("a window is not unmapped: {error}")
+            bail!("a window is not unmapped: {failed}")
         }
     }
 }

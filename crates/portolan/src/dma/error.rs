@@ -68,6 +68,9 @@ pub enum MapError {
     /// The device is blocked.
     #[error("the device is blocked")]
     Blocked,
+    /// The device is in no space: it has no addresses that could be set aside.
+    #[error("the device's addresses are not translated")]
+    Untranslated,
     /// The device would write, and the buffer says that its memory may not be written.
     #[error("the device would write to a buffer that may not be written")]
     ReadOnly,
@@ -89,6 +92,18 @@ pub enum MapError {
     /// The platform has no memory for it.
     #[error("the platform has no {bytes} bytes of memory")]
     NoMemory {
+        /// Number of bytes that were needed.
+        bytes: u64,
+    },
+    /// The platform has no memory that CPUs do not cache, and the device does not snoop.
+    #[error("the platform has no {bytes} bytes of memory that CPUs do not cache")]
+    NoUncached {
+        /// Number of bytes that were needed.
+        bytes: u64,
+    },
+    /// The platform has no memory that a confidential guest shares with its host, and the device reaches no other.
+    #[error("the platform has no {bytes} bytes of memory that is shared with the host")]
+    NoShared {
         /// Number of bytes that were needed.
         bytes: u64,
     },
@@ -189,6 +204,74 @@ pub enum PremapError {
     Map(#[from] MapError),
 }
 
+/// Error of a pool of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BufferPoolError {
+    /// The buffer has no slot of such a length.
+    #[error("no slot of {bytes} bytes in a buffer of {length} bytes")]
+    Length {
+        /// Length of a slot.
+        bytes: usize,
+        /// Bytes of the buffer.
+        length: u64,
+    },
+    /// The buffer is not contiguous for the CPU, or does not say where the CPU sees it.
+    #[error("the buffer has no view for the CPU")]
+    NoView,
+    /// The buffer says that its memory may not be written.
+    #[error("the buffer may not be written")]
+    ReadOnly,
+    /// Others reach the buffer's memory at any time: its bytes are never lent.
+    #[error("the buffer's memory is shared with others")]
+    Shared,
+    /// The device is not trusted, and would reach the slots that the CPU has, since they are not copied.
+    #[error("the device is not trusted, and would reach the slots that the CPU has")]
+    Untrusted,
+    /// The slot at this offset is not one segment: a piece or a copy of the buffer ends inside, or the device's
+    /// limits cut it.
+    #[error("the slot at offset {at} is not one segment")]
+    Cut {
+        /// Offset in the buffer.
+        at: u64,
+    },
+    /// The device writes and does not snoop, and the slot at this offset shares a cache line with others.
+    #[error("the slot at offset {at} shares a cache line of {} bytes", line.bytes())]
+    SharedLine {
+        /// Offset in the buffer.
+        at: u64,
+        /// Length of a line.
+        line: PageSize,
+    },
+    /// No memory for the list of slots.
+    #[error("no memory for the list of slots")]
+    Memory,
+    /// So many slots are out.
+    #[error("{slots} slots are out")]
+    InUse {
+        /// Number of slots.
+        slots: usize,
+    },
+}
+
+/// Error of a cut of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DivideError {
+    /// A part of the buffer is reached as a copy.
+    #[error("a part of the buffer is copied")]
+    Copied,
+    /// The device's limits may leave addresses free between pieces.
+    #[error("pieces may lie apart in the addresses")]
+    Apart,
+    /// There is no byte at this offset before which it can be cut, or none on one side.
+    #[error("the mapping cannot be cut at offset {at}")]
+    NotThere {
+        /// Offset in the buffer.
+        at: u64,
+    },
+}
+
 /// Error of an unmap, or of a wait until a mapping is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -212,6 +295,12 @@ pub enum UnmapError {
     /// It could not be unmapped, and is kept for good.
     #[error("it could not be unmapped: it is kept for good")]
     StillMapped,
+    /// No buffer is linked at this offset of a reservation.
+    #[error("no buffer is linked at offset {offset:#x}")]
+    NotLinked {
+        /// The offset.
+        offset: u64,
+    },
 }
 
 impl UnmapError {

@@ -179,15 +179,21 @@ impl OpenGeneration {
         self.has_room(bounds) && (self.flush == Flush::None || bytes < bounds.bytes)
     }
 
-    /// Counts a mapping of `range`, and keeps its addresses if there is room.
+    /// Counts a mapping of `range`.
     #[inline]
-    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &LazyBounds) -> bool {
+    fn count(&mut self, range: IovaRange, now: Nanos) {
         if self.entries == 0 {
             self.oldest = now;
         }
         self.entries += 1;
         let bytes = range.len_minus_one().saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Counts a mapping of `range`, and keeps its addresses if there is room.
+    #[inline]
+    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &LazyBounds) -> bool {
+        self.count(range, now);
         let room = self.has_room(bounds);
         if room {
             self.ranges.push(range);
@@ -358,6 +364,23 @@ impl<P: Cpus> FlushQueue<P> {
             let _ = domain.absorb(&mut open.debt, &mut debt);
             let kept = open.add(range, cpus.coarse_now(), &self.bounds);
             (open.ticket(queue), (!kept).then_some(range))
+        })
+    }
+
+    /// Keeps `debt` until it is paid. The addresses of `range`, unmapped already, go back by another way.
+    pub(super) fn hold_share(
+        &self,
+        cpus: &P,
+        domain: &dyn Domain,
+        range: IovaRange,
+        mut debt: Gather,
+    ) -> FlushTicket {
+        let queue = self.own(cpus);
+        self.queues[queue].0.open.with(|open| {
+            // Both are of this domain.
+            let _ = domain.absorb(&mut open.debt, &mut debt);
+            open.count(range, cpus.coarse_now());
+            open.ticket(queue)
         })
     }
 

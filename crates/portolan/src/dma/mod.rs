@@ -7,8 +7,9 @@
 //!   from memory that a device may still reach. [`DmaSpace::map_range`] and
 //!   [`DmaSpace::unmap_range`] are for drivers that keep their buffers themselves, which they
 //!   promise by [`Unowned`].
-//! * [`Reservation`]: addresses first, given or chosen, pieces later, one sync for all.
-//! * [`Coherent`]: memory for rings, mapped as long as it lives.
+//! * [`BufferPool`]: one long mapping in slots that go to and fro between the CPU and the device.
+//! * [`Reservation`]: addresses first, given or chosen, buffers later, one sync for all.
+//! * [`Coherent`]: memory for rings, of the driver's types ([`SharedData`]), mapped as long as it lives.
 //! * [`Copying`]: copies of bytes that must not, or cannot, be reached in place.
 //!
 //! Handlers call [`Device::try_map`], [`Mapping::defer`] and
@@ -17,7 +18,10 @@
 //!
 //! Not here: I/O page faults.
 
+mod buffer_pool;
+mod coherent;
 mod device;
+mod doorbell;
 mod error;
 mod flush_queue;
 mod layout;
@@ -30,21 +34,27 @@ mod trace;
 
 pub use crate::iommu::{Shadowing, Stage, TrapCost};
 pub use crate::platform::contract::{
-    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Sharing, Unowned,
+    Buffer, Doorbell, HostVisibility, MappedPart, MemoryKind, Pieces, PiecesIter, SharedData,
+    Sharing, SplitBuffer, Unowned,
 };
+pub use buffer_pool::{BufferPool, CpuSlot, DeviceSlot};
+pub use coherent::Coherent;
 pub use device::{Device, MapFailed, NotMapped, OldMappings};
 pub use error::{
-    AccessError, DeviceError, Failed, MapError, PremapError, Quarantine, SpaceError, UnmapError,
+    AccessError, BufferPoolError, DeviceError, DivideError, Failed, MapError, PremapError,
+    Quarantine, SpaceError, UnmapError,
 };
 pub use layout::DmaSegment;
-pub use mapping::{Deferred, Mapping, NotUnmapped, Quiet, UnmapFailed, reclaim_all};
+pub use mapping::{
+    Deferred, DivisibleMapping, Mapping, NotUnmapped, Quiet, UnmapFailed, reclaim_all,
+};
 pub use policy::{
     Bidirectional, Buffers, Coherency, Constraints, DataDirection, Decision, DeviceTlbPresence,
     Direction, FromDevice, LazyBounds, Policy, PolicyInputs, PolicyPreference, ToDevice, Trust,
     default_policy,
 };
 pub use reach::{CopyPrices, CopyWhen, Copying, DmaSegments};
-pub use reservation::{Coherent, LinkError, Reservation};
+pub use reservation::{LinkError, NotLinked, Reservation};
 pub use space::{DmaRange, DmaSpace, IovaUse, SpaceOptions};
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod clock;
 pub(crate) mod contract;
 mod copy;
 mod cpus;
+pub(crate) mod free_list;
 mod host;
 mod left;
 mod lock;
@@ -38,8 +39,8 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{
-    AllMemory, DmaMemory, ForeignTables, MappedRegisters, Platform, PromisedMappings, RawMemory,
-    TrustedBase,
+    AliasedMemory, AllMemory, DmaMemory, ForeignTables, MappedRegisters, Platform,
+    PromisedMappings, RawMemory, TrustedBase,
 };
 pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::{CachePadded, count_of};

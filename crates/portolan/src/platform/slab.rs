@@ -1,19 +1,16 @@
 //! Table memory of fixed capacity with made-up physical addresses.
 //!
 //! Safe throughout. Because the addresses are not host addresses, code that confuses the two fails
-//! at once. The free list is a lock-free stack with a tag against reuse between load and exchange.
-//! One size of page only; the words are of one width.
+//! at once. One size of page only; the words are of one width.
 //!
 //! *Context.* Interrupt, but for constructors, which take heap memory (task): a free list without a
 //! lock.
 
 use alloc::boxed::Box;
 
-use super::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::free_list::FreeList;
 use super::{OutOfTableMemory, TableMem, Word};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-
-const NIL: u32 = u32::MAX;
 
 /// A fixed number of table pages at consecutive physical addresses.
 #[derive(Debug)]
@@ -24,9 +21,7 @@ pub struct SlabTables<W> {
     /// Index of the first page's first word.
     first: usize,
     words: Box<[W]>,
-    next: Box<[AtomicU32]>,
-    /// Index of the first free page, and above it a tag that every change steps.
-    free: AtomicU64,
+    free: FreeList,
 }
 
 impl<W: Word> SlabTables<W> {
@@ -51,29 +46,20 @@ impl<W: Word> SlabTables<W> {
     }
 
     fn over(words: Box<[W]>, first: usize, base: PhysAddr, page: PageSize, pages: u32) -> Self {
-        let pages = pages.min(NIL - 1);
-        let next = |i: u32| AtomicU32::new(if i + 1 < pages { i + 1 } else { NIL });
         Self {
             base: base.get(),
             page,
             words_per_page: 1 << (page.lg2() - W::LG2_BYTES),
             first,
             words,
-            next: (0..pages).map(next).collect(),
-            free: AtomicU64::new(u64::from(if pages == 0 { NIL } else { 0 })),
+            free: FreeList::try_new(pages).expect("memory for a list of pages, as for the pages"),
         }
     }
 
     /// Number of pages handed out and not yet taken back: those that are not in the free list, so
     /// for when no CPU takes or frees one.
     pub fn live(&self) -> usize {
-        let mut left = self.next.len();
-        let mut at = self.free.load(Ordering::Relaxed) as u32;
-        while let Some(next) = self.next.get(at as usize).filter(|_| left > 0) {
-            left -= 1;
-            at = next.load(Ordering::Relaxed);
-        }
-        left
+        self.free.taken()
     }
 
     #[inline]
@@ -85,10 +71,6 @@ impl<W: Word> SlabTables<W> {
             .get(start..)
             .and_then(|rest| rest.get(..words.min(self.words_per_page)))
             .unwrap_or(&[])
-    }
-
-    fn step(tagged: u64, index: u32) -> u64 {
-        ((tagged >> 32).wrapping_add(1) << 32) | u64::from(index)
     }
 }
 
@@ -109,36 +91,14 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
         if size > self.page {
             return Err(OutOfTableMemory { size });
         }
-        // Acquire: the last owner's writes to the page are seen. The exchange takes the value that was
-        // seen here or nothing, since each change has a tag of its own.
-        let mut head = self.free.load(Ordering::Acquire);
-        let index = loop {
-            let index = head as u32;
-            let Some(next) = self.next.get(index as usize) else {
-                return Err(OutOfTableMemory { size });
-            };
-            let new = Self::step(head, next.load(Ordering::Relaxed));
-            match self.free.compare_exchange_weak(head, new, Ordering::Relaxed, Ordering::Acquire) {
-                Ok(_) => break index,
-                Err(now) => head = now,
-            }
-        };
+        let index = self.free.take().ok_or(OutOfTableMemory { size })?;
         Ok(PhysAddr::new(self.base + (u64::from(index) << self.page.lg2())))
     }
 
     fn free(&self, table: PhysAddr, _size: PageSize) {
         let offset = table.get().wrapping_sub(self.base) >> self.page.lg2();
-        let Some(next) = usize::try_from(offset).ok().and_then(|i| self.next.get(i)) else {
-            return;
-        };
-        let mut head = self.free.load(Ordering::Relaxed);
-        loop {
-            next.store(head as u32, Ordering::Relaxed);
-            let new = Self::step(head, offset as u32);
-            match self.free.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
+        if let Ok(index) = usize::try_from(offset) {
+            self.free.give(index);
         }
     }
 

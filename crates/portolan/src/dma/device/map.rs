@@ -10,8 +10,8 @@ use crate::dma::layout::PieceList;
 use crate::dma::mapping::{Deferred, Mapping, MappingPlace};
 use crate::dma::policy::{Constraints, DataDirection, Direction, MayBlock, Trust};
 use crate::dma::reach::{
-    Copies, CopyChoice, CopyFacts, CopyRecord, CopyWhen, Copying, Cut, ONE_BYTE, Reached, Through,
-    WantedCopies, shares,
+    Copies, CopyChoice, CopyFacts, CopyRecord, CopyWhen, Copying, Cut, DeviceContext, ONE_BYTE,
+    Reached, Through, WantedCopies, shares,
 };
 use crate::dma::space::{NotPlaced, Placement};
 use crate::platform::Cpus;
@@ -54,17 +54,19 @@ impl<P: Cpus + Clone, B: Buffer> NotMapped<P, B> {
 }
 
 /// A map's own terms.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy)]
-struct MapTerms {
-    may_block: MayBlock,
+pub(in crate::dma) struct MapTerms {
+    pub may_block: MayBlock,
     /// Nothing of the buffer is copied: a buffer that would have to be is refused.
-    in_place: bool,
+    pub in_place: bool,
     /// Address of the page in which the buffer begins, if the caller chose it.
-    at: Option<Iova>,
+    pub at: Option<Iova>,
 }
 
 impl MapTerms {
-    const fn of(may_block: MayBlock) -> Self {
+    pub const fn of(may_block: MayBlock) -> Self {
         Self { may_block, in_place: false, at: None }
     }
 }
@@ -73,7 +75,7 @@ impl MapTerms {
 const NOWHERE: IovaRange = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
 
 /// The copies of a buffer, and its place if they decide it.
-type CopiedBuffer = (Option<CopyRecord>, Option<MappingPlace>);
+pub(in crate::dma) type CopiedBuffer = (Option<CopyRecord>, Option<MappingPlace>);
 
 impl<P: Cpus + Clone> Device<P> {
     /// Lets the device reach `buffer` in `direction`, pieces at contiguous addresses as far as they
@@ -201,7 +203,7 @@ impl<P: Cpus + Clone> Device<P> {
         let value = match held {
             Some(_) => NotMapped::Deferred(Deferred::new(context(), copies, buffer, held)),
             None => {
-                self.context.give_back(copies, Clearance::Untranslated);
+                self.context.give_back(copies, &Clearance::Untranslated);
                 NotMapped::Buffer(ManuallyDrop::into_inner(buffer))
             }
         };
@@ -233,67 +235,7 @@ impl<P: Cpus + Clone> Device<P> {
             (DeviceTranslation::Identity(_), _, None) => {}
             _ => return Err(MapError::Blocked),
         }
-        // The device does not snoop, and writes there.
-        let line = match &context.cache {
-            Some(cache) if direction.device_writes() && is_cached(buffer) => cache.line(),
-            _ => ONE_BYTE,
-        };
-        match &context.copying {
-            Some(copying) if terms.in_place && copying.when == CopyWhen::Always => {
-                Err(MapError::AlwaysCopied)
-            }
-            Some(copying) if !terms.in_place && buffer.memory_kind() != MemoryKind::Registers => {
-                self.copied(copying, buffer, line, terms)
-            }
-            _ => {
-                if let Some(piece) = hidden_from(context.constraints.reach, buffer) {
-                    return Err(MapError::Private { piece });
-                }
-                match line == ONE_BYTE {
-                    true => Ok((None, None)),
-                    false => refuse_shared(buffer, line),
-                }
-            }
-        }
-    }
-
-    /// The same of a device with a pool, for a buffer that may be copied.
-    fn copied<B: Buffer>(
-        &self,
-        copying: &Copying,
-        buffer: &B,
-        line: PageSize,
-        terms: &MapTerms,
-    ) -> Result<CopiedBuffer, MapError> {
-        let (context, pieces, may_block) = (&*self.context, buffer.pieces(), terms.may_block);
-        let constraints = &context.constraints;
-        let premapped = context.premapped.is_some();
-        let length_decides = premapped || matches!(copying.when, CopyWhen::UpTo(_));
-        let facts = CopyFacts {
-            when: copying.when,
-            hidden: hidden_from(constraints.reach, buffer).is_some(),
-            bytes: if length_decides { bytes_of(buffer) } else { 0 },
-            premapped,
-            trust: constraints.trust,
-            page: context.space.as_ref().map(|space| space.granule()),
-            limit: constraints.dma_mask,
-            line,
-        };
-        let CopyChoice { premapped, cut } = facts.choose();
-        let make = |cut, through| {
-            let wanted = WantedCopies { constraints, through, sharing: buffer.sharing() };
-            Copies::make(&context.spares, copying, pieces, cut, &wanted, may_block)
-        };
-        if premapped && terms.at.is_none() {
-            if let Ok(Some(copies)) = make(Cut::Whole, Through::Premapped) {
-                return Ok((Some(copies), Some(MappingPlace::Premapped)));
-            }
-        }
-        let copies = match cut {
-            Cut::InPlace => None,
-            _ => make(cut, facts.page.map_or(Through::Nothing, Through::Pages))?,
-        };
-        Ok((copies, None))
+        context.copies(buffer, direction, terms)
     }
 
     /// Places `buffer`, and the copies of it.
@@ -340,6 +282,80 @@ impl<P: Cpus + Clone> Device<P> {
             Some(piece) => Err(MapError::AboveLimit { piece, limit }.into()),
             None => Ok((MappingPlace::Identity, NOWHERE)),
         }
+    }
+}
+
+impl<P: Cpus + Clone> DeviceContext<P> {
+    /// Copies those bytes of `buffer` that the device must not, or cannot, reach in place. It may write there, if it
+    /// is to.
+    #[inline]
+    pub(in crate::dma) fn copies<B: Buffer>(
+        &self,
+        buffer: &B,
+        direction: Direction,
+        terms: &MapTerms,
+    ) -> Result<CopiedBuffer, MapError> {
+        // The device does not snoop, and writes there.
+        let line = match &self.cache {
+            Some(cache) if direction.device_writes() && is_cached(buffer) => cache.line(),
+            _ => ONE_BYTE,
+        };
+        match &self.copying {
+            Some(copying) if terms.in_place && copying.when == CopyWhen::Always => {
+                Err(MapError::AlwaysCopied)
+            }
+            Some(copying) if !terms.in_place && buffer.memory_kind() != MemoryKind::Registers => {
+                self.copied(copying, buffer, line, terms)
+            }
+            _ => {
+                if let Some(piece) = hidden_from(self.constraints.reach, buffer) {
+                    return Err(MapError::Private { piece });
+                }
+                match line == ONE_BYTE {
+                    true => Ok((None, None)),
+                    false => refuse_shared(buffer, line),
+                }
+            }
+        }
+    }
+
+    /// The same of a device with a pool, for a buffer that may be copied.
+    fn copied<B: Buffer>(
+        &self,
+        copying: &Copying,
+        buffer: &B,
+        line: PageSize,
+        terms: &MapTerms,
+    ) -> Result<CopiedBuffer, MapError> {
+        let (pieces, may_block) = (buffer.pieces(), terms.may_block);
+        let constraints = &self.constraints;
+        let premapped = self.premapped.is_some();
+        let length_decides = premapped || matches!(copying.when, CopyWhen::UpTo(_));
+        let facts = CopyFacts {
+            when: copying.when,
+            hidden: hidden_from(constraints.reach, buffer).is_some(),
+            bytes: if length_decides { bytes_of(buffer) } else { 0 },
+            premapped,
+            trust: constraints.trust,
+            page: self.space.as_ref().map(|space| space.granule()),
+            limit: constraints.dma_mask,
+            line,
+        };
+        let CopyChoice { premapped, cut } = facts.choose();
+        let make = |cut, through| {
+            let wanted = WantedCopies { constraints, through, sharing: buffer.sharing() };
+            Copies::make(&self.spares, copying, pieces, cut, &wanted, may_block)
+        };
+        if premapped && terms.at.is_none() {
+            if let Ok(Some(copies)) = make(Cut::Whole, Through::Premapped) {
+                return Ok((Some(copies), Some(MappingPlace::Premapped)));
+            }
+        }
+        let copies = match cut {
+            Cut::InPlace => None,
+            _ => make(cut, facts.page.map_or(Through::Nothing, Through::Pages))?,
+        };
+        Ok((copies, None))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::addr::{Pasid, StreamId};
 use crate::iommu::{Iommu, Requester};
 use crate::platform::contract::{AllMemory, TrustedBase};
 use crate::platform::{Cpus, DataCache};
+pub(super) use map::MapTerms;
 pub use map::{MapFailed, NotMapped};
 
 /// Translation of a device's addresses.
@@ -487,6 +488,13 @@ impl<P: Cpus + Clone> Device<P> {
 
 fn same(one: &Arc<dyn Iommu>, other: &Arc<dyn Iommu>) -> bool {
     core::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
+impl<P: Cpus + Clone> core::fmt::Debug for Device<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut shown = f.debug_struct("Device");
+        shown.field("requester", &self.context.requester).finish_non_exhaustive()
+    }
 }
 
 impl<P: Cpus + Clone> Drop for Device<P> {

@@ -28,10 +28,11 @@ use crate::platform::contract::{Buffer, bytes_of};
 /// }
 /// ```
 ///
-/// *Drop.* Interrupt. One that no device reaches any more gives its buffer and its addresses back; of
-/// any other the buffer is never freed, and [`DmaSpace::quarantine`](crate::dma::DmaSpace::quarantine)
-/// counts it.
-#[must_use = "a deferred buffer that is dropped is never freed"]
+/// *Drop.* Interrupt. One that no device reaches any more gives its buffer and its addresses back. Any
+/// other waits for that in its space, if that has room
+/// ([`SpaceOptions::dropped_buffers`](crate::dma::SpaceOptions::dropped_buffers)); without, the buffer is never
+/// freed, and [`DmaSpace::quarantine`](crate::dma::DmaSpace::quarantine) counts it.
+#[must_use = "a deferred buffer that is dropped does not come back"]
 pub struct Deferred<P: Cpus + Clone, B: Buffer> {
     waiting: Option<WaitingBuffer<P, B>>,
 }
@@ -64,7 +65,7 @@ impl<P: Cpus + Clone, B> WaitingBuffer<P, B> {
         if let (Some((space, wait)), Clearance::Flushed(flushed)) = (self.held(), &clearance) {
             space.release(wait, flushed);
         }
-        self.context.give_back(self.copies, clearance);
+        self.context.give_back(self.copies, &clearance);
         DeviceContext::let_go(self.context);
         ManuallyDrop::into_inner(self.buffer)
     }
@@ -167,13 +168,19 @@ impl<P: Cpus + Clone, B: Buffer> Drop for Deferred<P, B> {
             drop(waiting.into_buffer(clearance));
             return;
         }
-        if let Some((space, wait)) = waiting.held() {
-            space.count_dropped(bytes_of(&*waiting.buffer));
-            space.abandon(wait);
+        let WaitingBuffer { context, copies, buffer, held } = waiting;
+        if let (Some(space), Some(wait)) = (&context.space, held) {
+            let bytes = bytes_of(&*buffer);
+            let copies = context.retired(copies);
+            let buffer = ManuallyDrop::into_inner(buffer);
+            if let Err(kept) = space.retire(&wait, (copies, buffer)) {
+                // Its slots stay the device's as well.
+                core::mem::forget(kept);
+                space.count_dropped(bytes);
+                space.abandon(&wait);
+            }
         }
-        // Its slots stay the device's.
-        core::mem::forget(waiting.copies);
-        DeviceContext::let_go(waiting.context);
+        DeviceContext::let_go(context);
     }
 }
 
@@ -188,6 +195,12 @@ enum QuietTurn {
 pub struct Quiet<'r, P: Cpus + Clone, B: Buffer> {
     deferred: &'r mut Deferred<P, B>,
     turn: QuietTurn,
+}
+
+impl<P: Cpus + Clone, B: Buffer> core::fmt::Debug for Quiet<'_, P, B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Quiet").field("turn", &self.turn).finish_non_exhaustive()
+    }
 }
 
 impl<P: Cpus + Clone, B: Buffer> Future for Quiet<'_, P, B> {

@@ -1,6 +1,7 @@
 //! Mappings that own their buffers.
 
 mod deferred;
+mod split;
 
 use alloc::sync::Arc;
 use core::mem::ManuallyDrop;
@@ -16,12 +17,15 @@ use crate::addr::{Iova, IovaRange};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, Sharing, bytes_of, read, write};
 pub use deferred::{Deferred, Quiet, reclaim_all};
+pub use split::DivisibleMapping;
 
 /// Place of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::dma) enum MappingPlace {
     /// In the device's space.
     Space,
+    /// In the device's space, at a part of addresses that go back together.
+    Part,
     /// In the device's pool that stays mapped.
     Premapped,
     /// At the memory's own address.
@@ -38,6 +42,13 @@ struct MappingParts<P: Cpus + Clone, B, D> {
     copies: Option<CopyRecord>,
     buffer: ManuallyDrop<B>,
     direction: D,
+}
+
+/// Way in which a device reaches a mapped buffer.
+pub(in crate::dma) struct MappingReach<'m, P: Cpus + Clone> {
+    pub context: &'m Arc<DeviceContext<P>>,
+    pub reached: Reached<'m>,
+    pub placing: Placing,
 }
 
 /// A buffer that a device can reach, and that no other code has meanwhile, unless it is
@@ -68,9 +79,11 @@ struct MappingParts<P: Cpus + Clone, B, D> {
 /// `D` is the direction: a value of [`Direction`], or a type such as
 /// [`ToDevice`](super::ToDevice), so that a signature says it.
 ///
-/// *Drop.* Interrupt. The device may be using it: it stays mapped, its memory is never freed and its
-/// addresses are never reused. [`Device::quarantine`](super::Device::quarantine) counts it.
-#[must_use = "a mapping that is dropped is never taken back"]
+/// *Drop.* Interrupt. In a space with room for dropped buffers
+/// ([`SpaceOptions::dropped_buffers`](super::SpaceOptions::dropped_buffers)) it is unmapped, and its buffer dropped
+/// once no device reaches it. Elsewhere the device may be using it: it stays mapped, its memory is never freed and
+/// its addresses are never reused, and [`Device::quarantine`](super::Device::quarantine) counts it.
+#[must_use = "the buffer of a mapping that is dropped does not come back"]
 pub struct Mapping<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
     parts: Option<MappingParts<P, B, D>>,
 }
@@ -125,6 +138,21 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     #[inline]
     fn parts(&self) -> &MappingParts<P, B, D> {
         self.parts.as_ref().expect(PRESENT)
+    }
+
+    /// Way in which the device reaches the buffer.
+    pub(in crate::dma) fn reach(&self) -> MappingReach<'_, P> {
+        let parts = self.parts();
+        MappingReach {
+            context: &parts.context,
+            reached: Reached::new(parts.buffer.pieces(), parts.copies()),
+            placing: parts.placing(),
+        }
+    }
+
+    /// The buffer, which a device may reach.
+    pub(in crate::dma) fn buffer(&self) -> &B {
+        &self.parts().buffer
     }
 
     /// Its parts, without the effects of dropping it.
@@ -300,6 +328,10 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
                 Ok(wait) => Some(wait),
                 Err(error) => return Err(Failed { error, value: Self::of(parts) }),
             },
+            (MappingPlace::Part, Some(space)) => match space.defer_share(parts.range) {
+                Ok(wait) => Some(wait),
+                Err(error) => return Err(Failed { error, value: Self::of(parts) }),
+            },
             // Nothing of it is unmapped: the device is trusted to be done with the slots.
             _ => None,
         };
@@ -320,22 +352,18 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     #[inline]
     pub fn unmap(self) -> Result<B, UnmapFailed<P, B, D>> {
         let parts = self.into_parts();
-        let clearance = match (parts.place, &parts.context.space) {
-            (MappingPlace::Space, Some(space)) => {
-                match space.unmap(parts.range, parts.copies.is_some()) {
-                    Ok(UnmapOutcome::Flushed(flushed)) => Clearance::Flushed(flushed),
-                    Ok(_) => Clearance::Lazy,
-                    Err((error, outcome)) => {
-                        return Err(Failed { error, value: parts.not_unmapped(outcome) });
-                    }
-                }
-            }
-            _ => Clearance::Untranslated,
+        let ended = match (parts.place, &parts.context.space) {
+            (MappingPlace::Space, Some(space)) => space.unmap(parts.range, parts.copies.is_some()),
+            (MappingPlace::Part, Some(space)) => space.take_down_share(parts.range),
+            _ => return Ok(parts.into_buffer(Clearance::Untranslated)),
         };
-        parts.end();
-        parts.context.give_back(parts.copies, clearance);
-        DeviceContext::let_go(parts.context);
-        Ok(ManuallyDrop::into_inner(parts.buffer))
+        match ended {
+            Ok(UnmapOutcome::Flushed(flushed)) => {
+                Ok(parts.into_buffer(Clearance::Flushed(flushed)))
+            }
+            Ok(_) => Ok(parts.into_buffer(Clearance::Lazy)),
+            Err((error, outcome)) => Err(Failed { error, value: parts.not_unmapped(outcome) }),
+        }
     }
 }
 
@@ -354,7 +382,9 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
     fn placing(&self) -> Placing {
         let context = &self.context;
         match (self.place, &context.space, &context.premapped) {
-            (MappingPlace::Space, Some(space), _) => Placing::From(self.layout(space)),
+            (MappingPlace::Space | MappingPlace::Part, Some(space), _) => {
+                Placing::From(self.layout(space))
+            }
             (MappingPlace::Premapped, _, Some(pool)) => pool.placing(),
             // A mapping keeps the settings that have its space and its pool.
             _ => Placing::Identity,
@@ -374,7 +404,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
             return Iova::new(0);
         };
         match (self.place, &self.context.space) {
-            (MappingPlace::Space, Some(space)) => {
+            (MappingPlace::Space | MappingPlace::Part, Some(space)) => {
                 let (start, granule) = (self.range.start(), space.granule());
                 Layout::first(start, granule, &self.context.constraints, piece)
             }
@@ -389,6 +419,32 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
             pieces: self.buffer.pieces(),
             segments: self.segments(),
         }
+    }
+
+    /// The buffer, which is unmapped; its copies go back.
+    #[inline]
+    fn into_buffer(self, clearance: Clearance) -> B {
+        self.end();
+        self.context.give_back(self.copies, &clearance);
+        DeviceContext::let_go(self.context);
+        ManuallyDrop::into_inner(self.buffer)
+    }
+
+    /// Unmaps it and leaves the buffer to its space, if that keeps dropped ones.
+    fn retire(self) -> Option<Self> {
+        let space = self.context.space.as_ref().filter(|space| space.retires());
+        let Some((MappingPlace::Space, space)) = space.map(|space| (self.place, space)) else {
+            return Some(self);
+        };
+        let Ok(wait) = space.defer(self.range) else {
+            return Some(self);
+        };
+        if let Some(tracer) = self.context.platform.tracer() {
+            self.traced().unmapped(tracer);
+        }
+        let Self { context, copies, buffer, .. } = self;
+        drop(Deferred::new(context, copies, buffer, Some(wait)));
+        None
     }
 
     /// The rest of an unmap that failed.
@@ -454,7 +510,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> MappingParts<P, B, D> {
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Drop for Mapping<P, B, D> {
     fn drop(&mut self) {
-        let Some(parts) = self.parts.take() else {
+        let Some(parts) = self.parts.take().and_then(MappingParts::retire) else {
             return;
         };
         let bytes = bytes_of(&*parts.buffer);

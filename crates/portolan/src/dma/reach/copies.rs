@@ -341,7 +341,7 @@ impl Copies {
     }
 
     /// Gives the slots back; no device reaches them any more.
-    fn give_back(&mut self, pool: &dyn BouncePool) {
+    pub fn give_back(&mut self, pool: &dyn BouncePool) {
         for copied in self.few.drain(..).chain(self.more.drain(..)) {
             // They were taken from this pool and are given back once.
             let given = pool.give(copied.into_slots());
@@ -414,7 +414,7 @@ impl Stretch {
     }
 
     /// From offset `first` to offset `last`, which is inside, if that is not before it.
-    fn part(self, first: u64, last: u64) -> Option<Self> {
+    pub fn part(self, first: u64, last: u64) -> Option<Self> {
         let bytes = last.checked_sub(first)?.saturating_add(1);
         let cut = |whole: PhysRange| {
             let start = whole.start().get().checked_add(first)?;
@@ -448,7 +448,7 @@ impl<'c> Reached<'c> {
     }
 
     #[inline]
-    fn next_stretch(&mut self) -> Option<Stretch> {
+    pub fn next_stretch(&mut self) -> Option<Stretch> {
         let in_place = |buffer| Stretch { buffer, reached: buffer };
         let Some(copies) = self.copies else {
             return self.pieces.next().map(in_place);

@@ -25,15 +25,15 @@ use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::BouncePool;
 use crate::iommu::Requester;
-use crate::platform::contract::{Buffer, MemoryKind, Unowned, hidden_from};
+use crate::platform::contract::{Buffer, MemoryKind, Sharing, Unowned, hidden_from};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind, Transfer};
 use crate::table::Access;
+use copies::SpareRecords;
 pub(super) use copies::{
-    Copies, CopyChoice, CopyFacts, CopyRecord, Cut, ONE_BYTE, Reached, Through, WantedCopies,
-    shares,
+    Copies, CopyChoice, CopyFacts, CopyRecord, Cut, ONE_BYTE, Reached, Stretch, Through,
+    WantedCopies, shares,
 };
 pub use copies::{CopyPrices, CopyWhen, Copying};
-use copies::{SpareRecords, Stretch};
 
 /// The settings of a device. Its mappings keep them: they lead to their space through it.
 pub(super) struct DeviceContext<P: Cpus + Clone> {
@@ -53,6 +53,22 @@ pub(super) struct DeviceContext<P: Cpus + Clone> {
     me: Once<Weak<Self>>,
     /// Box in which it is handed on then.
     parcel: Option<Box<Parcel<P>>>,
+}
+
+/// Ways in which a buffer's bytes are synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BufferBytes {
+    /// CPUs keep them in their caches.
+    in_caches: bool,
+    sharing: Sharing,
+}
+
+impl BufferBytes {
+    #[inline]
+    pub fn of<B: Buffer>(buffer: &B) -> Self {
+        let in_caches = buffer.memory_kind() == MemoryKind::Cached;
+        Self { in_caches, sharing: buffer.sharing() }
+    }
 }
 
 /// A context that is not used any more, on their way to a task that drops it.
@@ -136,12 +152,6 @@ impl<P: Cpus + Clone> DeviceContext<P> {
         }
     }
 
-    /// Pool of `copies`, if there are some.
-    fn pool(&self, copies: Option<&Copies>) -> Option<&dyn BouncePool> {
-        let copying = self.copying.as_ref()?;
-        copies.map(|_| &*copying.pool)
-    }
-
     /// Brings the bytes that the device wrote, from offset `at` to offset `last`, to the memory
     /// where the CPU sees them.
     #[inline]
@@ -153,30 +163,41 @@ impl<P: Cpus + Clone> DeviceContext<P> {
 
     /// The same of a buffer that is not just where the device wrote it.
     fn take_in_apart<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
-        let (cache, pool) = (self.cache.as_deref(), self.pool(copies));
-        let in_caches = buffer.memory_kind() == MemoryKind::Cached;
+        let bytes = BufferBytes::of(buffer);
         for stretch in Reached::new(buffer.pieces(), copies).stretches(at, last) {
-            let copied = stretch.is_copied();
-            if let Some(cache) = cache.filter(|_| in_caches || copied) {
-                cache.invalidate(stretch.reached);
-            }
-            if let Some(pool) = pool.filter(|_| copied) {
-                let (to, copy) = (stretch.buffer.start(), stretch.reached.start());
-                pool.copy(&Transfer::new(copy, to, stretch.bytes()).of(buffer.sharing()));
-            }
+            self.take_in_stretch(stretch, bytes);
+        }
+    }
+
+    /// The same of bytes that lie together.
+    #[inline]
+    pub fn take_in_stretch(&self, stretch: Stretch, bytes: BufferBytes) {
+        let copied = stretch.is_copied();
+        if let Some(cache) = self.cache.as_deref().filter(|_| bytes.in_caches || copied) {
+            cache.invalidate(stretch.reached);
+        }
+        if let Some(Copying { pool, .. }) = self.copying.as_ref().filter(|_| copied) {
+            let (to, copy) = (stretch.buffer.start(), stretch.reached.start());
+            pool.copy(&Transfer::new(copy, to, stretch.bytes()).of(bytes.sharing));
         }
     }
 
     /// Brings the bytes that the CPU wrote, from offset `at` to offset `last`, to their copy. Lines
     /// of that stay in caches until [`DeviceContext::clean`].
     pub fn copy_in<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
-        let Some(pool) = self.pool(copies) else {
-            return;
-        };
-        let stretches = Reached::new(buffer.pieces(), copies).stretches(at, last);
-        for stretch in stretches.filter(Stretch::is_copied) {
+        if copies.is_some() {
+            let bytes = BufferBytes::of(buffer);
+            let stretches = Reached::new(buffer.pieces(), copies).stretches(at, last);
+            stretches.for_each(|stretch| self.copy_in_stretch(stretch, bytes));
+        }
+    }
+
+    /// The same of bytes that lie together.
+    #[inline]
+    pub fn copy_in_stretch(&self, stretch: Stretch, bytes: BufferBytes) {
+        if let Some(Copying { pool, .. }) = self.copying.as_ref().filter(|_| stretch.is_copied()) {
             let (from, copy) = (stretch.buffer.start(), stretch.reached.start());
-            pool.copy(&Transfer::new(from, copy, stretch.bytes()).of(buffer.sharing()));
+            pool.copy(&Transfer::new(from, copy, stretch.bytes()).of(bytes.sharing));
         }
     }
 
@@ -184,20 +205,47 @@ impl<P: Cpus + Clone> DeviceContext<P> {
     /// writes, since a line written back later would overwrite that.
     #[inline]
     pub fn clean<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>, at: u64, last: u64) {
-        if let Some(cache) = &self.cache {
-            let in_caches = buffer.memory_kind() == MemoryKind::Cached;
+        if self.cache.is_some() {
+            let bytes = BufferBytes::of(buffer);
             let reached = Reached::new(buffer.pieces(), copies).stretches(at, last);
-            reached
-                .filter(|stretch| in_caches || stretch.is_copied())
-                .for_each(|stretch| cache.clean(stretch.reached));
+            reached.for_each(|stretch| self.clean_stretch(stretch, bytes));
         }
     }
 
+    /// The same of bytes that lie together.
+    #[inline]
+    pub fn clean_stretch(&self, stretch: Stretch, bytes: BufferBytes) {
+        let maintained = bytes.in_caches || stretch.is_copied();
+        if let Some(cache) = self.cache.as_deref().filter(|_| maintained) {
+            cache.clean(stretch.reached);
+        }
+    }
+
+    /// Copies that go back when they are dropped.
+    pub fn retired(&self, copies: Option<CopyRecord>) -> Option<RetiredCopies> {
+        let pool = self.copying.as_ref().map(|copying| copying.pool.clone());
+        copies.zip(pool).map(|(copies, pool)| RetiredCopies { copies, pool })
+    }
+
     /// Gives copies back.
-    pub fn give_back(&self, copies: Option<CopyRecord>, _: Clearance) {
+    pub fn give_back(&self, copies: Option<CopyRecord>, _: &Clearance) {
         if let (Some(copying), Some(copies)) = (&self.copying, copies) {
             self.spares.give_back(copies, &*copying.pool);
         }
+    }
+}
+
+/// The copies of a buffer that was dropped. Dropping them gives their slots back.
+///
+/// *Drop.* Task: frees their record, and the pool if it is no device's any more.
+pub(super) struct RetiredCopies {
+    copies: CopyRecord,
+    pool: Arc<dyn BouncePool>,
+}
+
+impl Drop for RetiredCopies {
+    fn drop(&mut self) {
+        self.copies.give_back(&*self.pool);
     }
 }
 

@@ -42,7 +42,7 @@ pub(in crate::dma) struct Placement<'c> {
 }
 
 /// The most ranges that fill the room between pieces: of 2 MiB for each of many pages.
-const MOST_FILLS: usize = 1 << 16;
+pub(in crate::dma) const MOST_FILLS: usize = 1 << 16;
 
 /// An error that may be a shortage of things that wait in the queues.
 pub(in crate::dma) trait MayEndByFlush {

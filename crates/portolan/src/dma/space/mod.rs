@@ -6,6 +6,7 @@
 mod map;
 mod members;
 mod reserved;
+mod retired;
 mod unmap;
 
 use alloc::sync::Arc;
@@ -21,10 +22,11 @@ use crate::iommu::{BoundDomain, Domain, FaultEvent, IommuError, Shadowing};
 use crate::iova::{IovaOptions, IovaSpace, IovaStats};
 use crate::platform::{Cpus, Lock, Nanos, Platform, SharedWord, TrustedBase};
 use crate::table::{Access, Translation};
-pub(super) use map::{NotPlaced, Placement};
+pub(super) use map::{MOST_FILLS, NotPlaced, Placement};
 pub(super) use members::Member;
 use members::{MembersTrust, SpaceStreams};
 use reserved::Regions;
+use retired::RetiredBuffers;
 
 /// Options of an address space.
 ///
@@ -59,6 +61,10 @@ pub struct SpaceOptions {
     /// With so many table pages or fewer, tables that become empty stay in place; more than those
     /// go back to their memory once they are quiet.
     pub keep_tables: usize,
+    /// Number of mappings and deferred buffers that may be dropped, also by an interrupt handler, before the next
+    /// [`DmaSpace::tick`]: they are unmapped, and the buffers are dropped once no device reaches them. Beyond that,
+    /// and with 0, the default, they are never freed, and counted ([`DmaSpace::quarantine`]).
+    pub dropped_buffers: usize,
     /// The address allocator.
     pub iova: IovaOptions,
 }
@@ -76,6 +82,7 @@ impl Default for SpaceOptions {
             bounds: LazyBounds::default(),
             turn_timeout: Nanos::from_millis(2000),
             keep_tables: 256,
+            dropped_buffers: 0,
             iova: IovaOptions::default(),
         }
     }
@@ -192,6 +199,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) streams: P::Lock<SpaceStreams>,
     pub(super) regions: P::Lock<Regions>,
     pub(super) lost: Lost,
+    retired: RetiredBuffers<P>,
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
@@ -235,6 +243,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             streams: Lock::new(SpaceStreams::new()),
             regions: Lock::new(Regions::new()),
             lost: Lost::default(),
+            retired: RetiredBuffers::new(options.dropped_buffers),
             bound,
             domain,
             cpus,
@@ -413,6 +422,13 @@ fn maps_owe(domain: &dyn Domain, window: IovaRange) -> MapsOwe {
     match domain.is_due(&owed) {
         true => MapsOwe::Sync,
         false => MapsOwe::Nothing,
+    }
+}
+
+impl<P: Cpus + Clone> core::fmt::Debug for DmaSpace<P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut shown = f.debug_struct("DmaSpace");
+        shown.field("id", &self.id).field("policy", &self.policy).finish_non_exhaustive()
     }
 }
 

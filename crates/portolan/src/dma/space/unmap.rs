@@ -38,7 +38,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Pays for all entries that have reached a bound in any CPU's queue, and fills the reserve
-    /// from which handlers map. A worker calls this at least as often as the bound on age wants it,
+    /// from which handlers map. It drops buffers of
+    /// [`SpaceOptions::dropped_buffers`](super::SpaceOptions::dropped_buffers) that no device reaches
+    /// any more. A worker calls this at least as often as the bound on age wants it,
     /// and when [`DmaSpace::is_flush_due`] says so. Of a space that is broken, it blocks the
     /// streams; where the unit does not answer in time, one of them for each call.
     ///
@@ -49,6 +51,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Of the first queue that was not made quiet; the others have been tried.
     pub fn tick(&self) -> Result<(), UnmapError> {
         self.replenish();
+        self.retired.replenish();
         if self.failure().is_some() {
             self.block_streams();
         }
@@ -93,6 +96,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.streams.with(SpaceStreams::end_blocking);
         self.broken.store(0, Ordering::Relaxed);
         self.release_held();
+        self.drop_retired();
         Ok(())
     }
 
@@ -104,6 +108,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
         }
         self.release_held();
+        self.drop_retired();
         first
     }
 
@@ -222,21 +227,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
     #[inline]
     pub(in crate::dma) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
-        self.defer_part(range, range)
-    }
-
-    /// Unmaps `mapped`, and adds `range`, of which that is all that was mapped, to the queue.
-    #[inline]
-    pub(in crate::dma) fn defer_part(
-        &self,
-        mapped: IovaRange,
-        range: IovaRange,
-    ) -> Result<Wait, UnmapError> {
         let (may_block, mut unpaid) = (MayBlock::No, None);
         let joined =
-            self.pending.join(&self.cpus, &*self.domain, mapped, range, may_block, &mut unpaid)?;
+            self.pending.join(&self.cpus, &*self.domain, range, range, may_block, &mut unpaid)?;
         if !matches!(joined, Joined::NoRoom) {
-            self.trace_unmap(mapped);
+            self.trace_unmap(range);
         }
         Ok(match joined {
             Joined::Queued(ticket, Fill::Room) => Wait::on(ticket),
@@ -254,22 +249,36 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         })
     }
 
-    /// Finishes the unmap of a blocking caller whose range has been deferred, as the policy wants
-    /// it.
-    pub(in crate::dma) fn finish(&self, wait: &Wait) -> Result<(), UnmapError> {
-        if self.policy == Policy::Lazy && wait.range.is_none() {
-            return Ok(());
-        }
-        match self.settle(wait) {
-            Ok(flushed) => {
-                self.release(wait, &flushed);
-                Ok(())
-            }
-            Err(error) => {
-                self.keep(wait);
-                Err(error)
-            }
-        }
+    /// Unmaps a part of a range, whose addresses go back with the rest, and pays at once.
+    #[cold]
+    pub(in crate::dma) fn take_down_share(
+        &self,
+        part: IovaRange,
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
+        let mut owed = self.unmapped(part).map_err(|error| (error, UnmapOutcome::Mapped))?;
+        self.pay_now(&mut owed).map(UnmapOutcome::Flushed).map_err(|error| {
+            self.fail_by(error);
+            (error, UnmapOutcome::Waits(self.hold_share(part, owed)))
+        })
+    }
+
+    /// The same, and waits for nothing.
+    #[cold]
+    pub(in crate::dma) fn defer_share(&self, part: IovaRange) -> Result<Wait, UnmapError> {
+        let owed = self.unmapped(part)?;
+        Ok(self.hold_share(part, owed))
+    }
+
+    /// Debt of `range`, which it unmaps.
+    fn unmapped(&self, range: IovaRange) -> Result<Gather, UnmapError> {
+        let mut owed = Gather::new();
+        self.domain.unmap(range, &mut owed)?;
+        self.trace_unmap(range);
+        Ok(owed)
+    }
+
+    fn hold_share(&self, part: IovaRange, owed: Gather) -> Wait {
+        Wait::on(self.pending.hold_share(&self.cpus, &*self.domain, part, owed))
     }
 
     /// Flushes `wait`.
@@ -305,11 +314,18 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// The same of addresses that a caller chose, with their debt.
-    pub(in crate::dma) fn keep_chosen(&self, range: IovaRange, owed: Gather) {
+    /// Keeps addresses of which nothing is mapped any more until their debt is paid.
+    ///
+    /// *Context.* Atomic, as [`DmaSpace::keep`].
+    pub(in crate::dma) fn hold_until_paid(
+        &self,
+        range: IovaRange,
+        owed: Gather,
+        chosen: Chosen,
+    ) -> FlushTicket {
         let ticket = self.owe(owed);
-        let chosen = Chosen::Caller;
         self.hold_until_quiet(HeldRange { ticket, range, chosen });
+        ticket
     }
 
     #[cold]

@@ -118,8 +118,8 @@ fn nothing_private_is_mapped_in_place_by_another_way() {
     let (range, _) = (space.map_range(shared, Access::READ, &OUTSIDER())).unwrap();
     assert!(space.unmap_range(range).is_ok());
     let mut frame = Reservation::new(space, 0x1000, &OUTSIDER()).unwrap();
-    let refused = frame.link(unowned(piece), ToDevice).err();
-    assert_eq!(refused, Some(LinkError::Private { piece }));
+    let refused = frame.link(unowned(piece), ToDevice).unwrap_err().error;
+    assert_eq!(refused, LinkError::Private { piece });
     let device = translated(&copier, 1);
     let device = device.with_copies(copying(&copier, HostVisibility::Private));
     let refused = device.with_premapped_pool().err();

@@ -9,10 +9,11 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::rig::Hardware;
 use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
+use crate::dma::{Buffer, Pieces};
 use crate::platform::contract::Sharing;
 use crate::platform::{
-    Clearing, Cpus, DataCache, Mmio, Nanos, PhysMemory, Platform, RawMemory, SpinLock, Tracer,
-    Transfer,
+    AliasedMemory, Clearing, Cpus, DataCache, Mmio, Nanos, PhysMemory, Platform, RawMemory,
+    SpinLock, Tracer, Transfer,
 };
 
 /// The platform of a test.
@@ -22,6 +23,12 @@ pub(super) struct Machine(Arc<Hardware>);
 impl Machine {
     pub fn new(hardware: Arc<Hardware>) -> Self {
         Self(hardware)
+    }
+
+    fn alias(&self, at: PhysAddr) -> Option<AliasedMemory> {
+        // SAFETY: the block was handed out, and is not freed yet.
+        let virt = unsafe { self.virt(at) };
+        Some(AliasedMemory { at, virt })
     }
 }
 
@@ -74,10 +81,22 @@ unsafe impl Platform for Machine {
         Some(at)
     }
 
-    fn alloc_shared(&self, layout: Layout) -> Option<PhysAddr> {
+    fn alloc_uncached(&self, layout: Layout) -> Option<AliasedMemory> {
+        let uncached = self.0.has_uncached.load(Ordering::Relaxed);
+        uncached.then(|| self.alias(Platform::alloc(self, layout)?)).flatten()
+    }
+
+    fn alloc_shared(&self, layout: Layout) -> Option<AliasedMemory> {
         let at = Platform::alloc(self, layout)?;
         self.0.shared.lock().push(at);
-        Some(at)
+        self.alias(at)
+    }
+
+    unsafe fn free_aliased(&self, memory: AliasedMemory, layout: Layout) {
+        assert_eq!(self.alias(memory.at), Some(memory));
+        self.0.aliases_freed.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.free(memory.at, layout) }
     }
 
     unsafe fn free(&self, at: PhysAddr, _layout: Layout) {
@@ -172,4 +191,51 @@ fn a_machine_says_which_cpu_calls_and_has_no_configuration_space_unless_it_says_
     assert_eq!((machine.count(), machine.current()), (2, CpuId::new(1)));
     assert_eq!(machine.pci_config(PciFunction::of(0, 3, 0), 0), None);
     assert_eq!(machine.alloc_uncached(Layout::new::<u64>()), None);
+}
+
+/// Memory of the machine, which it owns.
+pub(super) struct Frames {
+    machine: Machine,
+    pub memory: PhysRange,
+    layout: Layout,
+}
+
+impl Frames {
+    /// So many zeroed bytes.
+    pub fn new(machine: &Machine, bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, 0x1000).unwrap();
+        let at = Platform::alloc(machine, layout).unwrap();
+        let memory = PhysRange::from_len(at, bytes as u64).unwrap();
+        Self { machine: machine.clone(), memory, layout }
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        // SAFETY: it came from there with this layout.
+        unsafe { self.machine.free(self.memory.start(), self.layout) }
+    }
+}
+
+// SAFETY: the memory is the value's until it is dropped, and it has no method that reads it.
+unsafe impl Buffer for Frames {
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.memory)
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+
+    fn view(&self) -> Option<NonNull<[u8]>> {
+        // SAFETY: the memory is not freed.
+        let first = unsafe { self.machine.virt(self.memory.start()) };
+        Some(NonNull::slice_from_raw_parts(first, self.layout.size()))
+    }
+}
+
+/// A device's access to memory of `machine`, byte by byte.
+pub(super) fn device_byte(machine: &Machine, at: PhysAddr) -> &AtomicU8 {
+    // SAFETY: the memory is not freed before the machine, in the tests that use it.
+    unsafe { machine.virt(at).cast::<AtomicU8>().as_ref() }
 }

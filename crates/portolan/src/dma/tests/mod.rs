@@ -1,15 +1,19 @@
 //! Spaces over a real table and a queue that completes or fails as it is told.
 
 mod bounded;
+mod buffer_pools;
 pub(crate) mod buffers;
 mod bytes;
 mod claimed;
+mod coherent;
 mod confidential;
 mod copies;
 mod defaults;
 mod direct;
 mod doorbells;
+mod dropped;
 mod failures;
+mod halves;
 mod handlers;
 mod like_in_place;
 mod machine;
@@ -19,6 +23,7 @@ mod policies;
 mod premapped;
 mod records;
 mod registers;
+mod reservations;
 mod rig;
 mod sequences;
 mod shared;

@@ -226,7 +226,7 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
     assert_eq!(first.get(), start + 0x80);
     let second = reserved.link(piece(0x9000, 0x1000), FromDevice).unwrap();
     assert_eq!(second.get(), start + 0x3000);
-    let full = reserved.link(piece(0x1_0000, 0x2000), ToDevice);
+    let full = reserved.link(piece(0x1_0000, 0x2000), ToDevice).map_err(|failed| failed.error);
     assert!(matches!(full, Err(crate::dma::LinkError::NoRoom { wanted: 0x2000, left: 0x1000 })));
     assert_eq!(rig.syncs(), 0);
     reserved.sync().unwrap();
@@ -297,7 +297,7 @@ fn coherent_memory_of_a_device_that_does_not_snoop_is_not_cached() {
     let constraints = Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() };
     // The machine has no such memory.
     let made = device(&rig, constraints).coherent(0x1000);
-    assert_eq!(made.err(), Some(MapError::NoMemory { bytes: 0x1000 }));
+    assert_eq!(made.err(), Some(MapError::NoUncached { bytes: 0x1000 }));
 }
 
 #[test]

@@ -85,9 +85,9 @@ fn addresses_that_a_caller_chose_are_nobody_else_s() {
     let range_of = range(0x10_6000, 0x10_7fff);
     assert_eq!(taken, Some(MapError::Taken { range: range_of }));
     let frames = fixed.link(unowned(at(0x5000, 0x2000)), Bidirectional);
-    assert_eq!(frames, Ok(Iova::new(0x10_4000)));
+    assert_eq!(frames.unwrap(), Iova::new(0x10_4000));
     let bar = fixed.link(registers(at(0xe000_0000, 0x1000)), Bidirectional);
-    assert_eq!(bar, Ok(Iova::new(0x10_6000)));
+    assert_eq!(bar.unwrap(), Iova::new(0x10_6000));
     fixed.sync().unwrap();
     let device = device_of(&rig, 1, plain);
     let alive = Arc::new(AtomicUsize::new(0));
@@ -142,9 +142,9 @@ fn addresses_that_a_caller_chose_stay_out_of_use_until_the_hardware_has_recovere
     fixed.link(unowned(at(0x5000, 0x1000)), ToDevice).unwrap();
     fixed.sync().unwrap();
     rig.set_broken(1);
-    let (error, left) = fixed.unlink().err().unwrap();
-    assert_eq!(error, UnmapError::Iommu(TIMED_OUT));
-    assert!(left.is_none());
+    let failed = fixed.unlink().unwrap_err();
+    assert_eq!(failed.error, UnmapError::Iommu(TIMED_OUT));
+    drop(failed);
     let found = rig.space.find(chosen.start());
     assert_eq!(found, IovaUse::Deferred { range: chosen });
     let _ = rig.space.flush();
@@ -215,6 +215,7 @@ fn what_does_not_fill_its_pages_is_not_linked_for_a_device_that_is_not_trusted()
             let range = range(0x40_0000, 0x40_3fff);
             let mut held = Reservation::at(rig.space.clone(), range, &limits).unwrap();
             let linked = held.link(unowned(memory), Bidirectional);
+            let linked = linked.map_err(|failed| failed.error);
             let expected = match whole || trust == Trust::Trusted {
                 true => Ok(Iova::new(0x40_0000 + (start & 0xfff))),
                 false => Err(LinkError::SubPage { piece: memory }),

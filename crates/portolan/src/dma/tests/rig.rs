@@ -40,6 +40,10 @@ pub(super) struct Hardware {
     pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
     /// Blocks of those that a confidential guest has shared with its host.
     pub shared: Mutex<Vec<PhysAddr>>,
+    /// Set if there is memory that CPUs do not cache.
+    pub has_uncached: AtomicBool,
+    /// Blocks with an address of their own that came back.
+    pub aliases_freed: AtomicU64,
     pub flushes_wanted: AtomicU64,
     /// Cache lines that the machine wrote back, and those that it dropped.
     pub cleaned: Mutex<Vec<PhysRange>>,
@@ -213,6 +217,7 @@ pub(super) struct Setup {
     pub caching: Caching,
     pub shadowing: Shadowing,
     pub trust: Option<Trust>,
+    pub dropped_buffers: usize,
 }
 
 impl Default for Setup {
@@ -225,6 +230,7 @@ impl Default for Setup {
             caching: Caching::PresentOnly,
             shadowing: Shadowing::None,
             trust: None,
+            dropped_buffers: 0,
         }
     }
 }
@@ -263,6 +269,7 @@ impl Rig {
             window: setup.window,
             policy: setup.policy,
             trust: setup.trust,
+            dropped_buffers: setup.dropped_buffers,
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };

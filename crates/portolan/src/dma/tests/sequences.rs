@@ -150,6 +150,7 @@ impl Driver {
             caching: random.of(&[Caching::PresentOnly, Caching::NotPresentToo]),
             shadowing: Shadowing::None,
             trust: random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]),
+            dropped_buffers: 0,
         };
         let rig = Rig::new(&setup);
         Self {
@@ -285,7 +286,7 @@ impl Driver {
             // The linked piece stays mapped.
             0 => self.kept = true,
             1..5 => {
-                let left = reservation.unlink().err().and_then(|(_, left)| left);
+                let left = reservation.unlink().err().map(|failed| failed.value);
                 self.reservations.extend(left);
             }
             _ => self.reservations.push(reservation),

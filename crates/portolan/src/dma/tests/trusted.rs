@@ -70,8 +70,8 @@ fn what_does_not_fill_its_pages_is_not_mapped_where_a_device_is_not_trusted() {
     assert_eq!(error, Some(MapError::SubPage { piece: piece() }));
     let space = rig.space.clone();
     let mut reserved = Reservation::new(space, 0x1000, &plain).unwrap();
-    let error = reserved.link(unowned(piece()), ToDevice).err();
-    assert_eq!(error, Some(LinkError::SubPage { piece: piece() }));
+    let error = reserved.link(unowned(piece()), ToDevice).unwrap_err().error;
+    assert_eq!(error, LinkError::SubPage { piece: piece() });
     // It stays so when that device has gone: the space is as it was made.
     drop(there);
     assert_eq!(rig.space.trust(), Some(Trust::Untrusted));

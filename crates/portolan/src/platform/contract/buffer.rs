@@ -197,6 +197,18 @@ pub unsafe trait Buffer: Send + 'static {
     }
 }
 
+/// Buffer that can be cut in two.
+///
+/// *Context.* Interrupt, as far as the cut needs no heap memory; task otherwise.
+///
+/// # Safety
+/// The two that [`split_at`](Self::split_at) returns have the memory that the one had, cut there: its pieces in the
+/// same order, a piece with bytes on both sides in two, and its view likewise. What else they promise is as it was.
+pub unsafe trait SplitBuffer: Buffer + Sized {
+    /// The first `at` bytes, and the others; there are both.
+    fn split_at(self, at: u64) -> (Self, Self);
+}
+
 /// The bytes of a buffer, all pieces together.
 pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
     buffer
@@ -431,5 +443,20 @@ unsafe impl Buffer for Unowned {
 
     fn device_may_write(&self) -> bool {
         true
+    }
+}
+
+// SAFETY: the memory is one piece, and its view is as long.
+unsafe impl SplitBuffer for Unowned {
+    fn split_at(self, at: u64) -> (Self, Self) {
+        let Self { memory, view, contents, visibility } = self;
+        let start = memory.start().get().saturating_add(at);
+        // There are bytes on both sides.
+        let other = PhysRange::new(PhysAddr::new(start), memory.last()).unwrap_or(memory);
+        let one = PhysRange::from_len(memory.start(), at).unwrap_or(memory);
+        // SAFETY: `at` is inside the view, which is as long as the memory.
+        let behind = view.as_ref().map(|view| View(unsafe { view.0.add(at as usize) }));
+        let half = |memory, view| Self { memory, view, contents, visibility };
+        (half(one, view), half(other, behind))
     }
 }

@@ -2,11 +2,13 @@
 
 use core::alloc::Layout;
 use core::fmt;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::buffer::Sharing;
 use super::bytes::copy_shared;
 use super::platform::Platform;
+use super::shared_data::{AliasedMemory, SharedData};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::platform::{Clearing, DataCache, OutOfTableMemory, PhysMemory, TableMem, Transfer};
 
@@ -206,10 +208,16 @@ pub(crate) enum Wanted {
 /// *Context.* Interrupt, but for [`OwnedMemory::new`] and dropping it (task).
 pub(crate) struct OwnedMemory<P: Platform> {
     platform: P,
-    at: PhysAddr,
+    memory: AliasedMemory,
     layout: Layout,
+    wanted: Wanted,
     when_dropped: WhenDropped,
 }
+
+// SAFETY: the memory is the value's, all CPUs see it at that address, and safe code reaches it by atomics alone.
+unsafe impl<P: Platform> Send for OwnedMemory<P> {}
+// SAFETY: as above.
+unsafe impl<P: Platform> Sync for OwnedMemory<P> {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WhenDropped {
@@ -226,12 +234,17 @@ impl<P: Platform> OwnedMemory<P> {
         if bytes == 0 {
             return None;
         }
-        let at = match wanted {
-            Wanted::Any => platform.alloc(layout),
-            Wanted::Uncached => platform.alloc_uncached(layout),
-            Wanted::Shared => platform.alloc_shared(layout),
+        let memory = match wanted {
+            Wanted::Any => {
+                let at = platform.alloc(layout)?;
+                // SAFETY: it has just come from there.
+                let virt = unsafe { platform.virt(at) };
+                AliasedMemory { at, virt }
+            }
+            Wanted::Uncached => platform.alloc_uncached(layout)?,
+            Wanted::Shared => platform.alloc_shared(layout)?,
         };
-        at.map(|at| Self { platform, at, layout, when_dropped: WhenDropped::Free })
+        Some(Self { platform, memory, layout, wanted, when_dropped: WhenDropped::Free })
     }
 
     /// Leaves it allocated for good: a device may reach it.
@@ -241,28 +254,43 @@ impl<P: Platform> OwnedMemory<P> {
 
     /// Range of the memory.
     pub(crate) fn range(&self) -> PhysRange {
-        let range = PhysRange::from_len(self.at, self.layout.size() as u64);
+        let at = self.memory.at;
+        let range = PhysRange::from_len(at, self.layout.size() as u64);
         // It has bytes, and memory does not reach past the top.
-        range.unwrap_or(PhysRange::page(self.at, PageSize::of_lg2(0)))
+        range.unwrap_or(PhysRange::page(at, PageSize::of_lg2(0)))
     }
 
-    /// Its words, which a device may change at any time.
-    pub(crate) fn words(&self) -> &[AtomicU64] {
-        let words = self.layout.size() / size_of::<AtomicU64>();
-        // SAFETY: the memory is the value's, as long as it lives; it is aligned to a page, zeroed
-        // at first, and any bits are a valid word.
-        unsafe {
-            let first = self.platform.virt(self.at).cast::<AtomicU64>();
-            core::slice::from_raw_parts(first.as_ptr(), words)
+    /// All of it as the CPU sees it.
+    pub(crate) fn view(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.memory.virt, self.layout.size())
+    }
+
+    /// As many items as it holds, which a device may change at any time. The caller asks for one type alone.
+    pub(crate) fn items<T: SharedData>(&self) -> &[T] {
+        let count = self.layout.size().checked_div(size_of::<T>()).unwrap_or(0);
+        let first = self.memory.virt.cast::<T>();
+        if !first.is_aligned() {
+            return &[];
         }
+        // SAFETY: the memory is the value's, as long as it lives; it is aligned, zeroed at first, and any bits
+        // are a value of the type.
+        unsafe { core::slice::from_raw_parts(first.as_ptr(), count) }
     }
 }
 
 impl<P: Platform> Drop for OwnedMemory<P> {
     fn drop(&mut self) {
-        if self.when_dropped == WhenDropped::Free {
-            // SAFETY: it came from there with this layout, and is freed here alone.
-            unsafe { self.platform.free(self.at, self.layout) }
+        if self.when_dropped == WhenDropped::Keep {
+            return;
+        }
+        // SAFETY: it came from there with this layout, and is freed here alone.
+        unsafe {
+            match self.wanted {
+                Wanted::Any => self.platform.free(self.memory.at, self.layout),
+                Wanted::Uncached | Wanted::Shared => {
+                    self.platform.free_aliased(self.memory, self.layout);
+                }
+            }
         }
     }
 }

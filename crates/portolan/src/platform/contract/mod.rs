@@ -18,22 +18,31 @@ mod buffer;
 mod bytes;
 mod foreign;
 mod memory;
+mod parked;
+mod part;
 mod platform;
 mod reach;
 mod registers;
+mod shared_data;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod trusted;
 
 pub use buffer::{
-    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Sharing, Unowned,
+    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Sharing, SplitBuffer, Unowned,
 };
 pub(crate) use buffer::{bytes_of, hidden_from};
 pub(crate) use bytes::{read, write};
 pub use foreign::ForeignTables;
 pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};
+pub(crate) use parked::Parked;
+pub use part::MappedPart;
+pub(crate) use part::PartShare;
 pub use platform::Platform;
 pub use reach::{AllMemory, DmaMemory, PromisedMappings};
 pub use registers::MappedRegisters;
+pub use shared_data::{AliasedMemory, SharedData};
+pub(crate) use slots::{KeepsBuffer, OwnedSlot, Slotted};
 pub use trusted::TrustedBase;

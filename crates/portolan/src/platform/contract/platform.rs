@@ -3,6 +3,7 @@
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
+use super::shared_data::AliasedMemory;
 use crate::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
 use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tracer};
 
@@ -73,6 +74,8 @@ use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tr
 /// * [`virt`](Self::virt) returns where the CPU sees that byte, valid for reads and writes as long
 ///   as the memory is allocated; bytes of one block that follow each other in physical memory follow
 ///   each other there.
+/// * [`alloc_uncached`](Self::alloc_uncached) and [`alloc_shared`](Self::alloc_shared) do the same, and
+///   the address that they add is valid for reads and writes of all of it as long as it is allocated.
 /// * A [`Lock`](Self::Lock) lets one holder in at a time, and while a CPU holds one, no interrupt
 ///   handler that calls the library runs on it ([`IrqLock`](crate::platform::IrqLock) does that).
 /// * [`clean`](Self::clean), [`clean_barrier`](Self::clean_barrier), [`invalidate`](Self::invalidate) and
@@ -133,29 +136,39 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     }
 
     /// Memory as from [`alloc`](Self::alloc) that CPUs do not cache, to share with a device that does
-    /// not snoop; none if there is none.
-    fn alloc_uncached(&self, _layout: Layout) -> Option<PhysAddr> {
+    /// not snoop; none if there is none. No line of it is in a cache.
+    fn alloc_uncached(&self, _layout: Layout) -> Option<AliasedMemory> {
         None
     }
 
     /// Memory as from [`alloc`](Self::alloc) that a confidential guest has shared with its host, to share
     /// with a device that reaches no other; none if there is none. Freeing it makes it private again.
-    fn alloc_shared(&self, _layout: Layout) -> Option<PhysAddr> {
+    fn alloc_shared(&self, _layout: Layout) -> Option<AliasedMemory> {
         None
     }
 
     /// Takes memory back.
     ///
     /// # Safety
-    /// It came from [`alloc`](Self::alloc), [`alloc_below`](Self::alloc_below),
-    /// [`alloc_uncached`](Self::alloc_uncached) or [`alloc_shared`](Self::alloc_shared) with this layout,
-    /// is freed once, and no code reaches it.
+    /// It came from [`alloc`](Self::alloc) or [`alloc_below`](Self::alloc_below) with this layout, is freed once,
+    /// and no code reaches it.
     unsafe fn free(&self, at: PhysAddr, layout: Layout);
+
+    /// Takes memory back that the CPU saw at an address of its own. By default it goes to
+    /// [`free`](Self::free).
+    ///
+    /// # Safety
+    /// It came from [`alloc_uncached`](Self::alloc_uncached) or [`alloc_shared`](Self::alloc_shared) with this
+    /// layout, is freed once, and no code reaches it.
+    unsafe fn free_aliased(&self, memory: AliasedMemory, layout: Layout) {
+        // SAFETY: the caller's promise; a platform for which that is another way says so here.
+        unsafe { self.free(memory.at, layout) }
+    }
 
     /// Address at which the CPU sees the byte at `at`.
     ///
     /// # Safety
-    /// It is memory from [`alloc`](Self::alloc) that is not freed, or of a
+    /// It is memory from [`alloc`](Self::alloc) or [`alloc_below`](Self::alloc_below) that is not freed, or of a
     /// [`Buffer`](super::Buffer) or a pool that lives.
     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8>;
 
