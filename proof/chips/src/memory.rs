@@ -118,6 +118,15 @@ impl<W: Word> ModelMemory<W> {
         Snooped { memory: self }
     }
 
+    /// The words of the block of `size` at `at` where hardware that does not snoop reads them: for a CPU that
+    /// does not cache the block.
+    pub fn uncached(&self, at: PhysAddr, size: PageSize) -> &[W] {
+        let words = (size.bytes() >> W::LG2_BYTES) as usize;
+        let first = self.index(at);
+        let block = first.and_then(|first| self.late_words().get(first..)?.get(..words));
+        block.unwrap_or(&[])
+    }
+
     /// Brings every write to where hardware sees it.
     pub fn write_back_all(&self) {
         let used = self.used.load(Ordering::Acquire);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
-use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
+use portolan::platform::{AliasedMemory, Mmio, Nanos, Platform, SpinLock, TableMem};
 use portolan_chips::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::riscv::{RiscvRegisters, RiscvSetup};
@@ -15,6 +15,7 @@ use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_chips::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 use portolan_hw::TrustedDescription;
 use portolan_sim::clock::{Tick, VirtualClock};
+use portolan_sim::tables::Lag;
 
 /// The function 0:3.0, and one beside it.
 pub(crate) const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
@@ -130,6 +131,13 @@ unsafe impl Platform for Kernel {
         self.memory.alloc(page_of(layout)).ok()
     }
 
+    /// Past the caches, to where a walker or a device that does not snoop looks.
+    fn alloc_uncached(&self, layout: Layout) -> Option<AliasedMemory> {
+        let at = Platform::alloc(self, layout)?;
+        let virt = NonNull::from(self.memory.uncached(at, page_of(layout))).cast();
+        Some(AliasedMemory { at, virt })
+    }
+
     unsafe fn free(&self, at: PhysAddr, layout: Layout) {
         self.memory.free(at, page_of(layout));
     }
@@ -191,13 +199,32 @@ fn machine<R>(
     config: PciWords,
     unit: impl Fn(Arc<VirtualClock>, Arc<ModelMemory>) -> R,
 ) -> Machine<R> {
-    let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
+    machine_with(memory(), config, unit)
+}
+
+fn machine_with<R>(
+    memory: Arc<ModelMemory>,
+    config: PciWords,
+    unit: impl Fn(Arc<VirtualClock>, Arc<ModelMemory>) -> R,
+) -> Machine<R> {
+    let clock = Arc::new(VirtualClock::new());
     let [unit, other] = [(); 2].map(|()| Arc::new(unit(clock.clone(), memory.clone())));
     Machine { unit, other, clock, memory, config, switches_power: false }
 }
 
 pub(crate) fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
     machine(&[], |clock, memory| {
+        let setup = VtdSetup { identification, clock, ..VtdSetup::default() };
+        VtdRegisters::new(setup, memory)
+    })
+}
+
+/// With a unit that does not snoop, and sees what the CPU wrote once its lines are written back.
+pub(crate) fn vtd_without_snooping() -> Machine<VtdRegisters> {
+    let base = PhysAddr::new(0x8000_0000);
+    let memory = ModelMemory::new(base, 1 << 12, Visibility::Late(Lag::CacheLines));
+    machine_with(Arc::new(memory), &[], |clock, memory| {
+        let identification = VtdIdentification::default().not_coherent();
         let setup = VtdSetup { identification, clock, ..VtdSetup::default() };
         VtdRegisters::new(setup, memory)
     })

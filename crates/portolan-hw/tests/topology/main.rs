@@ -16,6 +16,7 @@ mod promised;
 mod riscv;
 mod told;
 mod two;
+mod uncached;
 mod unserved;
 mod untrusted;
 
