@@ -103,7 +103,7 @@ pub(super) fn examples(root: &Path) -> Outcome {
     if built::programs(root, &targets).is_none() {
         return Outcome::Fail;
     }
-    let examples = ["tables", "acpi", "card", "smallest"];
+    let examples = ["tables", "acpi", "card", "receive-pool", "smallest"];
     all(examples.map(|name| program(root, &format!("examples/{name}"))))
 }
 

@@ -131,8 +131,8 @@ impl DeviceOptions {
 /// let described = unsafe { TrustedDescription::new() };
 /// let iommus = Topology::from_acpi(tables.iter().copied())?.enable(kernel, Options::default(), described)?;
 /// let device = iommus.trusted_device(PciFunction::of(0, 3, 0))?;
-/// let mapping = device.map(packet, Direction::FromDevice).map_err(|failed| failed.error)?;
-/// let packet = mapping.unmap().map_err(|failed| failed.error)?;
+/// let mapping = device.map(packet, Direction::FromDevice)?;
+/// let packet = mapping.unmap()?;
 /// # Ok(())
 /// # }
 /// ```
