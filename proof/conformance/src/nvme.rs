@@ -1,17 +1,15 @@
 //! QEMU's NVMe controller as the scenarios' disk, wherever its registers and memory are.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use portolan::addr::{Iova, PhysAddr};
-use portolan::platform::Mmio;
-use portolan_qemu::dma::{Direction, DmaArea};
-use portolan_qemu::nvme::{BLOCK, Nvme, NvmeQueues, Prp, QueueMemory};
+use portolan::addr::Iova;
+use portolan::platform::{Mmio, Nanos};
+use portolan_qemu::nvme::{BLOCK, Nvme, Operation, RingMemory};
 
-use crate::conformance::{SharedPage, Transfer};
+use crate::conformance::Transfer;
 
 /// Longest time that a command may take.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Nanos = Nanos::from_millis(5_000);
 /// Bytes from the start of the page of I/O completions to the spare blocks, behind the end of the queue.
 const SPARE: u64 = 1024;
 const SPARE_BLOCKS: u64 = 6;
@@ -19,39 +17,27 @@ const SPARE_BLOCKS: u64 = 6;
 /// A controller that runs, one command at a time.
 pub(crate) struct Running<R, M> {
     nvme: Nvme<R, M>,
-    memory: M,
     /// Memory for lists of addresses.
-    list: SharedPage,
-    /// Memory that stays mapped and that no queue is in.
-    spare: SharedPage,
+    list: M,
+    /// I/O completions, which stay mapped.
+    completions: M,
 }
 
-fn direction(way: Transfer) -> Direction {
+fn operation(way: Transfer) -> Operation {
     match way {
-        Transfer::Write => Direction::ToDevice,
-        Transfer::Read => Direction::FromDevice,
+        Transfer::Write => Operation::Write,
+        Transfer::Read => Operation::Read,
     }
 }
 
-impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
+impl<R: Mmio + Clone, M: RingMemory + Clone> Running<R, M> {
     /// Starts it with [`Disk::start`](crate::conformance::Disk::start)'s pages.
-    pub(crate) fn start(registers: R, memory: M, pages: [SharedPage; 5]) -> Result<Self, String> {
+    pub(crate) fn start(registers: R, pages: [M; 5]) -> Result<Self, String> {
         let [queues @ .., list] = pages;
-        let [admin_submission, admin_completion, io_submission, io_completion] =
-            queues.map(|page| DmaArea::new(page.pa, page.iova));
-        let queues =
-            NvmeQueues { admin_submission, admin_completion, io_submission, io_completion };
-        let nvme = Nvme::on(registers, memory.clone(), &queues, LIMIT);
-        let spare = SharedPage {
-            pa: PhysAddr::new(io_completion.phys.get() + SPARE),
-            iova: Iova::new(io_completion.iova.get() + SPARE),
-        };
-        Ok(Self {
-            nvme: nvme.map_err(|error| format!("starting the disk: {error}"))?,
-            memory,
-            list,
-            spare,
-        })
+        let completions = queues[3].clone();
+        let nvme = Nvme::start(registers, queues, LIMIT);
+        let nvme = nvme.map_err(|error| format!("starting the disk: {error}"))?;
+        Ok(Self { nvme, list, completions })
     }
 
     /// See [`Disk::transfer`](crate::conformance::Disk::transfer).
@@ -63,23 +49,25 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
         pages: &[Iova],
         offset: u64,
     ) -> Result<(), String> {
-        let at = |page: Iova| Iova::new(page.get() + offset);
-        let data = match pages {
-            [] => return Err("no page".to_owned()),
-            [one] => Prp::One(at(*one)),
-            [one, two] => Prp::Two(at(*one), *two),
-            [one, rest @ ..] => {
-                let words = self
-                    .memory
-                    .words(self.list.pa, rest.len())
-                    .map_err(|error| error.to_string())?;
-                for (word, page) in words.iter().zip(rest) {
+        let [one, rest @ ..] = pages else {
+            return Err("no page".to_owned());
+        };
+        let second = match rest {
+            [] => Iova::new(0),
+            [two] => *two,
+            more => {
+                let words = self.list.words();
+                if words.len() < more.len() {
+                    return Err("no room for a list of pages".to_owned());
+                }
+                for (word, page) in words.iter().zip(more) {
                     word.store(page.get(), Ordering::Release);
                 }
-                Prp::List(at(*one), self.list.iova)
+                self.list.iova()
             }
         };
-        let done = self.nvme.transfer(direction(way), first, blocks, data);
+        let data = [Iova::new(one.get() + offset), second];
+        let done = self.nvme.transfer(operation(way), first, blocks, data);
         done.map_err(|error| error.to_string())
     }
 
@@ -92,10 +80,7 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
         data: &mut [u8],
     ) -> Result<(), String> {
         for piece in data.chunks_mut((SPARE_BLOCKS * BLOCK) as usize) {
-            let words = self
-                .memory
-                .words(self.spare.pa, piece.len() / 8)
-                .map_err(|error| error.to_string())?;
+            let words = self.completions.words().get(SPARE as usize / 8..).unwrap_or_default();
             let (bytes, _) = piece.as_chunks_mut::<8>();
             if way == Transfer::Write {
                 for (word, bytes) in words.iter().zip(&*bytes) {
@@ -103,8 +88,8 @@ impl<R: Mmio, M: QueueMemory + Clone> Running<R, M> {
                 }
             }
             let blocks = bytes.len() as u64 * 8 / BLOCK;
-            let data = Prp::One(self.spare.iova);
-            let moved = self.nvme.transfer(direction(way), first, blocks as u32, data);
+            let data = [Iova::new(self.completions.iova().get() + SPARE), Iova::new(0)];
+            let moved = self.nvme.transfer(operation(way), first, blocks as u32, data);
             moved.map_err(|error| error.to_string())?;
             if way == Transfer::Read {
                 for (word, bytes) in words.iter().zip(bytes) {

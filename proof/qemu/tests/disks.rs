@@ -5,11 +5,12 @@ mod support;
 use std::time::Duration;
 
 use portolan::addr::{Iova, PageSize, PhysAddr};
-use portolan::platform::Mmio;
+use portolan::platform::{Mmio, Nanos};
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::dma::{Direction, DmaArea};
 use portolan_qemu::machine::{Builder, Machine};
-use portolan_qemu::nvme::{self, Nvme, NvmeError, NvmeQueues, Prp};
+use portolan_qemu::nvme::{self, GuestPage, Nvme, NvmeError, Operation};
+use portolan_qemu::pci::Function;
 use portolan_qemu::virtio_blk::{self, Piece, VirtioBlk};
 use portolan_qemu::virtio_pci::{self, VirtioPci};
 use portolan_qemu::virtqueue::Segment;
@@ -18,6 +19,8 @@ use support::start;
 
 const DISK: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(5);
+/// Entries of a queue: the commands in a page.
+const ENTRIES: u64 = 64;
 const PAGE: PageSize = PageSize::SIZE_4K;
 
 fn page(machine: &Machine) -> PhysAddr {
@@ -28,14 +31,23 @@ fn iova(phys: PhysAddr) -> Iova {
     Iova::new(phys.get())
 }
 
-fn queues(machine: &Machine) -> NvmeQueues {
-    let area = || DmaArea::identity(page(machine));
-    NvmeQueues {
-        admin_submission: area(),
-        admin_completion: area(),
-        io_submission: area(),
-        io_completion: area(),
-    }
+/// Pages for queues.
+fn queues(machine: &Machine) -> [GuestPage; 4] {
+    std::array::from_fn(|_| GuestPage {
+        ram: machine.ram().clone(),
+        area: DmaArea::identity(page(machine)),
+    })
+}
+
+fn start_nvme(function: &Function, queues: &[GuestPage; 4]) -> Nvme {
+    function.enable().unwrap();
+    let limit = Nanos::from_millis(LIMIT.as_millis() as u64);
+    Nvme::start(function.bar(0).unwrap(), queues.clone(), limit).unwrap()
+}
+
+/// The address in a command that has its data in one page.
+fn one(phys: PhysAddr) -> [Iova; 2] {
+    [iova(phys), Iova::new(0)]
 }
 
 /// Bytes that tell their place.
@@ -64,7 +76,7 @@ fn nvme_identifies_itself_and_moves_blocks() {
         };
         let pci = machine.pci().unwrap();
         let function = pci.first(nvme::ID.0, nvme::ID.1).unwrap();
-        let mut nvme = Nvme::start(function, machine.ram(), &queues(&machine), LIMIT).unwrap();
+        let mut nvme = start_nvme(function, &queues(&machine));
         let (first, second, list) = (page(&machine), page(&machine), page(&machine));
         nvme.identify(iova(first)).unwrap();
         let identity = ram_bytes(&machine, first, 64);
@@ -76,8 +88,8 @@ fn nvme_identifies_itself_and_moves_blocks() {
         let from = first.checked_add(512).unwrap();
         machine.ram().write(from, &text[..3584]).unwrap();
         machine.ram().write(second, &text[3584..]).unwrap();
-        let two = Prp::Two(iova(from), iova(second));
-        nvme.transfer(Direction::ToDevice, 40, 8, two).unwrap();
+        let two = [iova(from), iova(second)];
+        nvme.transfer(Operation::Write, 40, 8, two).unwrap();
         assert_eq!(disk_bytes(&machine, 40 * nvme::BLOCK, 4096), text);
 
         // Three pages by a list, with data that was put on the disk from outside.
@@ -86,8 +98,8 @@ fn nvme_identifies_itself_and_moves_blocks() {
         let third = page(&machine);
         machine.ram().write64(list, second.get()).unwrap();
         machine.ram().write64(list.checked_add(8).unwrap(), third.get()).unwrap();
-        let all = Prp::List(iova(first), iova(list));
-        nvme.transfer(Direction::FromDevice, 0, 24, all).unwrap();
+        let all = [iova(first), iova(list)];
+        nvme.transfer(Operation::Read, 0, 24, all).unwrap();
         let pages = [first, second, third];
         let found: Vec<u8> = pages.iter().flat_map(|p| ram_bytes(&machine, *p, 4096)).collect();
         assert_eq!(found, text);
@@ -103,30 +115,30 @@ fn nvme_queues_wrap_and_errors_are_typed() {
     let pci = machine.pci().unwrap();
     let function = pci.first(nvme::ID.0, nvme::ID.1).unwrap();
     let memory = queues(&machine);
-    let mut nvme = Nvme::start(function, machine.ram(), &memory, LIMIT).unwrap();
+    let mut nvme = start_nvme(function, &memory);
     let data = page(&machine);
-    for block in 0..u64::from(3 * nvme::ENTRIES) {
+    for block in 0..3 * ENTRIES {
         machine.ram().write64(data, block).unwrap();
-        nvme.transfer(Direction::ToDevice, block, 1, Prp::One(iova(data))).unwrap();
+        nvme.transfer(Operation::Write, block, 1, one(data)).unwrap();
         assert_eq!(disk_bytes(&machine, block * nvme::BLOCK, 8), block.to_le_bytes());
     }
-    let beyond = nvme.transfer(Direction::FromDevice, DISK, 1, Prp::One(iova(data)));
-    assert!(matches!(beyond, Err(NvmeError::Status { status: 0x80 })), "{beyond:?}");
-    let none = nvme.transfer(Direction::FromDevice, 0, 0, Prp::One(iova(data)));
-    assert_eq!(none, Err(NvmeError::Length { blocks: 0 }));
+    let beyond = nvme.transfer(Operation::Read, DISK, 1, one(data));
+    assert!(matches!(beyond, Err(NvmeError::Command { status: 0x80 })), "{beyond:?}");
+    let none = nvme.transfer(Operation::Read, 0, 0, one(data));
+    assert_eq!(none, Err(NvmeError::NoSuchBlocks));
 
     // A controller that cannot fetch from its queue says so, and comes back after a reset.
-    let mut lost = memory;
-    lost.io_submission.iova = Iova::new(0x7_0000_0000);
-    let mut broken = Nvme::start(function, machine.ram(), &lost, LIMIT).unwrap();
-    let fatal = broken.transfer(Direction::FromDevice, 0, 1, Prp::One(iova(data)));
+    let mut lost = memory.clone();
+    lost[2].area.iova = Iova::new(0x7_0000_0000);
+    let mut broken = start_nvme(function, &lost);
+    let fatal = broken.transfer(Operation::Read, 0, 1, one(data));
     assert!(matches!(fatal, Err(NvmeError::Fatal { .. })), "{fatal:?}");
-    let mut nvme = Nvme::start(function, machine.ram(), &memory, LIMIT).unwrap();
-    nvme.transfer(Direction::FromDevice, 7, 1, Prp::One(iova(data))).unwrap();
+    let mut nvme = start_nvme(function, &memory);
+    nvme.transfer(Operation::Read, 7, 1, one(data)).unwrap();
     assert_eq!(machine.ram().read64(data), Ok(7));
 
     machine.kill();
-    let gone = nvme.transfer(Direction::FromDevice, 7, 1, Prp::One(iova(data)));
+    let gone = nvme.transfer(Operation::Read, 7, 1, one(data));
     assert_eq!(gone, Err(NvmeError::Gone));
 }
 

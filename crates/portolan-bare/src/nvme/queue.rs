@@ -8,9 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::dma::{Coherent, Device, DmaSegment, Failed, Mapping};
 
-use super::ring::{Completed, ROOM, Ring};
 use super::spec::{Command, Operation, PAGE};
-use super::{Blocks, NvmeError};
+use super::{Description, MachineRing, NvmeError};
 use crate::{Machine, Pages};
 
 /// A buffer that the controller reaches.
@@ -24,9 +23,9 @@ const _: () = assert!(PAGE as usize % LIST_BYTES == 0);
 
 /// A queue for the use of one CPU.
 pub struct Queue {
-    ring: Ring,
+    ring: MachineRing,
     lists: Coherent<Machine>,
-    blocks: Blocks,
+    description: Description,
     /// Commands under way, by their number: the first block and the data of each.
     under_way: Vec<Option<(u64, Data)>>,
 }
@@ -35,15 +34,13 @@ impl Queue {
     /// A queue over `ring`, which the controller knows.
     pub(super) fn new(
         device: &Device<Machine>,
-        ring: Ring,
-        blocks: Blocks,
+        ring: MachineRing,
+        description: Description,
     ) -> Result<Self, NvmeError> {
-        Ok(Self {
-            ring,
-            lists: device.coherent((ROOM * LIST_BYTES) as u64)?,
-            blocks,
-            under_way: (0..ROOM).map(|_| None).collect(),
-        })
+        let room = usize::from(ring.room());
+        let lists = device.coherent((room * LIST_BYTES) as u64)?;
+        let under_way = (0..room).map(|_| None).collect();
+        Ok(Self { ring, lists, description, under_way })
     }
 
     /// Reads or writes the blocks from `first` on, as many as `data` has room for.
@@ -62,7 +59,8 @@ impl Queue {
         match free.and_then(command) {
             Ok((slot, command)) => {
                 self.under_way[slot] = Some((first, data));
-                self.ring.push(slot as u16, &command);
+                self.ring.put(slot as u16, &command);
+                self.ring.announce();
                 Ok(())
             }
             Err(error) => Err(Failed { error, value: data }),
@@ -77,14 +75,15 @@ impl Queue {
         data: &Data,
     ) -> Result<Command, NvmeError> {
         let bytes: u64 = data.segments().map(|segment| segment.bytes.get()).sum();
-        let blocks = bytes >> self.blocks.bytes_lg2;
+        let disk = &self.description;
+        let blocks = bytes >> disk.block_lg2;
         let after = first.checked_add(blocks);
-        let there = after.is_some_and(|after| after <= self.blocks.count);
-        if bytes == 0 || blocks << self.blocks.bytes_lg2 != bytes || !there {
+        let there = after.is_some_and(|after| after <= disk.blocks);
+        if bytes == 0 || blocks << disk.block_lg2 != bytes || !there {
             return Err(NvmeError::NoSuchBlocks);
         }
         // The command has sixteen bits for the number of blocks but one.
-        if bytes > self.blocks.most_bytes || blocks > 1 << 16 {
+        if bytes > disk.most_bytes || blocks > 1 << 16 {
             return Err(NvmeError::TooLong);
         }
         let list = self.lists.words().iter().skip(slot * LIST).take(LIST);
@@ -98,10 +97,11 @@ impl Queue {
     /// # Errors
     /// If it failed, none is done in time, or the controller makes no sense: it should be stopped then.
     pub fn wait(&mut self) -> Result<(u64, Data), NvmeError> {
-        let Completed { id, result } = self.ring.wait()?;
+        let completion = self.ring.wait()?;
+        let id = completion.id;
         let slot = self.under_way.get_mut(usize::from(id));
         let done = slot.and_then(Option::take).ok_or(NvmeError::Stray { id })?;
-        result.map(|_| done)
+        completion.result().map(|_| done)
     }
 }
 

@@ -2,85 +2,167 @@
 //!
 //! NVM Express base specification 2.0, sections 3.1.2 (doorbells), 3.3.1.2 and 3.3.3 (queues, entries, phase).
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::Iova;
-use portolan::dma::{Coherent, Device, MapError};
-use portolan::platform::{Mmio, Nanos, poll};
+use portolan::dma::Coherent;
+use portolan::platform::{Clock, Mmio, Nanos, Platform, poll};
 
 use super::NvmeError;
-use super::spec::{COMMAND, COMPLETION, Command, Completion, reg::CSTS};
-use crate::{Machine, Registers};
+use super::spec::{
+    COMMAND, COMPLETION, CSTS_FATAL, Command, Completion, doorbells,
+    reg::{CAP, CSTS},
+};
 
-/// Entries of each ring: the number of commands in a page.
-pub const ENTRIES: u16 = 64;
-/// Commands that can be under way: a full ring would look like an empty one.
-pub const ROOM: usize = SLOTS - 1;
-/// Entries of each ring.
-const SLOTS: usize = ENTRIES as usize;
-/// Longest time that a command may take.
-const LIMIT: Nanos = Nanos::from_millis(10_000);
+/// Most entries of a ring: as many as the admin queues can have.
+const MOST_ENTRIES: usize = 4096;
 
-/// Completed command, with its result if that fits in a completion.
-pub struct Completed {
-    pub id: u16,
-    pub result: Result<u32, NvmeError>,
+/// Memory that a driver and its controller share.
+pub trait RingMemory {
+    /// Address of the first byte, for the controller.
+    fn iova(&self) -> Iova;
+
+    /// The words: the same ones at each call.
+    fn words(&self) -> &[AtomicU64];
 }
 
-pub struct Ring {
-    machine: Machine,
-    registers: Registers,
+impl<P: Platform> RingMemory for Coherent<P> {
+    fn iova(&self) -> Iova {
+        self.iova()
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        self.words()
+    }
+}
+
+/// Registers of a controller, with the clock and the limit of waits for it.
+#[derive(Clone, Debug)]
+pub struct Access<R, C> {
+    /// Registers: the start of BAR 0.
+    pub registers: R,
+    /// Clock of waits.
+    pub clock: C,
+    /// Longest time that a command may take.
+    pub limit: Nanos,
+}
+
+impl<R: Mmio, C: Clock> Access<R, C> {
+    /// The status register CSTS.
+    ///
+    /// # Errors
+    /// [`NvmeError::Gone`].
+    pub fn status(&self) -> Result<u32, NvmeError> {
+        match self.registers.read32(CSTS) {
+            u32::MAX => Err(NvmeError::Gone),
+            status => Ok(status),
+        }
+    }
+
+    /// Fails if the controller cannot go on.
+    ///
+    /// # Errors
+    /// [`NvmeError::Gone`], [`NvmeError::Fatal`].
+    pub fn check(&self) -> Result<(), NvmeError> {
+        match self.status()? {
+            status if status & CSTS_FATAL != 0 => Err(NvmeError::Fatal { status }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until `look` finds something or fails, no longer than `limit`.
+    pub(super) fn wait<T>(
+        &self,
+        limit: Nanos,
+        mut look: impl FnMut() -> Result<Option<T>, NvmeError>,
+    ) -> Result<T, NvmeError> {
+        match poll(&self.clock, limit, || look().transpose()) {
+            Ok(found) => found,
+            Err(_) => Err(NvmeError::TimedOut { status: self.status()? }),
+        }
+    }
+}
+
+/// A queue of commands and the queue of their completions.
+#[derive(Debug)]
+pub struct Ring<R, C, M> {
+    access: Access<R, C>,
     /// Offset of the doorbell for commands, and of that for completions.
     bells: [usize; 2],
-    commands: Coherent<Machine>,
-    completions: Coherent<Machine>,
+    commands: M,
+    completions: M,
+    /// Entries of each.
+    entries: u16,
     /// Index of the next command.
-    tail: usize,
+    tail: u16,
     /// Index of the next completion.
-    head: usize,
+    head: u16,
     /// The phase bit that it will have: it changes from one round to the next.
     phase: u64,
 }
 
-impl Ring {
-    /// Rings that the controller does not know yet.
-    pub fn new(
-        machine: Machine,
-        device: &Device<Machine>,
-        registers: Registers,
-        bells: [usize; 2],
-    ) -> Result<Self, MapError> {
-        Ok(Self {
-            machine,
-            registers,
-            bells,
-            commands: device.coherent((SLOTS * COMMAND * 8) as u64)?,
-            completions: device.coherent((SLOTS * COMPLETION * 8) as u64)?,
-            tail: 0,
-            head: 0,
-            phase: 1,
-        })
+impl<R: Mmio, C: Clock, M: RingMemory> Ring<R, C, M> {
+    /// Queues of this number in `commands` and `completions`, with as many entries as both have room for. The
+    /// controller does not know them yet.
+    pub(super) fn new(
+        access: Access<R, C>,
+        number: u16,
+        [commands, completions]: [M; 2],
+    ) -> Result<Self, NvmeError> {
+        let capabilities = access.registers.read64(CAP);
+        let room = commands.words().len() / COMMAND;
+        let room = room.min(completions.words().len() / COMPLETION);
+        let entries = room.min(MOST_ENTRIES).min((capabilities & 0xffff) as usize + 1) as u16;
+        if entries < 2 {
+            return Err(NvmeError::ShortQueue { entries });
+        }
+        // No entry of before has the phase of a new one.
+        let used = usize::from(entries) * COMPLETION;
+        let words = completions.words().iter().take(used);
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
+        let bells = doorbells(capabilities, number);
+        Ok(Self { access, bells, commands, completions, entries, tail: 0, head: 0, phase: 1 })
     }
 
     /// Addresses at which the controller sees the commands, and the completions.
-    pub fn places(&self) -> [Iova; 2] {
+    pub(super) fn places(&self) -> [Iova; 2] {
         [self.commands.iova(), self.completions.iova()]
     }
 
-    /// Hands a command to the controller. No more than [`ROOM`] are under way.
-    pub fn push(&mut self, id: u16, command: &Command) {
-        let entry = self.commands.words().iter().skip(self.tail * COMMAND);
+    /// Entries of each queue.
+    pub(super) fn entries(&self) -> u16 {
+        self.entries
+    }
+
+    /// Most commands that can be under way: a full ring would look like an empty one.
+    pub fn room(&self) -> u16 {
+        self.entries - 1
+    }
+
+    /// Registers of the controller.
+    pub fn access(&self) -> &Access<R, C> {
+        &self.access
+    }
+
+    /// Puts a command into the queue, which the controller sees after [`Ring::announce`]. No more than
+    /// [`Ring::room`] are under way.
+    pub fn put(&mut self, id: u16, command: &Command) {
+        let entry = self.commands.words().iter().skip(usize::from(self.tail) * COMMAND);
         for (word, value) in entry.zip(command.encode(id)) {
             word.store(value.to_le(), Ordering::Relaxed);
         }
-        self.tail = (self.tail + 1) % SLOTS;
+        self.tail = (self.tail + 1) % self.entries;
+    }
+
+    /// Tells the controller of the commands that were put.
+    pub fn announce(&self) {
         // A register is written after the stores before it are visible to the device.
-        self.registers.write32(self.bells[0], self.tail as u32);
+        self.access.registers.write32(self.bells[0], self.tail.into());
     }
 
     /// The next completion, if it is there.
-    fn pop(&mut self) -> Option<Completed> {
-        let mut entry = self.completions.words().iter().skip(self.head * COMPLETION);
+    fn next(&self) -> Option<Completion> {
+        let mut entry = self.completions.words().iter().skip(usize::from(self.head) * COMPLETION);
         let (first, second) = (entry.next()?, entry.next()?);
         // The command's data is read after the phase.
         let second = u64::from_le(second.load(Ordering::Acquire));
@@ -88,32 +170,52 @@ impl Ring {
             return None;
         }
         let first = u64::from_le(first.load(Ordering::Relaxed));
-        self.head = (self.head + 1) % SLOTS;
-        if self.head == 0 {
-            self.phase ^= 1;
-        }
-        self.registers.write32(self.bells[1], self.head as u32);
-        let Completion { id, result, status } = Completion::decode([first, second]);
-        let result = match status {
-            0 => Ok(result),
-            _ => Err(NvmeError::Command { status }),
-        };
-        Some(Completed { id, result })
+        Some(Completion::decode([first, second]))
+    }
+
+    /// Takes the next completion, if it is there.
+    pub fn take(&mut self) -> Option<Completion> {
+        let next = self.next()?;
+        self.advance();
+        Some(next)
+    }
+
+    fn advance(&mut self) {
+        self.head = (self.head + 1) % self.entries;
+        self.phase ^= u64::from(self.head == 0);
+    }
+
+    /// Tells the controller that completions were taken.
+    pub fn release(&self) {
+        self.access.registers.write32(self.bells[1], self.head.into());
     }
 
     /// Waits for the next completion.
-    pub fn wait(&mut self) -> Result<Completed, NvmeError> {
-        let machine = self.machine;
-        poll(&machine, LIMIT, || self.pop())
-            .map_err(|_| NvmeError::TimedOut { status: self.registers.read32(CSTS) })
+    ///
+    /// # Errors
+    /// [`NvmeError::Gone`], [`NvmeError::Fatal`], [`NvmeError::TimedOut`].
+    pub fn wait(&mut self) -> Result<Completion, NvmeError> {
+        let look = || match self.next() {
+            None => self.access.check().map(|()| None),
+            done => Ok(done),
+        };
+        let done = self.access.wait(self.access.limit, look)?;
+        self.advance();
+        self.release();
+        Ok(done)
     }
 
     /// Carries out one command while no other is under way, and returns its result.
+    ///
+    /// # Errors
+    /// As [`Ring::wait`]; [`NvmeError::Command`], [`NvmeError::Stray`].
     pub fn execute(&mut self, command: &Command) -> Result<u32, NvmeError> {
-        self.push(0, command);
+        let id = self.tail;
+        self.put(id, command);
+        self.announce();
         match self.wait()? {
-            Completed { id: 0, result } => result,
-            Completed { id, .. } => Err(NvmeError::Stray { id }),
+            done if done.id == id => done.result(),
+            Completion { id, .. } => Err(NvmeError::Stray { id }),
         }
     }
 }

@@ -8,6 +8,8 @@
 
 use portolan::addr::Iova;
 
+use super::NvmeError;
+
 /// Bytes of a page: the memory that one entry of a command stands for.
 pub const PAGE: u64 = 4096;
 /// Eight-byte words of a command.
@@ -54,6 +56,8 @@ pub const SET_FEATURES: u8 = 0x09;
 pub const NUMBER_OF_QUEUES: u32 = 0x07;
 /// A queue is in one piece of memory.
 pub const CONTIGUOUS: u32 = 1;
+/// A queue of completions raises interrupts.
+pub const INTERRUPTS_ENABLED: u32 = 1 << 1;
 /// The namespace that is used.
 pub const NAMESPACE: u32 = 1;
 
@@ -154,6 +158,17 @@ impl Completion {
     /// The phase bit of an entry, by its second word: it changes from one round to the next.
     pub const fn phase(second: u64) -> u64 {
         second >> 48 & 1
+    }
+
+    /// Result of the command.
+    ///
+    /// # Errors
+    /// [`NvmeError::Command`].
+    pub const fn result(self) -> Result<u32, NvmeError> {
+        match self.status {
+            0 => Ok(self.result),
+            status => Err(NvmeError::Command { status }),
+        }
     }
 
     /// Decodes an entry, without the bits that guide the driver after an error.

@@ -3,11 +3,11 @@
 use std::sync::{Mutex, PoisonError};
 
 use portolan::addr::{Iova, StreamId};
+use portolan_qemu::dma::DmaArea;
 use portolan_qemu::machine::Machine;
 use portolan_qemu::mmio::Registers;
-use portolan_qemu::nvme::{BLOCK, ID};
+use portolan_qemu::nvme::{BLOCK, GuestPage, ID};
 use portolan_qemu::pci::{Function, Pci, PciError};
-use portolan_qemu::ram::GuestRam;
 
 use crate::conformance::{Disk, SharedPage, Transfer};
 use crate::nvme::Running;
@@ -17,7 +17,7 @@ pub const BYTES: u64 = 1 << 20;
 /// An NVMe controller of a running machine.
 pub struct NvmeDisk {
     function: Function,
-    running: Mutex<Option<Running<Registers, GuestRam>>>,
+    running: Mutex<Option<Running<Registers, GuestPage>>>,
 }
 
 impl NvmeDisk {
@@ -54,7 +54,12 @@ impl Disk for NvmeInMachine<'_> {
         let function = &self.disk.function;
         let registers = function.bar(0).map_err(|error| error.to_string())?;
         function.enable().map_err(|error| error.to_string())?;
-        let started = Running::start(registers, self.machine.ram().clone(), pages)?;
+        let ram = self.machine.ram();
+        let page = |page: SharedPage| GuestPage {
+            ram: ram.clone(),
+            area: DmaArea::new(page.pa, page.iova),
+        };
+        let started = Running::start(registers, pages.map(page))?;
         let running = &self.disk.running;
         *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         Ok(())

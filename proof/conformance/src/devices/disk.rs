@@ -3,12 +3,10 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portolan::addr::{Iova, PhysAddr, StreamId};
-use portolan::platform::Mmio;
+use portolan::addr::{Iova, StreamId};
 use portolan_linux::memory::HostMemory;
 use portolan_linux::vfio::Bar;
-use portolan_qemu::nvme::QueueMemory;
-use portolan_qemu::ram::OutsideRam;
+use portolan_qemu::nvme::{PAGE, RingMemory};
 
 use crate::conformance::{Disk, SharedPage, Transfer};
 use crate::nvme::Running;
@@ -16,60 +14,39 @@ use crate::nvme::Running;
 /// Blocks that scenarios use.
 const BLOCKS: u64 = 2048;
 
-/// Registers that outlive a start.
 #[derive(Clone)]
-struct Registers(Arc<Bar>);
-
-impl Mmio for Registers {
-    fn read32(&self, offset: usize) -> u32 {
-        self.0.read32(offset)
-    }
-
-    fn write32(&self, offset: usize, value: u32) {
-        self.0.write32(offset, value);
-    }
-
-    fn read64(&self, offset: usize) -> u64 {
-        self.0.read64(offset)
-    }
-
-    fn write64(&self, offset: usize, value: u64) {
-        self.0.write64(offset, value);
-    }
+struct DiskPage {
+    memory: HostMemory,
+    page: SharedPage,
 }
 
-#[derive(Clone)]
-struct DiskMemory(HostMemory);
+impl RingMemory for DiskPage {
+    fn iova(&self) -> Iova {
+        self.page.iova
+    }
 
-impl QueueMemory for DiskMemory {
-    fn words(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU64], OutsideRam> {
-        let words = self.0.words64(at, count);
-        words.map_err(|outside| OutsideRam { address: outside.address, bytes: outside.bytes })
+    fn words(&self) -> &[AtomicU64] {
+        self.memory.words64(self.page.pa, PAGE as usize / 8).unwrap_or_default()
     }
 }
 
 /// An NVMe controller, and the contents of its disk: QEMU does not show them, so the controller reads them,
 /// through memory that stays mapped.
 pub(super) struct HostNvmeDisk {
-    registers: Registers,
+    registers: Arc<Bar>,
     stream: StreamId,
-    memory: DiskMemory,
-    running: Mutex<Option<Running<Registers, DiskMemory>>>,
+    memory: HostMemory,
+    running: Mutex<Option<Running<Arc<Bar>, DiskPage>>>,
 }
 
 impl HostNvmeDisk {
     pub(super) fn new(bar: Bar, stream: StreamId, memory: HostMemory) -> Self {
-        Self {
-            registers: Registers(Arc::new(bar)),
-            stream,
-            memory: DiskMemory(memory),
-            running: Mutex::default(),
-        }
+        Self { registers: Arc::new(bar), stream, memory, running: Mutex::default() }
     }
 
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut Running<Registers, DiskMemory>) -> Result<T, String>,
+        work: impl FnOnce(&mut Running<Arc<Bar>, DiskPage>) -> Result<T, String>,
     ) -> Result<T, String> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         work(running.as_mut().ok_or("the disk is not running")?)
@@ -86,7 +63,8 @@ impl Disk for HostNvmeDisk {
     }
 
     fn start(&self, pages: [SharedPage; 5]) -> Result<(), String> {
-        let started = Running::start(self.registers.clone(), self.memory.clone(), pages)?;
+        let page = |page| DiskPage { memory: self.memory.clone(), page };
+        let started = Running::start(self.registers.clone(), pages.map(page))?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
         Ok(())
     }
