@@ -113,7 +113,7 @@ impl<P: Cpus> Debts<P> {
     ) -> Result<(), Unpaid> {
         let mut payment = Payment { debts: self, domain, owed, closes: None };
         if needs.is_some() || self.owes.load(Ordering::Relaxed) {
-            let look = || self.book.with(|book| payment.join(book, needs));
+            let look = || self.book.with(|book| payment.join(book, needs).then_some(()));
             if let Err(waited) = poll(cpus, timeout, look) {
                 let cause = UnpaidReason::Turn { waited };
                 let generation = payment.keep();
@@ -144,14 +144,14 @@ struct Payment<'a, P: Cpus, D: Domain> {
 }
 
 impl<P: Cpus, D: Domain> Payment<'_, P, D> {
-    /// Takes the shared debt in, if no other caller pays it; `None` if `needs` has to be waited
+    /// Takes the shared debt in, if no other caller pays it; `false` if `needs` has to be waited
     /// for.
-    fn join(&mut self, book: &mut Book, needs: Option<Generation>) -> Option<()> {
+    fn join(&mut self, book: &mut Book, needs: Option<Generation>) -> bool {
         let needs = needs.filter(|needs| !book.is_quiet(*needs));
         match (book.turn, needs) {
-            (Turn::Taken, Some(_)) => return None,
-            (Turn::Taken, None) => return Some(()),
-            (Turn::Free, _) if book.owed().is_none() => return Some(()),
+            (Turn::Taken, Some(_)) => return false,
+            (Turn::Taken, None) => return true,
+            (Turn::Free, _) if book.owed().is_none() => return true,
             (Turn::Free, _) => {}
         }
         // Both are of this domain.
@@ -159,7 +159,7 @@ impl<P: Cpus, D: Domain> Payment<'_, P, D> {
         self.closes = Some(book.open);
         book.open = book.open.next();
         book.turn = Turn::Taken;
-        Some(())
+        true
     }
 
     /// All of it was paid.

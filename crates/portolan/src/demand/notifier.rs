@@ -134,24 +134,24 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 }
                 free
             });
-            (entered != Some(false)).then_some(())
+            entered != Some(false)
         };
         self.wait(timeout, free)?;
         let written = || {
             let filling = region.with(slot, |slot| slot.filling);
-            (filling.unwrap_or(0) == 0).then_some(())
+            filling.unwrap_or(0) == 0
         };
         self.wait(timeout, written).inspect_err(|_| self.resume(region, slot))
     }
 
-    /// Waits for `look` until `timeout` is used up. The clock is read only if there is something to
+    /// Waits until `ready` holds, or `timeout` is used up. The clock is read only if there is something to
     /// wait for.
-    fn wait(&self, timeout: &mut Nanos, look: impl Fn() -> Option<()>) -> Result<(), Nanos> {
-        if look().is_some() {
+    fn wait(&self, timeout: &mut Nanos, ready: impl Fn() -> bool) -> Result<(), Nanos> {
+        if ready() {
             return Ok(());
         }
         let begin = self.cpus.now();
-        let waited = poll(&self.cpus, *timeout, look);
+        let waited = poll(&self.cpus, *timeout, || ready().then_some(()));
         *timeout = timeout.since(self.cpus.now().since(begin));
         waited
     }
