@@ -1,6 +1,6 @@
 //! The libraries as packages, and a crate outside the workspace that depends on them.
 //!
-//! The crate's source is the tutorial: each of its blocks is a module of a `no_std` library. It is
+//! The crate's source is the tutorial and the adopters' page: each block is a module of a `no_std` library. It is
 //! compiled against what `cargo package` packs, for this machine and for one without an operating
 //! system. Nothing is published.
 
@@ -21,6 +21,9 @@ const FOR_KERNELS: &[&str] = &[
     "portolan-bare",
     "portolan-virtio",
 ];
+
+/// Documents whose blocks are compiled.
+const PAGES: [&str; 2] = ["docs/tutorial.md", "docs/adopters.md"];
 
 /// A machine without an operating system.
 const BARE: &str = "aarch64-unknown-none";
@@ -119,12 +122,13 @@ fn adopter(root: &Path, target: &Path) -> Outcome {
 }
 
 fn write(root: &Path, target: &Path, folder: &Path) -> std::io::Result<()> {
-    let tutorial = std::fs::read_to_string(root.join("docs/tutorial.md"))?;
+    let pages = PAGES.iter().map(|page| std::fs::read_to_string(root.join(page)));
+    let pages: Vec<String> = pages.collect::<Result<_, _>>()?;
     std::fs::create_dir_all(folder.join("src"))?;
     std::fs::write(folder.join("Cargo.toml"), manifest(target))?;
     // The versions that everything else here is built with.
     std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
-    std::fs::write(folder.join("src/lib.rs"), library(&tutorial))
+    std::fs::write(folder.join("src/lib.rs"), library(&pages))
 }
 
 fn manifest(target: &Path) -> String {
@@ -146,9 +150,9 @@ fn manifest(target: &Path) -> String {
 }
 
 /// A module for each block of Rust.
-fn library(tutorial: &str) -> String {
+fn library(pages: &[String]) -> String {
     let mut text = String::from("#![no_std]\n#![allow(dead_code)]\nextern crate alloc;\n");
-    for (number, block) in blocks(tutorial).iter().enumerate() {
+    for (number, block) in pages.iter().flat_map(|page| blocks(page)).enumerate() {
         let _ = writeln!(text, "\npub mod block{number} {{\n{block}}}");
     }
     text
