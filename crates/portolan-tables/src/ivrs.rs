@@ -139,7 +139,7 @@ impl<'a> Ivrs<'a> {
     }
 
     /// The memory that requesters among `streams` have to go on reaching, block by block. A device
-    /// with an alias ([`Device::alias`]) has that of both. Regions may overlap.
+    /// with an alias has that of both. Regions may overlap.
     ///
     /// Items are errors where a block of the table is wrong, or its memory is wider than
     /// [`Ivrs::physical_lg2`]; the walk goes on behind it as [`Blocks`] does.
