@@ -137,7 +137,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
         let tag = shared.take(stage)?;
         let number = shared.number(tag);
         let registers = registers(table.root(), number);
-        let written = registers.write(machine, (tag, number), options.on_fault);
+        let written = registers.write(machine, tag, number, options.on_fault);
         if let Err(error) = written {
             // No stream ever came here.
             machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
@@ -191,7 +191,8 @@ impl Registers {
     fn write<P: UnitPlatform>(
         &self,
         machine: &SmmuV2Hardware<P>,
-        (tag, number): (BankTag, u16),
+        tag: BankTag,
+        number: u16,
         on_fault: OnFault,
     ) -> Result<(), IommuError> {
         use bank::sctlr;

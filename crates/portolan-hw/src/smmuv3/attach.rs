@@ -468,8 +468,8 @@ impl<P: UnitPlatform> Smmu<P> {
             // From here on no caller waits for the device.
             self.shared.atcs.remove_all(|atc| atc.stream == id);
             let mut gone = core::mem::take(stream);
-            for left in gone.attachments.settled(..) {
-                self.discharge(id, left);
+            for (pasid, old) in gone.attachments.settled(..) {
+                self.discharge(id, pasid, old);
             }
             gone.release(&self.shared.machine);
             Ok(())

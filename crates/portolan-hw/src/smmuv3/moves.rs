@@ -240,7 +240,7 @@ impl<P: UnitPlatform> Smmu<P> {
     }
 
     /// Once nothing of the stream reaches `old`, which is let go.
-    pub(super) fn discharge(&self, id: StreamId, (pasid, old): (Option<Pasid>, Attachment)) {
+    pub(super) fn discharge(&self, id: StreamId, pasid: Option<Pasid>, old: Attachment) {
         let AttachedStage { tag, nested } = old.to;
         self.shared.atcs.remove(tag, Atc { stream: id, pasid });
         if nested {
@@ -262,8 +262,8 @@ impl<P: UnitPlatform> Smmu<P> {
             }
             Ok(())
         })?;
-        for left in settled {
-            self.discharge(id, left);
+        for (pasid, old) in settled {
+            self.discharge(id, pasid, old);
         }
         for contexts in core::mem::take(&mut stream.stale_contexts) {
             contexts.release(&self.shared.machine);
@@ -298,7 +298,7 @@ impl<P: UnitPlatform> Smmu<P> {
             }
         }
         if let Some(old) = noted? {
-            self.discharge(id, (pasid, old));
+            self.discharge(id, pasid, old);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry, scalable};
 pub(super) const RID_PASID: u32 = 0;
 
 /// The device TLB of a stream, as far as it concerns one PASID.
-fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
+fn remote((stream, pasid): Key, device: DeviceTlb) -> Remote {
     Remote { stream, pasid: (pasid != RID_PASID).then_some(pasid), device }
 }
 

@@ -171,15 +171,22 @@ const MAX_REFUSALS: usize = 16;
 /// A command that was given, counted since the start.
 type Number = u64;
 
-/// The command that the unit is at.
+/// Command in a register.
 #[derive(Clone, Copy, Debug)]
-struct Running {
-    number: Number,
+struct RegisterCommand {
     offset: usize,
+    value: u64,
     /// Field of the register that falls when the command is done.
     busy: Bits,
     /// Field with the granularity of the command that was done; 0: refused.
     done: Bits,
+}
+
+/// The command that the unit is at.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    number: Number,
+    command: RegisterCommand,
 }
 
 #[derive(Debug, Default)]
@@ -200,12 +207,12 @@ impl RegisterCommands {
         let Some(running) = self.running else {
             return Ok(true);
         };
-        let value = regs.present64(running.offset)?;
-        if running.busy.of(value) != 0 {
+        let value = regs.present64(running.command.offset)?;
+        if running.command.busy.of(value) != 0 {
             return Ok(false);
         }
         self.running = None;
-        let refused = running.done.of(value) == 0;
+        let refused = running.command.done.of(value) == 0;
         if refused && self.refused.try_push(running.number).is_err() {
             self.refused.clear();
             self.unsure = running.number;
@@ -253,7 +260,9 @@ impl<P: UnitPlatform> Direct<P> {
             ),
         };
         let value = ccmd::ICC.mask() | ccmd::CIRG.at(asked) | fields;
-        self.run(control, kind, None, (reg::CCMD, value), (ccmd::ICC, ccmd::CAIG))
+        let offset = reg::CCMD;
+        let order = RegisterCommand { offset, value, busy: ccmd::ICC, done: ccmd::CAIG };
+        self.run(control, kind, None, order)
     }
 
     /// Invalidates part of the IOTLB.
@@ -275,7 +284,9 @@ impl<P: UnitPlatform> Direct<P> {
             | drain(VtdFeature::DRAIN_WRITES, reg::iotlb::DW);
         let base = control.features.iotlb;
         let address = address.map(|address| (base, address));
-        self.run(control, kind, address, (base + 8, value), (reg::iotlb::IVT, reg::iotlb::IAIG))
+        let (busy, done) = (reg::iotlb::IVT, reg::iotlb::IAIG);
+        let order = RegisterCommand { offset: base + 8, value, busy, done };
+        self.run(control, kind, address, order)
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
@@ -284,9 +295,9 @@ impl<P: UnitPlatform> Direct<P> {
         control: &VtdControl<P>,
         kind: CommandKind,
         address: Option<(usize, u64)>,
-        (offset, value): (usize, u64),
-        (busy, done): (Bits, Bits),
+        order: RegisterCommand,
     ) -> Result<(), IommuError> {
+        let RegisterCommand { offset, value, busy, .. } = order;
         let regs = &control.regs;
         let awaited = Awaited::Invalidation;
         let progress = || Ok(self.state.lock().last);
@@ -306,7 +317,7 @@ impl<P: UnitPlatform> Direct<P> {
             control.counters.add(kind);
             regs.write64(offset, value);
             state.last += 1;
-            state.running = Some(Running { number: state.last, offset, busy, done });
+            state.running = Some(Running { number: state.last, command: order });
             Ok(Some(state.last))
         };
         let give = || give().transpose();

@@ -23,7 +23,7 @@ const FLAGS: u32 = 0xf;
 const RISCV_WINDOW: u64 = 0x1000;
 
 impl<P: Platform> Enabling<'_, P> {
-    /// Where a RISC-V IOMMU has no wires, even if the table names some, it does not tell of faults.
+    /// Starts a RISC-V IOMMU. Without wires, even if the table names some, it does not tell of faults.
     pub(super) fn riscv(
         &self,
         number: usize,
