@@ -91,6 +91,7 @@ fn lists(root: &Path) -> Result<Vec<String>, Outcome> {
             let items = public_api::Builder::from_rustdoc_json(json)
                 .omit_blanket_impls(true)
                 .omit_auto_trait_impls(true)
+                .omit_auto_derived_impls(true)
                 .build()
                 .map_err(|error| Outcome::Skip(format!("this compiler's JSON: {error}")))?;
             let lines: BTreeSet<String> = items.items().map(ToString::to_string).collect();

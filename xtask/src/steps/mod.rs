@@ -9,7 +9,7 @@ mod programs;
 use std::path::Path;
 
 use crate::outcome::Outcome;
-use crate::{adopter, demo, drivers, guest, prove, size};
+use crate::{adopter, api, demo, drivers, guest, prove, size};
 pub use page::{PAGE, findings};
 
 /// Extent of a test run.
@@ -132,6 +132,7 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step::new("library without std", || checks::no_std_gate(root)),
         Step::new("packages and their adopter", || adopter::run(root)),
+        Step::new("public API", || api::check(root)),
         Step::new("orders of the library's own atomics", || programs::orders(root)),
         Step::new("libraries for AArch64", || checks::bare(root, "aarch64-unknown-none")),
         Step::new("libraries for RISC-V", || checks::bare(root, "riscv64gc-unknown-none-elf")),
