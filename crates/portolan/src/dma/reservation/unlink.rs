@@ -118,7 +118,7 @@ impl<P: Cpus + Clone, B: Buffer> Reservation<P, B> {
     }
 
     /// Unmaps everything that is linked and gives the buffers and the addresses back, with one invalidation for all of
-    /// it; under [`Policy::Lazy`](crate::dma::Policy::Lazy) that is paid later, unless the addresses were
+    /// it; under [`Policy::Lazy`] that is paid later, unless the addresses were
     /// the caller's choice, or something is copied.
     ///
     /// *Context.* Atomic; memory is taken for the list, and for records of addresses that the caller chose.
