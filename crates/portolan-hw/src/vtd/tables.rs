@@ -46,18 +46,25 @@ impl EntryRequests<'_> {
     pub(super) const NOTHING: Self = Self { old: &[], drain: Drain::Nothing, absence: &[] };
 }
 
+/// Place of a table below the root table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LowerTable {
+    /// Context table, by the word of the root table.
+    Contexts(usize),
+    /// PASID directory of a device.
+    Directory(u16),
+    /// PASID table of a device, by its index in the directory.
+    Pasids(u16, u32),
+}
+
 /// The tables of a unit. All methods are for one caller at a time.
 #[derive(Debug)]
 pub(super) struct Structures {
     pub(super) root: PhysAddr,
     pub(super) mode: Mode,
-    /// Context tables by word of the root table.
-    contexts: BTreeMap<usize, PhysAddr>,
-    /// PASID directories by device.
-    directories: BTreeMap<u16, PhysAddr>,
+    /// All tables but the root.
+    lower: BTreeMap<LowerTable, PhysAddr>,
     directory_size: PageSize,
-    /// PASID tables by device and index.
-    pasids: BTreeMap<(u16, u32), PhysAddr>,
     /// Streams of which the unit may have kept an old scalable context entry after a failure.
     pub(super) stale: BTreeSet<u16>,
 }
@@ -74,10 +81,8 @@ impl Structures {
         Ok(Self {
             root: mem.alloc(PAGE)?,
             mode,
-            contexts: BTreeMap::new(),
-            directories: BTreeMap::new(),
+            lower: BTreeMap::new(),
             directory_size: PageSize::of_lg2(lg2.max(PAGE.lg2())),
-            pasids: BTreeMap::new(),
             stale: BTreeSet::new(),
         })
     }
@@ -85,13 +90,31 @@ impl Structures {
     /// Gives everything back. The unit must have stopped reading it.
     pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         mem.free(self.root, PAGE);
-        let tables = self.contexts.values().chain(self.pasids.values());
-        tables.for_each(|&table| mem.free(table, PAGE));
-        let directories = self.directories.values();
-        directories.for_each(|&table| mem.free(table, self.directory_size));
-        self.contexts.clear();
-        self.pasids.clear();
-        self.directories.clear();
+        for (&place, &table) in &self.lower {
+            mem.free(table, self.size_of(place));
+        }
+        self.lower.clear();
+    }
+
+    fn size_of(&self, place: LowerTable) -> PageSize {
+        match place {
+            LowerTable::Directory(_) => self.directory_size,
+            LowerTable::Contexts(_) | LowerTable::Pasids(..) => PAGE,
+        }
+    }
+
+    /// The table at a place, which is made if there is none.
+    fn table<P: UnitPlatform>(
+        &mut self,
+        core: &Core<P>,
+        place: LowerTable,
+    ) -> Result<PhysAddr, IommuError> {
+        if let Some(&table) = self.lower.get(&place) {
+            return Ok(table);
+        }
+        let table = core.mem.alloc(self.size_of(place))?;
+        self.lower.insert(place, table);
+        Ok(table)
     }
 
     /// The exponent of the directory's entries, less seven, as a context entry has it.
@@ -111,14 +134,7 @@ impl Structures {
             Mode::Scalable => (function >> 7, function & 0x7f, entry::SCALABLE_WORDS),
         };
         let word = bus * entry::ROOT_WORDS + half;
-        let table = match self.contexts.get(&word) {
-            Some(&table) => table,
-            None => {
-                let table = core.mem.alloc(PAGE)?;
-                self.contexts.insert(word, table);
-                table
-            }
-        };
+        let table = self.table(core, LowerTable::Contexts(word))?;
         hang(core, (self.root, PAGE), word, table)?;
         Ok(At { table, size: PAGE, first: index * words, words })
     }
@@ -129,12 +145,7 @@ impl Structures {
         core: &Core<P>,
         stream: u16,
     ) -> Result<PhysAddr, IommuError> {
-        if let Some(&directory) = self.directories.get(&stream) {
-            return Ok(directory);
-        }
-        let directory = core.mem.alloc(self.directory_size)?;
-        self.directories.insert(stream, directory);
-        Ok(directory)
+        self.table(core, LowerTable::Directory(stream))
     }
 
     /// The entry of `pasid` in the directory of `stream`, with the table that holds it.
@@ -146,14 +157,7 @@ impl Structures {
     ) -> Result<At, IommuError> {
         let directory = self.directory(core, stream)?;
         let index = pasid >> entry::PASID_TABLE_LG2;
-        let table = match self.pasids.get(&(stream, index)) {
-            Some(&table) => table,
-            None => {
-                let table = core.mem.alloc(PAGE)?;
-                self.pasids.insert((stream, index), table);
-                table
-            }
-        };
+        let table = self.table(core, LowerTable::Pasids(stream, index))?;
         hang(core, (directory, self.directory_size), index as usize, table)?;
         let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
         Ok(At { table, size: PAGE, first: slot * entry::PASID_WORDS, words: entry::PASID_WORDS })

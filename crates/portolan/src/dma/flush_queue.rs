@@ -516,7 +516,7 @@ impl<P: Cpus> Queue<P> {
     fn flush(
         &self,
         domain: &dyn Domain,
-        give_back: &mut impl FnMut(&[IovaRange], &Flushed),
+        give_back: &mut dyn FnMut(&[IovaRange], &Flushed),
     ) -> Result<(), IommuError> {
         let mut taken = self.open.with(|open| {
             let spare = core::mem::take(&mut open.spare);
