@@ -96,6 +96,9 @@ impl<P: Cpus> RetiredBuffers<P> {
 
     /// Makes spare records, as far as there is memory.
     pub fn replenish(&self) {
+        if self.room == 0 {
+            return;
+        }
         while self.records.with(|records| records.spare.length) < self.room {
             let Some(record) = RetiredBuffer::record() else {
                 return;
@@ -148,6 +151,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     ///
     /// *Context.* Atomic; that of the buffers' drops.
     pub(super) fn drop_retired(&self) {
+        if !self.retires() {
+            return;
+        }
         let waiting = |records: &mut RetiredLists| core::mem::take(&mut records.waiting);
         let mut waiting = self.retired.records.with(waiting);
         while let Some(mut record) = waiting.pop() {
