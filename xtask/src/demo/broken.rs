@@ -22,8 +22,8 @@ pub struct Broken {
 /// The exit code of a kernel that reports a failure.
 const BAD: i32 = 35;
 
-/// The driver's message about a request whose answer the disk has written elsewhere.
-const LOST: &str = "failed: Device not ready";
+/// The kernel's message about data that the disk has written elsewhere.
+const LOST: &str = "failed: the disk returned something else";
 
 /// All of them.
 pub const ALL: &[Broken] = &[
