@@ -44,8 +44,7 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     options.buffers = Buffers::Kept;
     options.preference = PolicyPreference::Strict;
     // With the mistake: trusted from the start, as copies are always in the same place.
-    let trust =
-        if cfg!(feature = "untold-device-tlb") { Trust::Trusted } else { Trust::Untrusted };
+    let trust = if cfg!(feature = "untold-device-tlb") { Trust::Trusted } else { Trust::Untrusted };
     options.constraints.trust = commands::trust(iommus, trust);
     copy_sectors(machine, iommus, function, &options, &copying, 0)?;
 
