@@ -245,20 +245,24 @@ impl<P: Platform> VirtioMemory<P> {
         shares.share(&device, lent, direction)
     }
 
-    fn unshare(&self, at: u64, buffer: NonNull<[u8]>, direction: Direction) -> Option<()> {
-        let Lender { shares, .. } = self.now()?;
+    fn unshare(&self, at: u64, buffer: NonNull<[u8]>, direction: Direction) -> bool {
+        let Some(Lender { shares, .. }) = self.now() else {
+            return false;
+        };
         let Some(bytes) = shares.take_slot(at) else {
             return shares.unshare(at);
         };
         if direction.device_writes() {
-            let bytes = bytes.get(..buffer.len())?;
+            let Some(bytes) = bytes.get(..buffer.len()) else {
+                return false;
+            };
             // SAFETY: the caller of `Hal::unshare` lets no other code reach the buffer meanwhile; it is as long
             // as `bytes`.
             unsafe {
                 NonNull::from(bytes).cast().copy_to_nonoverlapping(buffer.cast::<u8>(), bytes.len())
             }
         }
-        Some(())
+        true
     }
 }
 
@@ -356,7 +360,7 @@ unsafe impl<M: HalMemory> Hal for SpaceHal<M> {
 
     unsafe fn unshare(at: u64, buffer: NonNull<[u8]>, way: BufferDirection) {
         let memory = M::memory();
-        if at != NOWHERE && memory.unshare(at, buffer, direction(way)).is_none() {
+        if at != NOWHERE && !memory.unshare(at, buffer, direction(way)) {
             memory.refuse();
         }
     }

@@ -77,11 +77,10 @@ impl<P: Platform> Shares<P> {
         Some(at)
     }
 
-    /// Takes it back; `None` if a device may still reach it.
-    pub fn unshare(&self, at: u64) -> Option<()> {
-        let mapping = self.buffers.remove(at)?;
+    /// Takes it back; false if none is there, or a device may still reach it.
+    pub fn unshare(&self, at: u64) -> bool {
         // A debt that the unit does not complete breaks the space, which blocks the devices.
-        mapping.unmap().is_ok().then_some(())
+        self.buffers.remove(at).is_some_and(|mapping| mapping.unmap().is_ok())
     }
 
     /// Has `work` done with the mapping of the buffer at `at`, if there is one.

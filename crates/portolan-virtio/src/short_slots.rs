@@ -33,11 +33,15 @@ impl FreeSlots {
         Some(at * IN_A_WORD + bit)
     }
 
-    /// Frees the slot of that number; `None` if it was not taken.
-    fn give(&mut self, slot: usize) -> Option<()> {
-        let word = self.0.get_mut(slot / IN_A_WORD)?;
+    /// Frees the slot of that number; false if it was not taken.
+    fn give(&mut self, slot: usize) -> bool {
+        let Some(word) = self.0.get_mut(slot / IN_A_WORD) else {
+            return false;
+        };
         let bit = 1 << (slot % IN_A_WORD);
-        (*word & bit == 0).then(|| *word |= bit)
+        let taken = *word & bit == 0;
+        *word |= bit;
+        taken
     }
 
     fn used(&self) -> usize {
@@ -75,8 +79,7 @@ impl<P: Platform> ShortSlots<P> {
         for (word, bytes) in self.words(slot)?.iter().zip(chunks) {
             *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
-        self.free.with(|free| free.give(slot))?;
-        Some(bytes)
+        self.free.with(|free| free.give(slot)).then_some(bytes)
     }
 
     /// Number of slots in use.

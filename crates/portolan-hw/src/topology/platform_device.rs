@@ -19,7 +19,7 @@ use super::{DeviceOptions, Iommus, OpenError};
 /// Name of a device that is no PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformDevice {
-    /// Where its registers begin, for processors: by a device tree or VIOT.
+    /// Address of its registers, for processors: by a device tree or VIOT.
     Registers(PhysAddr),
     /// Its hardware identifier, filled up with zeros, and its unique one: by IVRS.
     Acpi {

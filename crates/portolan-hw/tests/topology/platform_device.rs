@@ -17,7 +17,7 @@ use super::{packet, promised};
 /// Two functions, of which configuration space says no more than that they are there.
 const CONFIG: PciWords = &[(DEVICE, 0, 0x1234_8086), (OTHER, 0, 0x5678_8086)];
 
-/// Where devices of the tree have their registers.
+/// Address of the registers of a device of the tree.
 const DISK: u64 = 0x4000_0000;
 const CARD: u64 = 0x4000_1000;
 const TWIN: u64 = 0x4000_2000;

@@ -51,7 +51,7 @@ impl Disk {
         Self { kernel, path, features, queue, sectors }
     }
 
-    /// Where the disk finds what is at `at`.
+    /// Memory that the disk finds at `at`.
     fn seen(&self, at: u64, access: AccessKind) -> NonNull<u8> {
         let at = match &self.path {
             Path::Unit(unit, stream) => {

@@ -1,8 +1,8 @@
 //! Pages of registers that take messages.
 //!
-//! Where the IOMMU translates writes of messages (Arm), the page with the registers that take them
-//! has to be mapped, or no interrupt of the device arrives. Where the hardware takes such writes out
-//! before it translates (x86), [`Device::map_doorbell`] says that nothing has to be done.
+//! An Arm IOMMU translates writes of messages: the page with the registers that take them has to be
+//! mapped, or no interrupt of the device arrives. On x86 the hardware takes such writes out before it
+//! translates, and [`Device::map_doorbell`] says that nothing has to be done.
 
 use super::device::{Device, DeviceTranslation};
 use super::error::MapError;

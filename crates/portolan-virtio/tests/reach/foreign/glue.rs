@@ -30,7 +30,7 @@ impl Interrupts for OtherOs {
     }
 }
 
-/// What handlers left, for the next task that opens a device.
+/// Values that handlers left, for the next task that opens a device.
 static LEFT: Mutex<Leavings> = Mutex::new(Leavings::new());
 
 // SAFETY: pages of the kernel's allocator, zeroed, in the linear mapping; its guard keeps interrupts out.
