@@ -17,6 +17,8 @@ const PAIRS: u64 = 2000;
 const PAIRS_EACH: u64 = 100_000;
 /// Number of ranges that stay taken while others come and go.
 const OUT: usize = 4096;
+/// Number of pages that are given back at once, many times more than a CPU's caches hold.
+const MANY: usize = 100_000;
 const PAGE: u64 = 4096;
 /// The last address that a device with 48 bits reaches.
 const LAST: u64 = (1 << 48) - 1;
@@ -168,6 +170,72 @@ impl<T: Taker> Workload for Pairs<T> {
 
     fn run(&mut self) -> Result<(), Failure> {
         pairs(&mut self.0, PAIRS)
+    }
+}
+
+/// One thread takes many pages, and gives them back in the order in which it took them.
+pub(crate) struct Batches<T: Taker> {
+    taker: T,
+    out: Vec<T::Range>,
+    many: usize,
+}
+
+impl<T: Taker> Batches<T> {
+    pub(crate) fn new(taker: T, many: usize) -> Self {
+        Self { taker, out: Vec::with_capacity(many), many }
+    }
+}
+
+impl<T: Taker> Workload for Batches<T> {
+    fn units(&self) -> u64 {
+        PAIRS / self.many as u64 * self.many as u64
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        for _ in 0..PAIRS / self.many as u64 {
+            for _ in 0..self.many {
+                self.out.push(self.taker.take(black_box(1)).ok_or(Failure::Addresses)?);
+            }
+            for range in self.out.drain(..) {
+                self.taker.give(black_box(range));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives many pages back, in random order.
+pub(crate) struct GiveMany<T: Taker> {
+    taker: T,
+    out: Vec<T::Range>,
+    random: fastrand::Rng,
+}
+
+impl<T: Taker> GiveMany<T> {
+    pub(crate) fn new(taker: T) -> Self {
+        let random = fastrand::Rng::with_seed(12);
+        Self { taker, out: Vec::with_capacity(MANY), random }
+    }
+}
+
+impl<T: Taker> Workload for GiveMany<T> {
+    fn units(&self) -> u64 {
+        MANY as u64
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        while self.out.len() < MANY {
+            self.out.push(self.taker.take(black_box(1)).ok_or(Failure::Addresses)?);
+        }
+        self.random.shuffle(&mut self.out);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        for range in self.out.drain(..) {
+            self.taker.give(black_box(range));
+        }
+        Ok(())
     }
 }
 

@@ -1,12 +1,21 @@
 //! Work that is not done on the way of an allocation: trimming, setting aside, counting.
 
+use alloc::vec::Vec;
+
 use super::FreeError;
 use super::class::Kind;
+use super::magazine::{Depot, Magazine};
 use super::ranges::RangeRefused;
-use super::shortage::Heap;
+use super::shortage::{Heap, bit};
 use super::space::{Home, IovaSpace};
 use crate::addr::{Iova, IovaRange};
 use crate::platform::{Cpus, Lock};
+
+/// Runs of neighbours that go to the ranges while their lock is held once.
+const RUNS: usize = 16;
+
+/// Blocks that are sorted at once: 512 KiB of their addresses.
+const BATCH: u64 = 1 << 16;
 
 /// Numbers of addresses, by their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -65,6 +74,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// is not free, [`FreeError::Memory`]; nothing is given out.
     pub fn alloc_at(&self, range: IovaRange) -> Result<(), FreeError> {
         self.reserve_free(self.block_of(range)?)?;
+        self.note_out(Heap::Use, range);
         match &self.ledger {
             None => Ok(()),
             Some(ledger) => match self.enter(ledger, range, Heap::Use) {
@@ -89,21 +99,116 @@ impl<P: Cpus> IovaSpace<P> {
     /// *Context.* Task: frees heap memory.
     pub fn trim(&self) {
         for kind in Kind::all() {
-            while let Some(mut idle) = self.depot(kind, |depot| depot.idle()) {
-                self.empty_out(kind, &mut idle);
-            }
-            while let Some(surplus) = self.depot(kind, |depot| depot.surplus()) {
-                drop(surplus);
-            }
-            self.depot(kind, |depot| depot.mark());
+            while self.empty_batch(kind, &mut { usize::MAX }, |depot| depot.idle(0)) > 0 {}
+            self.end_trim(kind);
         }
+    }
+
+    /// As [`IovaSpace::trim`], of depots with more magazines than [`IovaOptions::depot_magazines`]:
+    /// one batch of each size, of at most a 64th of the addresses, and without a lock where there is
+    /// nothing to do.
+    ///
+    /// *Context.* Task: frees heap memory.
+    pub fn trim_overfull(&self) {
+        if !self.overfull.0.any() {
+            return;
+        }
+        let kept = self.options.depot_magazines;
+        let overfull = self.overfull.0.take();
+        for kind in Kind::all().filter(|kind| overfull & bit(*kind) != 0) {
+            self.empty_batch(kind, &mut { usize::MAX }, |depot| depot.idle(kept));
+            self.end_trim(kind);
+            if self.depot(kind, |depot| depot.magazines()) > kept {
+                self.overfull.0.add(bit(kind));
+            }
+        }
+    }
+
+    /// Frees magazines that no blocks will fill, and begins another period.
+    fn end_trim(&self, kind: Kind) {
+        while let Some(surplus) = self.depot(kind, |depot| depot.surplus()) {
+            drop(surplus);
+        }
+        self.depot(kind, |depot| depot.mark());
+    }
+
+    /// Gives the blocks of up to `most` magazines that `next` takes from a depot back to the ranges,
+    /// neighbours as one range, and returns the number of blocks. It takes as many at once as one call
+    /// may have in hand, so `most` says how many are left to take.
+    pub(super) fn empty_batch(
+        &self,
+        kind: Kind,
+        most: &mut usize,
+        next: impl Fn(&mut Depot) -> Option<Magazine>,
+    ) -> usize {
+        let mut batch = Vec::new();
+        let (mut blocks, share) = (0, self.classes.share(kind).min(BATCH) as usize);
+        while *most > 0 && blocks < share {
+            let Some(mut full) = self.depot(kind, &next) else {
+                *most = 0;
+                break;
+            };
+            *most -= 1;
+            blocks += full.len();
+            // Without memory, each magazine goes back by itself.
+            match batch.try_reserve(full.len()) {
+                Ok(()) => batch.extend_from_slice(full.blocks()),
+                Err(_) => self.give_sorted(kind, full.blocks_mut()),
+            }
+            full.clear();
+            self.keep(kind, full);
+        }
+        self.give_sorted(kind, &mut batch);
+        blocks
+    }
+
+    /// Gives all blocks of a magazine back to the ranges, and returns their number.
+    pub(super) fn empty_out(&self, kind: Kind, magazine: &mut Magazine) -> usize {
+        let blocks = magazine.len();
+        self.give_sorted(kind, magazine.blocks_mut());
+        magazine.clear();
+        blocks
+    }
+
+    /// Gives blocks back to the ranges, lowest first and neighbours as one range, so that the ranges
+    /// change once for each run of neighbours, next to the change before.
+    pub(super) fn give_sorted(&self, kind: Kind, blocks: &mut [u64]) {
+        blocks.sort_unstable();
+        let block = |start: &u64| self.classes.block_at(kind, *start);
+        let next_to =
+            |one: &u64, other: &u64| block(one).last().get().checked_add(1) == Some(*other);
+        let mut runs = blocks.chunk_by(next_to).peekable();
+        while runs.peek().is_some() {
+            self.ranges(|ranges| {
+                for run in runs.by_ref().take(RUNS) {
+                    let Some((first, last)) = run.first().zip(run.last()) else {
+                        continue;
+                    };
+                    let whole = block(first).hull(block(last));
+                    if ranges.try_free_run(whole, run.len()).is_err() {
+                        // One of them was given back twice: it is there already.
+                        for start in run {
+                            let _ = ranges.try_free(block(start));
+                        }
+                    }
+                }
+            });
+        }
+        let back = blocks.len() as u64;
+        self.depot(kind, |depot| depot.note_back(back));
     }
 
     /// Gives all blocks in every CPU's cache back to the ranges.
     ///
     /// *Context.* Task: goes through all caches.
     pub fn trim_all(&self) {
-        self.empty_depots(self.top());
+        for kind in Kind::all() {
+            // No more than were there: other CPUs may bring new ones all the time.
+            let mut there = self.depot(kind, |depot| depot.magazines());
+            while there > 0 {
+                self.empty_batch(kind, &mut there, Depot::fetch);
+            }
+        }
         for cache in &self.caches {
             self.empty_cache(&cache.0, self.top());
         }
@@ -123,24 +228,7 @@ impl<P: Cpus> IovaSpace<P> {
             let both = cpu.magazines.with(|cache| cache.of(kind).clear());
             for mut magazine in both {
                 blocks += self.empty_out(kind, &mut magazine);
-                self.keep_empty(kind, magazine);
-            }
-        }
-        blocks
-    }
-
-    /// The same of depots.
-    pub(super) fn empty_depots(&self, limit: Iova) -> usize {
-        let mut blocks = 0;
-        for kind in Kind::all().filter(|kind| kind.serves(limit)) {
-            // No more than were there: other CPUs may bring new ones all the time.
-            let there = self.depot(kind, |depot| depot.magazines());
-            for _ in 0..there {
-                let Some(mut full) = self.depot(kind, |depot| depot.fetch()) else {
-                    break;
-                };
-                blocks += self.empty_out(kind, &mut full);
-                self.keep_empty(kind, full);
+                self.keep(kind, magazine);
             }
         }
         blocks
@@ -157,7 +245,7 @@ impl<P: Cpus> IovaSpace<P> {
         });
         for kind in Kind::all() {
             let (blocks, exchanges) = self.depot(kind, |depot| (depot.len(), depot.exchanges));
-            stats.in_depots += (blocks as u64) << kind.order();
+            stats.in_depots += blocks << kind.order();
             stats.exchanges += exchanges;
             for cache in &self.caches {
                 let front = cache.0.fronts.blocks(kind, self.front).count() as u64;

@@ -1,20 +1,17 @@
 //! Slow paths of an allocation and a release when the CPU's cache does not serve:
 //!
 //! *Memory.* An allocation may take heap memory, while no lock is held: room for records, and
-//! magazines, one more than it needs as long as the depot has few. A release takes an empty
+//! magazines, as long as those of the depot hold fewer blocks than are out. A release takes an empty
 //! magazine from the depot or goes to the ranges: it never allocates.
 
 use super::class::{Block, Kind};
-use super::magazine::{Empty, Magazine, Put};
+use super::magazine::{Depot, Magazine, Put};
 use super::ranges::{RangeAllocator, RangeRefused};
-use super::shortage::Heap;
-use super::space::{Home, IovaSpace};
+use super::shortage::{Heap, bit};
+use super::space::{Home, IovaSpace, rounds_of};
 use super::{FreeError, IovaError, Request};
 use crate::addr::{IovaRange, PageSize};
 use crate::platform::{Cpus, Lock};
-
-/// Blocks that go to the ranges while their lock is held once.
-const BATCH: usize = 16;
 
 impl<P: Cpus> IovaSpace<P> {
     /// Does `f` under the ranges' lock, and again with the room that it lacked, which is allocated
@@ -105,7 +102,7 @@ impl<P: Cpus> IovaSpace<P> {
     fn refill(&self, cpu: &Home<P>, request: &Request, kind: Kind) -> Option<u64> {
         let order = kind.order();
         let most = 512u32 >> order;
-        let blocks = self.options.refill.min(self.rounds(kind) as u32);
+        let blocks = self.options.refill.min(rounds_of(&self.options, &self.classes, kind) as u32);
         let blocks = blocks.clamp(1, most.max(1));
         let block = PageSize::of_lg2(self.granule().lg2() + order);
         let request =
@@ -118,15 +115,15 @@ impl<P: Cpus> IovaSpace<P> {
         });
         let first = fresh.ok()?.start().get();
         let kind = self.classes.kind_at(kind, first);
-        let (offer, wants) = self.depot(kind, |depot| (depot.offer(), depot.wants_empty()));
+        let (offer, wants) = self.depot(kind, |depot| {
+            depot.note_out(blocks.into());
+            (depot.fetch_empty(), depot.wants_empty())
+        });
         if wants {
             // For when these blocks come back.
-            self.keep_empty(kind, self.made(kind));
+            self.keep(kind, self.made(kind));
         }
-        let mut magazine = match offer {
-            Empty::Ready(magazine) => magazine,
-            _ => self.made(kind),
-        };
+        let mut magazine = offer.unwrap_or_else(|| self.made(kind));
         // The lowest comes out first: neighbours in time are neighbours in place.
         for at in (1..u64::from(blocks)).rev() {
             let start = first + (at << block.lg2());
@@ -143,13 +140,7 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// A new magazine, or one that stands for none if there is no memory.
     pub(super) fn made(&self, kind: Kind) -> Magazine {
-        Magazine::try_new(self.rounds(kind)).unwrap_or_default()
-    }
-
-    /// Blocks in a magazine.
-    fn rounds(&self, kind: Kind) -> usize {
-        let rounds = u64::from(self.options.rounds).min(self.classes.share(kind));
-        rounds.max(1) as usize
+        Magazine::try_new(rounds_of(&self.options, &self.classes, kind)).unwrap_or_default()
     }
 
     /// For a cache that is full.
@@ -160,13 +151,9 @@ impl<P: Cpus> IovaSpace<P> {
         kind: Kind,
         range: IovaRange,
     ) -> Result<(), FreeError> {
-        let empty = match self.depot(kind, |depot| depot.offer()) {
-            Empty::Ready(empty) => empty,
-            Empty::Enough => return self.take_back(range),
-            Empty::None => {
-                self.miss_magazine(kind);
-                return self.take_back(range);
-            }
+        let Some(empty) = self.depot(kind, |depot| depot.fetch_empty()) else {
+            self.miss_magazine(kind);
+            return self.take_back(range);
         };
         let start = range.start().get();
         self.step(1);
@@ -179,44 +166,24 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// Brings a magazine to the depot, and its blocks to the ranges if that has no room.
+    /// Brings a magazine to the depot.
     pub(super) fn keep(&self, kind: Kind, magazine: Magazine) {
         if magazine.is_none() {
             return;
         }
-        if let Some(mut back) = self.depot(kind, |depot| depot.keep(magazine)) {
-            self.empty_out(kind, &mut back);
-            self.keep_empty(kind, back);
+        let kept = self.options.depot_magazines;
+        let full = self.depot(kind, |depot| {
+            depot.keep(magazine);
+            depot.magazines()
+        });
+        if full > kept {
+            self.overfull.0.add(bit(kind));
         }
-    }
-
-    /// Brings an empty magazine to the depot, which has room for more than there are.
-    pub(super) fn keep_empty(&self, kind: Kind, magazine: Magazine) {
-        if !magazine.is_none() {
-            let over = self.depot(kind, |depot| depot.keep(magazine));
-            drop(over);
-        }
-    }
-
-    /// Gives all blocks of a magazine back to the ranges, and returns their number.
-    pub(super) fn empty_out(&self, kind: Kind, magazine: &mut Magazine) -> usize {
-        let blocks = magazine.len();
-        while magazine.len() > 0 {
-            self.ranges(|ranges| {
-                for start in core::iter::from_fn(|| magazine.pop()).take(BATCH) {
-                    // Fails for a block that a caller gave back twice: it is there already.
-                    let _ = ranges.try_free(self.classes.block_at(kind, start));
-                }
-            });
-        }
-        blocks
     }
 
     /// Gives one block back to the ranges.
     pub(super) fn give(&self, kind: Kind, start: u64) {
-        let block = self.classes.block_at(kind, start);
-        // Fails for a block that a caller gave back twice: it is there already.
-        let _ = self.ranges(|ranges| ranges.try_free(block));
+        self.give_sorted(kind, &mut [start]);
     }
 
     /// A range that is given out, rounded up as it was then.
@@ -227,8 +194,13 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// Gives a range back to the ranges, rounded up as it was.
     pub(super) fn take_back(&self, range: IovaRange) -> Result<(), FreeError> {
-        let whole = self.block_of(range)?;
-        self.ranges_with_room(Heap::Spare, FreeError::Memory, |ranges| ranges.try_free(whole))
+        let kind = self.classes.of_range(range)?;
+        let whole = kind.map_or(range, |kind| self.classes.block_at(kind, range.start().get()));
+        self.ranges_with_room(Heap::Spare, FreeError::Memory, |ranges| ranges.try_free(whole))?;
+        if let Some(kind) = kind {
+            self.depot(kind, |depot| depot.note_back(1));
+        }
+        Ok(())
     }
 
     /// From the ranges, if need be (`empties_caches`) after caches were emptied into them: the caller's, the
@@ -253,8 +225,15 @@ impl<P: Cpus> IovaSpace<P> {
         if retry(0) || retry(self.empty_cache(cpu, request.limit)) {
             return result;
         }
-        if retry(self.empty_depots(request.limit)) {
-            return result;
+        for kind in Kind::all().filter(|kind| kind.serves(request.limit)) {
+            // No more than were there: other CPUs may bring new ones all the time.
+            let mut there = self.depot(kind, |depot| depot.magazines());
+            while there > 0 {
+                let emptied = self.empty_batch(kind, &mut there, Depot::fetch);
+                if retry(emptied) {
+                    return result;
+                }
+            }
         }
         for cache in &self.caches {
             if retry(self.empty_cache(&cache.0, request.limit)) {
@@ -274,11 +253,30 @@ impl<P: Cpus> IovaSpace<P> {
         };
         let block = self.ranges_with_room(heap, memory, |ranges| ranges.try_alloc(whole, 1));
         match block {
-            Ok(range) => Ok(self.classes.exact(range.start().get(), request)),
+            Ok(range) => {
+                let range = self.classes.exact(range.start().get(), request);
+                self.note_out(heap, range);
+                Ok(range)
+            }
             Err(IovaError::Full { .. }) if whole != *request => self
                 .ranges_with_room(heap, memory, |ranges| self.part(ranges, request))
                 .map_err(full),
             Err(error) => Err(full(error)),
+        }
+    }
+
+    /// Counts a block that the ranges have given out, and makes a magazine for its return if there
+    /// are too few.
+    pub(super) fn note_out(&self, heap: Heap, range: IovaRange) {
+        let Some(kind) = self.classes.of_block(range) else {
+            return;
+        };
+        let wants = self.depot(kind, |depot| {
+            depot.note_out(1);
+            depot.wants_empty()
+        });
+        if wants && heap == Heap::Use {
+            self.keep(kind, self.made(kind));
         }
     }
 

@@ -10,67 +10,128 @@
 //! caller, which frees them outside of locks. `try_new` is for atomic code: it takes heap memory.
 
 use super::class::{KINDS, Kind};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
 /// Number of blocks of each of the two magazines at which a request with a limit looks.
 const LOOKS: usize = 8;
 
-/// First addresses of free blocks of one kind. One without capacity stands for none.
+/// Blocks that a magazine holds at most.
+pub(super) const ROUNDS: usize = 127;
+
+/// First addresses of free blocks of one kind; `None` stands for no magazine.
 #[derive(Debug, Default)]
-pub(super) struct Magazine(Vec<u64>);
+pub(super) struct Magazine(Option<Box<[Rounds; 1]>>);
+
+/// Memory of a magazine, with the link of the list that it is in.
+#[derive(Debug)]
+struct Rounds {
+    /// The magazine below it in a depot.
+    next: Magazine,
+    len: usize,
+    /// Blocks that it takes, at most [`ROUNDS`].
+    most: usize,
+    blocks: [u64; ROUNDS],
+}
 
 impl Magazine {
-    /// An empty one for `rounds` blocks; `None` without memory.
+    /// An empty one for `rounds` blocks, of which it has place for [`ROUNDS`]; `None` without memory.
     pub fn try_new(rounds: usize) -> Option<Self> {
-        let mut blocks = Vec::new();
-        blocks.try_reserve_exact(rounds).ok()?;
-        Some(Self(blocks))
+        let mut one = Vec::new();
+        one.try_reserve_exact(1).ok()?;
+        let most = rounds.min(ROUNDS);
+        one.push(Rounds { next: Self(None), len: 0, most, blocks: [0; ROUNDS] });
+        one.into_boxed_slice().try_into().ok().map(|made| Self(Some(made)))
+    }
+
+    #[inline]
+    fn rounds(&self) -> Option<&Rounds> {
+        self.0.as_deref().map(|[rounds]| rounds)
+    }
+
+    #[inline]
+    fn rounds_mut(&mut self) -> Option<&mut Rounds> {
+        self.0.as_deref_mut().map(|[rounds]| rounds)
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.rounds().map_or(0, |rounds| rounds.len)
     }
 
-    pub fn pop(&mut self) -> Option<u64> {
-        self.0.pop()
+    /// The blocks here.
+    pub fn blocks(&self) -> &[u64] {
+        self.rounds().and_then(|rounds| rounds.blocks.get(..rounds.len)).unwrap_or_default()
+    }
+
+    /// The blocks here, to be put in another order.
+    pub fn blocks_mut(&mut self) -> &mut [u64] {
+        let held = self.rounds_mut().and_then(|rounds| rounds.blocks.get_mut(..rounds.len));
+        held.unwrap_or_default()
+    }
+
+    /// Forgets the blocks here.
+    pub fn clear(&mut self) {
+        if let Some(rounds) = self.rounds_mut() {
+            rounds.len = 0;
+        }
     }
 
     fn has_room(&self) -> bool {
-        self.0.len() < self.0.capacity()
+        self.rounds().is_some_and(|rounds| rounds.len < rounds.most)
     }
 
     /// A block whose first address is at most `highest`, among the few on top.
     #[inline]
     fn take(&mut self, highest: u64) -> Option<u64> {
-        let &top = self.0.last()?;
+        let rounds = self.rounds_mut()?;
+        let last = rounds.len.wrapping_sub(1);
+        let &top = rounds.blocks.get(last)?;
         if top <= highest {
-            return self.0.pop();
+            rounds.len = last;
+            return Some(top);
         }
-        self.take_near(highest)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_near(&mut self, highest: u64) -> Option<u64> {
-        let near = self.0.iter().enumerate().rev().take(LOOKS);
-        let found = near.filter(|&(_, &start)| start <= highest).map(|(at, _)| at);
-        found.max().map(|at| self.0.swap_remove(at))
+        rounds.take_near(highest)
     }
 
     /// Tells if this stands for none.
     pub fn is_none(&self) -> bool {
-        self.0.capacity() == 0
+        self.0.is_none()
+    }
+
+    /// The block on top.
+    #[inline]
+    fn top(&self) -> Option<u64> {
+        let rounds = self.rounds()?;
+        rounds.blocks.get(rounds.len.wrapping_sub(1)).copied()
     }
 
     /// Adds a block if there is room.
     #[inline]
     pub fn put(&mut self, start: u64) -> bool {
-        let room = self.has_room();
-        if room {
-            self.0.push(start);
-        }
-        room
+        let Some(rounds) = self.rounds_mut().filter(|rounds| rounds.len < rounds.most) else {
+            return false;
+        };
+        let Some(place) = rounds.blocks.get_mut(rounds.len) else {
+            return false;
+        };
+        *place = start;
+        rounds.len += 1;
+        true
+    }
+}
+
+impl Rounds {
+    #[cold]
+    #[inline(never)]
+    fn take_near(&mut self, highest: u64) -> Option<u64> {
+        let held = self.blocks.get_mut(..self.len)?;
+        let near = held.iter().enumerate().rev().take(LOOKS);
+        let at = near.filter(|&(_, &start)| start <= highest).map(|(at, _)| at).max()?;
+        let last = held.len().checked_sub(1)?;
+        held.swap(at, last);
+        self.len = last;
+        held.get(last).copied()
     }
 }
 
@@ -130,7 +191,7 @@ impl Magazines {
     /// Puts a block back.
     #[inline]
     pub fn put(&mut self, start: u64) -> Put {
-        if self.loaded.0.last() == Some(&start) {
+        if self.loaded.top() == Some(start) {
             return Put::Twice;
         }
         if !self.loaded.put(start) && !self.put_other(start) {
@@ -186,116 +247,160 @@ impl Magazines {
 
     #[cfg(test)]
     pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.loaded.0.iter().chain(&self.previous.0).copied()
+        self.loaded.blocks().iter().chain(self.previous.blocks()).copied()
+    }
+}
+
+/// Magazines in a list that goes through their own memory: it grows and shrinks without any.
+#[derive(Debug, Default)]
+struct Stack {
+    top: Magazine,
+    len: usize,
+}
+
+impl Stack {
+    /// Adds a magazine; one that stands for none is dropped.
+    fn push(&mut self, mut magazine: Magazine) {
+        let Some(rounds) = magazine.rounds_mut() else {
+            return;
+        };
+        rounds.next = mem::take(&mut self.top);
+        self.top = magazine;
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Magazine> {
+        let mut magazine = mem::take(&mut self.top);
+        self.top = mem::take(&mut magazine.rounds_mut()?.next);
+        self.len -= 1;
+        Some(magazine)
+    }
+}
+
+impl Drop for Stack {
+    /// Frees one after the other: a list that drops its rest as its part needs a stack as long.
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
     }
 }
 
 /// Magazines of one kind that no CPU has.
 #[derive(Debug)]
 pub(super) struct Depot {
-    /// With blocks; room for all that may come is reserved at the start.
-    full: Vec<Magazine>,
+    /// With blocks.
+    full: Stack,
     /// Magazines without blocks; releases take them from here, and allocate none.
-    empty: Vec<Magazine>,
-    /// Empty ones that stay when the depot is trimmed.
+    empty: Stack,
+    /// Blocks of a magazine.
+    rounds: usize,
+    /// Empty ones that stay when the depot is trimmed, beside those that blocks still out will fill.
     spare: usize,
-    /// From so many full ones on no CPU is given an empty one.
-    limit: usize,
+    /// Blocks of the kind that the ranges have given out, in caches as well.
+    out: u64,
     /// The fewest full ones since the last trim.
     fewest: usize,
+    /// Blocks in the full ones.
+    blocks: u64,
     /// Magazines brought and fetched.
     pub exchanges: u64,
 }
 
-/// An empty magazine for a CPU whose own are full.
-#[derive(Debug)]
-pub(super) enum Empty {
-    /// Here it is.
-    Ready(Magazine),
-    /// There is none.
-    None,
-    /// The depot has enough of full ones.
-    Enough,
-}
-
 impl Depot {
-    /// A depot that stops giving out empty magazines at `limit` full ones, with room for one more
-    /// of each of `cpus` CPUs; `None` without memory.
-    pub fn try_new(limit: usize, cpus: usize) -> Option<Self> {
-        let (mut full, mut empty) = (Vec::new(), Vec::new());
-        full.try_reserve_exact(limit.checked_add(cpus)?).ok()?;
-        // Beside the full ones when they have been emptied, two of each CPU's, and those that CPUs
-        // made at once because they found none: a handler that brings one must not have to free it.
-        let most = cpus.checked_mul(4)?.checked_add(limit)?;
-        empty.try_reserve_exact(most).ok()?;
-        Some(Self { full, empty, spare: cpus, limit, fewest: 0, exchanges: 0 })
+    /// A depot of magazines for `rounds` blocks, of which `spare` empty ones stay.
+    pub fn new(rounds: usize, spare: usize) -> Self {
+        let (full, empty) = (Stack::default(), Stack::default());
+        Self { full, empty, rounds, spare, out: 0, fewest: 0, blocks: 0, exchanges: 0 }
     }
 
     /// A magazine with blocks.
     pub fn fetch(&mut self) -> Option<Magazine> {
-        let magazine = self.full.pop()?;
-        self.fewest = self.fewest.min(self.full.len());
+        let magazine = self.pop_full()?;
+        self.fewest = self.fewest.min(self.full.len);
         self.exchanges += 1;
         Some(magazine)
     }
 
-    /// Offers an empty magazine.
-    pub fn offer(&mut self) -> Empty {
-        if self.full.len() >= self.limit {
-            return Empty::Enough;
-        }
-        self.empty.pop().map_or(Empty::None, Empty::Ready)
+    fn pop_full(&mut self) -> Option<Magazine> {
+        let magazine = self.full.pop()?;
+        self.blocks -= magazine.len() as u64;
+        Some(magazine)
     }
 
-    /// Tells if another empty magazine will be wanted when as many blocks come back as go out now.
+    /// An empty magazine.
+    pub fn fetch_empty(&mut self) -> Option<Magazine> {
+        self.empty.pop()
+    }
+
+    /// Counts blocks that the ranges give out.
+    pub fn note_out(&mut self, blocks: u64) {
+        self.out = self.out.saturating_add(blocks);
+    }
+
+    /// Counts blocks that the ranges take back.
+    pub fn note_back(&mut self, blocks: u64) {
+        self.out = self.out.saturating_sub(blocks);
+    }
+
+    /// Tells if the magazines here hold fewer blocks than may come back.
     pub fn wants_empty(&self) -> bool {
-        self.full.len() + self.empty.len() < self.limit
+        self.holds(self.full.len + self.empty.len) < self.out
+    }
+
+    /// Blocks that so many magazines hold.
+    fn holds(&self, magazines: usize) -> u64 {
+        (magazines as u64).saturating_mul(self.rounds as u64)
     }
 
     /// An empty magazine of which there are enough.
     pub fn surplus(&mut self) -> Option<Magazine> {
-        (self.empty.len() > self.spare).then(|| self.empty.pop())?
+        let kept = self.full.len + self.empty.len.checked_sub(1)?;
+        let enough = self.empty.len > self.spare && self.holds(kept) >= self.out;
+        enough.then(|| self.empty.pop())?
     }
 
-    /// Keeps a magazine, and hands it back if there is no room for it.
-    pub fn keep(&mut self, magazine: Magazine) -> Option<Magazine> {
-        let list = if magazine.len() > 0 {
+    /// Keeps a magazine.
+    pub fn keep(&mut self, magazine: Magazine) {
+        if magazine.len() > 0 {
             self.exchanges += 1;
-            &mut self.full
+            self.blocks += magazine.len() as u64;
+            self.full.push(magazine);
         } else {
-            &mut self.empty
-        };
-        if list.len() < list.capacity() {
-            list.push(magazine);
+            self.empty.push(magazine);
+        }
+    }
+
+    /// A full magazine, of more than `kept`, that has not been needed since the last call of
+    /// [`Depot::mark`].
+    pub fn idle(&mut self, kept: usize) -> Option<Magazine> {
+        if self.full.len <= kept {
             return None;
         }
-        Some(magazine)
-    }
-
-    /// A full magazine that has not been needed since the last call of [`Depot::mark`].
-    pub fn idle(&mut self) -> Option<Magazine> {
         self.fewest = self.fewest.checked_sub(1)?;
-        self.full.pop()
+        self.pop_full()
     }
 
     /// Begins another period of watching the need.
     pub fn mark(&mut self) {
-        self.fewest = self.full.len();
+        self.fewest = self.full.len;
     }
 
     /// Magazines with blocks.
     pub fn magazines(&self) -> usize {
-        self.full.len()
+        self.full.len
     }
 
     /// Blocks here.
-    pub fn len(&self) -> usize {
-        self.full.iter().map(Magazine::len).sum()
+    pub fn len(&self) -> u64 {
+        self.blocks
     }
 
     #[cfg(test)]
     pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.full.iter().flat_map(|magazine| magazine.0.iter().copied())
+        let held = core::iter::successors(Some(&self.full.top), |magazine| {
+            let rounds: &Rounds = magazine.rounds()?;
+            Some(&rounds.next)
+        });
+        held.flat_map(|magazine| magazine.blocks().iter().copied())
     }
 }
 

@@ -260,6 +260,15 @@ impl RangeAllocator {
 
     /// The same without allocating.
     pub(super) fn try_free(&mut self, range: IovaRange) -> Result<(), RangeRefused<FreeError>> {
+        self.try_free_run(range, 1)
+    }
+
+    /// The same of neighbours that were given out as `pieces`.
+    pub(super) fn try_free_run(
+        &mut self,
+        range: IovaRange,
+        pieces: usize,
+    ) -> Result<(), RangeRefused<FreeError>> {
         let lg2 = self.granule.lg2();
         let mask = self.granule.bytes() - 1;
         let (mut first, mut last) = (range.start().get() >> lg2, range.last().get() >> lg2);
@@ -274,7 +283,7 @@ impl RangeAllocator {
         // No more than was promised when it was given out, unless ranges come back in parts.
         let gaps = self.gaps.len() + 1;
         self.room(gaps).map_err(RangeRefused::Lacks)?;
-        self.pieces = self.pieces.saturating_sub(1);
+        self.pieces = self.pieces.saturating_sub(pieces);
         self.free_pages = self.free_pages.saturating_add(last - first + 1);
         if let Some(gap) = before.filter(|gap| gap.last.checked_add(1) == Some(first)) {
             self.gaps.remove(gap.first);

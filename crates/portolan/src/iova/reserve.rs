@@ -6,8 +6,6 @@
 //! ask for one in the same way: a CPU whose handlers alone allocate would go to the ranges each
 //! time otherwise.
 
-use core::sync::atomic::Ordering;
-
 use super::IovaError;
 use super::class::Kind;
 use super::ledger::Ledger;
@@ -15,7 +13,7 @@ use super::ranges::RangeAllocator;
 use super::shortage::{Heap, RECORDS, bit};
 use super::space::IovaSpace;
 use super::tree::Room;
-use crate::platform::{Cpus, Lock, SharedWord};
+use crate::platform::{Cpus, Lock};
 
 impl<P: Cpus> IovaSpace<P> {
     /// Tells if [`IovaSpace::replenish`] has something to do.
@@ -23,8 +21,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// *Context.* Interrupt.
     #[inline]
     pub fn is_short(&self) -> bool {
-        // No order needed: additions go through locks.
-        self.shortage.0.0.load(Ordering::Relaxed) != 0
+        self.shortage.0.any()
     }
 
     /// Fills the reserve from which [`IovaSpace::try_alloc`] takes records.
@@ -37,11 +34,24 @@ impl<P: Cpus> IovaSpace<P> {
         if !self.is_short() {
             return Ok(());
         }
-        let short = self.shortage.0.0.swap(0, Ordering::Relaxed);
+        let short = self.shortage.0.take();
         for kind in Kind::all().filter(|kind| short & bit(*kind) != 0) {
-            self.keep_empty(kind, self.made(kind));
+            self.add_magazines(kind);
         }
         self.make_records().inspect_err(|_| self.shortage.0.add(RECORDS))
+    }
+
+    /// Adds a magazine, and as many more as the blocks that are out may fill.
+    fn add_magazines(&self, kind: Kind) {
+        let mut wanted = true;
+        while wanted {
+            let made = self.made(kind);
+            if made.is_none() {
+                return;
+            }
+            self.keep(kind, made);
+            wanted = self.depot(kind, |depot| depot.wants_empty());
+        }
     }
 
     /// Makes room for records, outside of the locks.

@@ -1,4 +1,4 @@
-//! Shortages of the reserve: a flag for each, so that no caller takes a lock to find out.
+//! Bits that say where there is work to do, so that no caller takes a lock to find out.
 
 use core::sync::atomic::Ordering;
 
@@ -14,18 +14,17 @@ pub(super) enum Heap {
     Spare,
 }
 
-/// The bit of [`Shortage`] for records; that of a kind's magazines is its index.
+/// The bit for records; that of a kind is its index.
 pub(super) const RECORDS: u64 = 1 << 63;
 
-/// Flags of the shortages.
+/// Bits of kinds, and one for records.
 ///
 /// *Context.* Interrupt.
-pub(super) struct Shortage<P: Cpus>(pub(super) P::Word);
+pub(super) struct KindBits<P: Cpus>(P::Word);
 
-impl<P: Cpus> Shortage<P> {
-    /// Of records: there are none yet.
-    pub fn new() -> Self {
-        Self(P::Word::new(RECORDS))
+impl<P: Cpus> KindBits<P> {
+    pub fn new(bits: u64) -> Self {
+        Self(P::Word::new(bits))
     }
 
     /// Adds `bits`; writes only if one of them is new.
@@ -34,9 +33,21 @@ impl<P: Cpus> Shortage<P> {
             self.0.fetch_or(bits, Ordering::Relaxed);
         }
     }
+
+    /// Tells if there is one.
+    #[inline]
+    pub fn any(&self) -> bool {
+        // No order needed: the work itself is done under locks.
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes all of them.
+    pub fn take(&self) -> u64 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
 }
 
-/// The bit of a kind's magazines.
+/// The bit of a kind.
 pub(super) const fn bit(kind: Kind) -> u64 {
     1 << kind.index()
 }

@@ -21,9 +21,9 @@ use alloc::vec::Vec;
 use super::class::{Block, Classes, KINDS, Kind};
 use super::front::{FRONT, Fronts};
 use super::ledger::Ledger;
-use super::magazine::{CpuCache, Depot, Put};
+use super::magazine::{CpuCache, Depot, Put, ROUNDS};
 use super::order::{AddressOrder, Ceiling, above};
-use super::shortage::{Heap, Shortage};
+use super::shortage::{Heap, KindBits, RECORDS};
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::{CachePadded, Cpus, Lock, count_of};
@@ -37,12 +37,12 @@ pub struct IovaOptions {
     /// Blocks of each size that a CPU takes and gives back without a lock, before its magazines are
     /// asked. At most 7; 0 is for none.
     pub front: u8,
-    /// Full magazines that a depot keeps for each size; more blocks go back to the ranges.
+    /// Full magazines of each size that [`IovaSpace::trim_overfull`] leaves in a depot.
     pub depot_magazines: usize,
     /// Blocks that are fetched from the ranges at once, next to each other, when a cache is empty;
     /// at most 2 MiB of them. At least 1.
     pub refill: u32,
-    /// Blocks in a magazine. At least 1, and at most a 64th of the addresses.
+    /// Blocks in a magazine. At least 1, and at most 127 and a 64th of the addresses.
     pub rounds: u16,
     /// Ranges that can be given out without heap memory before [`IovaSpace::replenish`] has to be
     /// called again, beside those in caches.
@@ -61,7 +61,7 @@ impl Default for IovaOptions {
             front: FRONT as u8,
             depot_magazines: 32,
             refill: 16,
-            rounds: 127,
+            rounds: ROUNDS as u16,
             reserve: 256,
             checks: Checks::Cheap,
             order: AddressOrder::LowFirst,
@@ -80,6 +80,12 @@ pub enum Checks {
     /// All that are not out in just this form; for one record for each range that is out, and one
     /// lock for all CPUs: nothing is kept at the front of a CPU's cache.
     Exact,
+}
+
+/// Blocks in a magazine of `kind`.
+pub(super) fn rounds_of(options: &IovaOptions, classes: &Classes, kind: Kind) -> usize {
+    let rounds = u64::from(options.rounds).min(classes.share(kind));
+    (rounds as usize).clamp(1, ROUNDS)
 }
 
 /// Blocks of a CPU.
@@ -135,7 +141,9 @@ pub struct IovaSpace<P: Cpus> {
     pub(super) front: usize,
     ranges: P::Lock<RangeAllocator>,
     pub(super) ledger: Option<P::Lock<Ledger>>,
-    pub(super) shortage: CachePadded<Shortage<P>>,
+    pub(super) shortage: CachePadded<KindBits<P>>,
+    /// Kinds whose depots have more magazines than a trim leaves there.
+    pub(super) overfull: CachePadded<KindBits<P>>,
     #[cfg(test)]
     steps: core::sync::atomic::AtomicUsize,
 }
@@ -163,14 +171,14 @@ impl<P: Cpus> IovaSpace<P> {
         let reserved = depots.try_reserve_exact(KINDS);
         reserved.map_err(|_| IovaError::Memory)?;
         caches.extend((0..count).map(|_| CachePadded(Home::new())));
-        for _ in Kind::all() {
-            let depot = Depot::try_new(options.depot_magazines, count);
-            depots.push(Lock::new(depot.ok_or(IovaError::Memory)?));
+        let classes = Classes::new(space, granule);
+        for kind in Kind::all() {
+            depots.push(Lock::new(Depot::new(rounds_of(&options, &classes, kind), count)));
         }
         let exact = options.checks == Checks::Exact;
         let made = Self {
             cpus,
-            classes: Classes::new(space, granule),
+            classes,
             options,
             ceiling: Ceiling::new(options.order, space),
             caches: caches.into_boxed_slice(),
@@ -183,7 +191,9 @@ impl<P: Cpus> IovaSpace<P> {
             },
             ranges: Lock::new(ranges),
             ledger: exact.then(|| Lock::new(Ledger::default())),
-            shortage: CachePadded(Shortage::new()),
+            // Of records: there are none yet.
+            shortage: CachePadded(KindBits::new(RECORDS)),
+            overfull: CachePadded(KindBits::new(0)),
             #[cfg(test)]
             steps: 0.into(),
         };

@@ -3,7 +3,9 @@
 use portolan_sim::swiotlb::Strategy;
 
 use super::{LINUX, Make, Sample, Scenario, Target};
-use crate::addresses::{Large, Nothing, Pairs, of_cpu, of_free_list, of_linux, of_tree, two};
+use crate::addresses::{
+    Batches, GiveMany, Large, Nothing, Pairs, of_cpu, of_free_list, of_linux, of_tree, two,
+};
 use crate::bounce::{Copies, Memcpy};
 use crate::linux::buffers as linux;
 use crate::mappings::PoolSlots;
@@ -74,6 +76,22 @@ fn addresses() -> Vec<Scenario> {
             || Ok(Box::new(two(of_cpu()?))),
         )
     };
+    let batches = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(Batches::new(of_linux()?(0), 128))))],
+        ..passes(
+            "iova_page_128",
+            "128 addresses of one page taken, and given back in that order",
+            || Ok(Box::new(Batches::new(of_cpu()?(0), 128))),
+        )
+    };
+    let many = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(GiveMany::new(of_linux()?(0)))))],
+        ..passes(
+            "iova_give_many",
+            "100,000 addresses of one page given back in random order",
+            || Ok(Box::new(GiveMany::new(of_cpu()?(0)))),
+        )
+    };
     let large = Scenario {
         name: "iova_large",
         what: "one of 4096 ranges of 64 to 512 pages given back and another taken, CPU's cache",
@@ -90,7 +108,7 @@ fn addresses() -> Vec<Scenario> {
         make_limit: || Ok(Box::new(Large::new(Nothing)?)),
         ..page
     };
-    vec![page, both, large]
+    vec![page, both, batches, many, large]
 }
 
 fn slots() -> Vec<Scenario> {

@@ -37,10 +37,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Pays for all entries that have reached a bound in any CPU's queue, and fills the reserve
-    /// from which handlers map. It drops buffers of
-    /// [`SpaceOptions::dropped_buffers`](super::SpaceOptions::dropped_buffers) that no device reaches
-    /// any more. A worker calls this at least as often as the bound on age wants it,
+    /// Pays for all entries that have reached a bound in any CPU's queue, fills the reserve from which
+    /// handlers map, and gives addresses that lie idle in large numbers back to all CPUs. It drops
+    /// buffers of [`SpaceOptions::dropped_buffers`](super::SpaceOptions::dropped_buffers) that no device
+    /// reaches any more. A worker calls this at least as often as the bound on age wants it,
     /// and when [`DmaSpace::is_flush_due`] says so. Of a space that is broken, it blocks the
     /// streams; where the unit does not answer in time, one of them for each call.
     ///
@@ -52,6 +52,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub fn tick(&self) -> Result<(), UnmapError> {
         self.replenish();
         self.retired.replenish();
+        self.iova.trim_overfull();
         if self.failure().is_some() {
             self.block_streams();
         }

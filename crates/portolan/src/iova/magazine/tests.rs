@@ -46,23 +46,31 @@ fn a_magazine_comes_in_where_one_is_empty() {
     }
 }
 
+/// A depot of magazines for one block.
+fn depot(spare: usize) -> Depot {
+    Depot::new(1, spare)
+}
+
 #[test]
-fn a_depot_keeps_what_it_has_room_for() {
-    let mut depot = Depot::try_new(2, 1).unwrap();
-    for _ in 0..3 {
-        assert!(depot.keep(magazine(1, &[1])).is_none());
+fn a_depot_keeps_all_that_comes() {
+    let mut depot = depot(1);
+    for _ in 0..100_000 {
+        depot.keep(magazine(1, &[1]));
+        depot.keep(magazine(1, &[]));
     }
-    assert!(depot.keep(magazine(1, &[1])).is_some());
-    for _ in 0..6 {
-        assert!(depot.keep(magazine(1, &[])).is_none());
-    }
-    assert!(depot.keep(magazine(1, &[])).is_some());
-    assert_eq!((depot.magazines(), depot.len()), (3, 3));
+    assert_eq!(
+        (depot.magazines(), depot.len(), depot.blocks().count()),
+        (100_000, 100_000, 100_000)
+    );
+    let fetched = core::iter::from_fn(|| depot.fetch()).count();
+    assert_eq!((fetched, depot.len()), (100_000, 0));
+    // Dropped one by one: a list that drops link in link overflows the stack here.
+    assert!(depot.fetch_empty().is_some());
 }
 
 #[test]
 fn exchanges_are_magazines_with_blocks_that_come_and_go() {
-    let mut depot = Depot::try_new(2, 1).unwrap();
+    let mut depot = depot(1);
     assert!(depot.fetch().is_none());
     depot.keep(magazine(1, &[]));
     for exchanges in [1, 2] {
@@ -74,29 +82,34 @@ fn exchanges_are_magazines_with_blocks_that_come_and_go() {
 }
 
 #[test]
-fn a_depot_wants_as_many_magazines_as_it_may_have_full_ones() {
-    let mut depot = Depot::try_new(3, 1).unwrap();
-    for blocks in [&[][..], &[1], &[]] {
+fn a_depot_wants_magazines_for_all_blocks_that_are_out() {
+    let mut depot = Depot::new(2, 1);
+    assert!(!depot.wants_empty());
+    depot.note_out(5);
+    for blocks in [&[][..], &[1, 2], &[]] {
         assert!(depot.wants_empty());
-        depot.keep(magazine(1, blocks));
+        depot.keep(magazine(2, blocks));
     }
     assert!(!depot.wants_empty());
+    // All three have blocks to hold.
+    assert!(depot.surplus().is_none());
+    depot.note_back(3);
     // Of the two empty ones one is enough for one CPU.
     assert!(depot.surplus().is_some() && depot.surplus().is_none());
-    assert!(depot.wants_empty());
 }
 
 #[test]
-fn what_nobody_fetched_since_the_last_mark_is_idle() {
-    let mut depot = Depot::try_new(3, 1).unwrap();
-    for _ in 0..3 {
+fn what_was_not_fetched_since_the_last_mark_is_idle() {
+    let mut depot = depot(1);
+    for _ in 0..4 {
         depot.keep(magazine(1, &[1]));
     }
-    assert!(depot.idle().is_none());
+    assert!(depot.idle(0).is_none());
     depot.mark();
     let fetched = depot.fetch().unwrap();
     depot.keep(fetched);
-    assert!(depot.idle().is_some() && depot.idle().is_some());
-    assert!(depot.idle().is_none());
-    assert_eq!(depot.magazines(), 1);
+    assert!(depot.idle(3).is_some() && depot.idle(3).is_none());
+    assert!(depot.idle(0).is_some() && depot.idle(0).is_some());
+    assert!(depot.idle(0).is_none());
+    assert_eq!((depot.magazines(), depot.len()), (1, 1));
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 
 mod audit;
+mod many;
 mod places;
 mod short;
 mod steps;

@@ -1,7 +1,6 @@
 //! Memory that a handler needs beforehand to allocate, and reports that there is too little of it.
 
 use super::*;
-use crate::iova::magazine::Empty;
 
 const LARGE: u64 = 4 * MIB;
 
@@ -81,8 +80,8 @@ fn a_block_without_a_magazine_asks_for_one_of_its_kind() {
     space.replenish().unwrap();
     assert!(!space.is_short());
     for other in Kind::all().filter(|other| *other != kind) {
-        let offer = space.depot(other, |depot| depot.offer());
-        assert!(matches!(offer, Empty::None), "{other:?}");
+        let empty = space.depot(other, |depot| depot.fetch_empty());
+        assert!(empty.is_none(), "{other:?}");
     }
     let range = space.try_alloc(&request).unwrap();
     space.free(range).unwrap();
