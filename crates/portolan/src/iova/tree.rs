@@ -27,19 +27,17 @@ impl Gap {
 
     /// Order of the greatest aligned block inside; a page, of order 0, always is.
     fn order(self) -> u8 {
-        let mut best = 0;
-        for order in (0..64u32).rev() {
-            let size_less_one = (1u64 << order) - 1;
-            let Some(rounded) = self.first.checked_add(size_less_one) else {
-                continue;
-            };
+        // A run of 2^n pages or more has an aligned block of half as many wherever it begins.
+        let order = self.length().checked_add(1).map_or(u64::BITS - 1, u64::ilog2);
+        let size_less_one = (1u64 << order) - 1;
+        let whole = self.first.checked_add(size_less_one).is_some_and(|rounded| {
             let first = rounded & !size_less_one;
-            if first <= self.last && self.last - first >= size_less_one {
-                best = order as u8;
-                break;
-            }
+            first <= self.last && self.last - first >= size_less_one
+        });
+        match whole {
+            true => order as u8,
+            false => order.saturating_sub(1) as u8,
         }
-        best
     }
 }
 
