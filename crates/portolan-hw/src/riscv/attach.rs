@@ -10,11 +10,13 @@
 //! (`ta.ENS`).
 
 use super::command::{self, Attachment, Counted, NOWHERE, PASSING, RiscvTag, translated};
+use super::faults;
 use super::features::RiscvFeature;
 use super::queue::RiscvQueue;
-use super::tables::{CONTEXT, Directory, DirectoryShape, Key, Place, Streams, Tables};
+use super::tables::{
+    CONTEXT, Directory, DirectoryShape, Key, Place, Streams, Tables, message_window,
+};
 use super::unit::RiscvIommu;
-use super::{faults, messages};
 use crate::chassis::Block;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
@@ -203,7 +205,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let Some(config) = self.interrupts_config() else {
             return false;
         };
-        let window = messages::window(config).range;
+        let window = message_window(config).range;
         let write = record.access == Some(FaultAccess::Write);
         let stopped = matches!(record.reason, FaultReason::NotMapped | FaultReason::Blocked);
         write && stopped && record.iova.is_some_and(|iova| window.contains(iova))

@@ -3,21 +3,27 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Changing MSI page table entry" and
 //! "Caching in-memory data structures": an entry that does not count is not kept, so that one that begins
 //! to count takes no command; units keep entries by the tag of the second stage.
+//!
+//! The number of an interrupt is the device's own word: a unit checks the file into which it writes, and
+//! not the value. So a device may raise any interrupt in the files that entries of its own lead to. Not
+//! supported: memory-resident interrupt files (for guests whose harts do not run), files of guests.
 
 use super::command::{self, Attachment, RiscvTag};
-use super::messages::{MessageTables, Table, entry};
-use super::tables::{Directory, Streams};
+use super::features::Messages;
+use super::tables::{Directory, MessageTable, MessageTables, Streams};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
-    AttachError, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
-    MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
+    AttachError, Delivery, Destination, Interrupt, InterruptError, InterruptSource,
+    InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
 };
 use portolan::platform::UnitPlatform;
+use portolan_spec::riscv::message::{MODE, TRANSLATED, V};
+use portolan_spec::riscv::page_of;
 
-/// Table of a source's entries, and its tag.
-type At<'s> = (&'s mut Table, RiscvTag);
+/// MessageTable of a source's entries, and its tag.
+type At<'s> = (&'s mut MessageTable, RiscvTag);
 
 /// The table of `stream` and the tag by which the unit keeps its entries.
 fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
@@ -27,6 +33,28 @@ fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
     match (table, at) {
         (Some(table), Some(tag @ RiscvTag::Second(_))) => Ok((table, tag)),
         _ => Err(InterruptError::NotInUse),
+    }
+}
+
+/// An entry that leads to the file of the target's hart.
+fn entry(
+    config: &Messages,
+    target: &InterruptTarget,
+    output_lg2: u32,
+) -> Result<u64, InterruptError> {
+    let no_such = InterruptError::Destination(target.destination);
+    let Destination::Physical(hart) = target.destination else {
+        return Err(no_such);
+    };
+    let known = u32::from(target.vector.get()) <= config.files.identities;
+    if target.delivery != Delivery::Fixed || target.trigger != Trigger::Edge || !known {
+        return Err(InterruptError::Target);
+    }
+    let page = config.files.page(hart).ok_or(no_such)?.get();
+    if page >> output_lg2 == 0 && page & 0xfff == 0 {
+        Ok(V | MODE.at(TRANSLATED) | page_of(page))
+    } else {
+        Err(no_such)
     }
 }
 
@@ -73,7 +101,12 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Has the unit forget entry `index` of `table`.
-    fn forget_entry(&self, table: &Table, tag: RiscvTag, index: u16) -> Result<(), IommuError> {
+    fn forget_entry(
+        &self,
+        table: &MessageTable,
+        tag: RiscvTag,
+        index: u16,
+    ) -> Result<(), IommuError> {
         let has = self.features().has;
         let at = table.address(index);
         self.shared.run([command::page(has, tag, at)].into_iter())?;

@@ -10,7 +10,6 @@ mod events;
 mod faults;
 mod features;
 mod interrupts;
-mod messages;
 mod queue;
 mod tables;
 mod takeover;

@@ -6,11 +6,10 @@
 use super::command::{Counts, RiscvControl, RiscvTag};
 use super::faults::{FAULTS, REQUESTS, RecordQueue};
 use super::features::{Config, Features, Messages, RiscvFeature, Signal};
-
-use super::messages;
-use super::messages::MessageTables;
 use super::queue::{self, Monitor, RiscvQueue, RiscvShared};
-use super::tables::{Directory, DirectoryShape, Key, Remotes, Streams, Tables};
+use super::tables::{
+    Directory, DirectoryShape, Key, MessageTables, Remotes, Streams, Tables, message_window,
+};
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;
@@ -150,7 +149,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let shape = served(&config, &features).ok_or(IommuError::Unsupported)?;
         config.reserved.within(features.output_lg2);
         if let Some(interrupts) = &config.interrupts {
-            config.reserved.hold([messages::window(interrupts)].into_iter());
+            config.reserved.hold([message_window(interrupts)].into_iter());
         }
         let control = RiscvControl {
             regs,

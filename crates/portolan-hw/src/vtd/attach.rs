@@ -134,7 +134,7 @@ impl<P: UnitPlatform> Vtd<P> {
     fn drain(&self, old: Option<AttachedContext>) -> Drain {
         let sends = old.is_some_and(|old| old.remote.is_some());
         let drains = self.features().has.contains(VtdFeature::PAGE_REQUEST_DRAIN);
-        if sends && drains && self.page_requests_are_read() {
+        if sends && drains && self.requests.is_read() {
             Drain::PageRequests
         } else {
             Drain::Nothing
@@ -258,7 +258,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let code = structures.directory_code();
         let has = self.features().has;
         let flag = |condition: bool, bit: u64| if condition { bit } else { 0 };
-        let requests = device && self.page_requests_are_read();
+        let requests = device && self.requests.is_read();
         let mut words = ABSENT;
         words[0] = directory.get() & ADDRESS
             | scalable::PDTS.at(code)

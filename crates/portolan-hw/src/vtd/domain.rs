@@ -6,9 +6,8 @@
 //! identifier of its own, nested ones too: no two tables share a tag.
 
 use super::control::{context_id, split_id};
-use super::features::{Mode, VtdFeature};
+use super::features::{self, Mode, VtdFeature};
 use super::queue::VtdQueue;
-use super::quirks;
 use super::unit::{Parent, Vtd};
 use crate::chassis::book::Hold;
 use crate::chassis::with_room;
@@ -193,8 +192,8 @@ impl<P: UnitPlatform> Vtd<P> {
     /// Tells if `stream` may not be attached, as it does not work translated.
     pub(super) fn is_untranslated(&self, stream: StreamId) -> bool {
         let quirk = match stream {
-            GRAPHICS => quirks::Quirks::GRAPHICS_UNTRANSLATED,
-            AZALIA => quirks::Quirks::AZALIA_UNTRANSLATED,
+            GRAPHICS => features::Quirks::GRAPHICS_UNTRANSLATED,
+            AZALIA => features::Quirks::AZALIA_UNTRANSLATED,
             _ => return false,
         };
         self.config.chip.contains(quirk)

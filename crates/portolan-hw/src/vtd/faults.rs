@@ -1,22 +1,24 @@
-//! Primary faults, read one at a time, oldest first, and the memory of the queue of page requests.
+//! Primary faults and page requests, each read one at a time, oldest first.
 //!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.1 to 7.3,
-//! 11.4.5, 11.4.11 and 11.4.14. A record is given back by writing 1 to its F bit and to nothing else;
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.1 to 7.6,
+//! 11.4.5, 11.4.11 and 11.4.14. A fault's record is given back by writing 1 to its F bit and to nothing else;
 //! overflow by writing 1 to PFO and to nothing else, so that no error of the queue is lost with it.
+//! Page requests are read raw, and their private data is handed on as it is. Grouping, handling and the
+//! promise of one answer a group are `portolan::iopf`'s.
 //!
 //! Not supported: advanced fault logging.
 
-use super::control::VtdControl;
+use super::control::{Core, VtdControl};
 use crate::chassis::{Present, Published};
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
 
-use portolan::platform::{Guarded, Mmio, TableMem, UnitPlatform};
-use portolan_spec::vtd::record::{FAULT_BYTES, fault, reason};
-use portolan_spec::vtd::reg::{self, fsts, queue};
+use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind};
+use portolan::platform::{Guarded, Mmio, TableMem, UnitPlatform, Word};
+use portolan_spec::vtd::record::{FAULT_BYTES, REQUEST_LG2, REQUEST_WORDS, fault, reason, request};
+use portolan_spec::vtd::reg::{self, fsts, prs, queue};
 
 /// Index at which the next record is expected; none before the first.
 pub(super) struct FaultReader<P: UnitPlatform> {
@@ -155,31 +157,156 @@ fn explain(code: u8) -> FaultReason {
     }
 }
 
-/// Address and size of the queue: 0 until there is one.
+/// Event of the page-request queue.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageEvent {
+    /// A request.
+    Request {
+        /// Request of the device.
+        request: RawPageRequest,
+        /// Private data of the device.
+        private: [u64; 2],
+    },
+    /// A descriptor that is no page request.
+    Unknown {
+        /// Its first word.
+        word: u64,
+    },
+    /// Requests were lost; the unit answered them itself.
+    Lost,
+}
+
+/// The queue of page requests. Reading it is for one caller at a time.
 #[derive(Debug, Default)]
 pub(super) struct PageQueue {
     /// Address and exponent of pages, as the register has them; 0 for none.
-    pub(super) address: Published,
+    address: Published,
 }
 
 impl PageQueue {
-    /// Gives the queue's memory back. Translation must be off.
-    pub(super) fn free<P: UnitPlatform>(
+    /// Sets up a queue of `2^lg2_pages` pages (7 at most).
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if there is a queue already; [`IommuError::Memory`].
+    pub(super) fn set_up<P: UnitPlatform>(
         &self,
-        control: &VtdControl<P>,
-        mem: &impl TableMem<AtomicU64>,
-    ) {
+        core: &Core<P>,
+        lg2_pages: u32,
+    ) -> Result<(), IommuError> {
+        if lg2_pages > 7 {
+            return Err(IommuError::Unsupported);
+        }
+        let size = PageSize::of_lg2(12 + lg2_pages);
+        let base = core.mem.alloc(size)?;
+        let address = base.get() | queue::SIZE.at(lg2_pages.into());
+        if !self.address.publish_first(address) {
+            core.mem.free(base, size);
+            return Err(IommuError::Unsupported);
+        }
+        let regs = &core.control.regs;
+        regs.write64(reg::PQH, 0);
+        regs.write64(reg::PQT, 0);
+        regs.write64(reg::PQA, address);
+        regs.write32(reg::PRS, prs::PPR | prs::PRO);
+        Ok(())
+    }
+
+    /// Tells if there is a queue.
+    pub(super) fn is_read(&self) -> bool {
+        self.address.get() != 0
+    }
+
+    /// The oldest request.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] without a queue, [`IommuError::Gone`], or
+    /// [`IommuError::Nonsense`] if the tail is outside it.
+    pub(super) fn next<P: UnitPlatform>(
+        &self,
+        core: &Core<P>,
+    ) -> Result<Option<PageEvent>, IommuError> {
+        let address = self.address.get();
+        if address == 0 {
+            return Err(IommuError::Unsupported);
+        }
+        let regs = &core.control.regs;
+        let (base, size) = place(address);
+        let index = |offset| {
+            let value = queue::OFFSET.of(regs.present64(offset)?);
+            if value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
+                Err(IommuError::Nonsense { offset, value })
+            } else {
+                Ok(value)
+            }
+        };
+        let (head, mut tail) = (index(reg::PQH)?, index(reg::PQT)?);
+        if head == tail {
+            // What comes from now on interrupts again, and what came before is seen.
+            regs.write32(reg::PRS, prs::PPR);
+            tail = index(reg::PQT)?;
+        }
+        if head == tail {
+            let status = regs.read32(reg::PRS);
+            if status & prs::PRO == 0 {
+                return Ok(None);
+            }
+            // Only with room again does the unit take what comes.
+            regs.write32(reg::PRS, prs::PRO);
+            return Ok(Some(PageEvent::Lost));
+        }
+        let mut words = [0; REQUEST_WORDS];
+        let table = core.mem.table(base, size);
+        let slot = table.iter().skip(head as usize / 8);
+        for (value, word) in words.iter_mut().zip(slot) {
+            *value = Word::load(word);
+        }
+        let next = (head + (1 << REQUEST_LG2)) & (size.bytes() - 1);
+        regs.write64(reg::PQH, next);
+        Ok(Some(decode_request(words)))
+    }
+
+    /// Gives the queue's memory back. Translation must be off.
+    pub(super) fn free<P: UnitPlatform>(&self, core: &Core<P>) {
         let address = self.address.withdraw();
         if address != 0 {
-            control.regs.write64(reg::PQA, 0);
+            core.control.regs.write64(reg::PQA, 0);
             let (base, size) = place(address);
-            mem.free(base, size);
+            core.mem.free(base, size);
         }
     }
 }
 
 /// Start and size of the queue that a register value describes.
-pub(super) fn place(address: u64) -> (PhysAddr, PageSize) {
+fn place(address: u64) -> (PhysAddr, PageSize) {
     let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
     (PhysAddr::new(address).align_down(PageSize::SIZE_4K), size)
+}
+
+fn decode_request(words: [u64; REQUEST_WORDS]) -> PageEvent {
+    let [who, what, first, second] = words;
+    if request::TYPE.of(who) != 1 {
+        return PageEvent::Unknown { word: who };
+    }
+    let mut wants = Permissions::empty();
+    wants.set(Permissions::READ, request::READ.of(what) == 1);
+    wants.set(Permissions::WRITE, request::WRITE.of(what) == 1);
+    wants.set(Permissions::EXECUTE, request::EXECUTE.of(who) == 1);
+    wants.set(Permissions::PRIVILEGED, request::PRIVILEGED.of(who) == 1);
+    let named = request::PASID_PRESENT.of(who) == 1;
+    let group = GroupId::new(request::GROUP.of(what) as u16);
+    let place = match request::LAST.of(what) {
+        0 => Place::More,
+        _ => Place::Last,
+    };
+    let request = RawPageRequest {
+        stream: StreamId::new(request::RID.of(who) as u32),
+        pasid: named.then(|| Pasid::new(request::PASID.of(who) as u32)),
+        iova: Iova::new(what & !0xfff),
+        wants,
+        kind: RequestKind::Pri { group, place },
+    };
+    let private = [first, second];
+    PageEvent::Request { request, private }
 }

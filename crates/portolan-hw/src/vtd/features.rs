@@ -1,10 +1,9 @@
-//! Features of a unit (version, capabilities, extended capabilities), and its settings.
+//! Features of a unit (version, capabilities, extended capabilities), its settings, and chipsets whose
+//! units have errors.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.1 to
 //! 11.4.3. Impossible values are refused with the register and its value; reserved ones are
 //! ignored.
-
-use super::quirks::Quirks as ChipQuirks;
 
 use crate::chassis::Present;
 use crate::interrupt::Remapping;
@@ -12,14 +11,15 @@ use crate::reservations::Reservations;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::dma::{DeviceTlbPresence, PolicyInputs, Shadowing, TrapCost};
 use portolan::inval::{
-    Caching, Capabilities, CombineOptions, LeafOnly, PageForm, Quirks, RangeForm, Walker,
-    WriteBuffer,
+    Caching, Capabilities, CombineOptions, LeafOnly, PageForm, Quirks as PlanQuirks, RangeForm,
+    Walker, WriteBuffer,
 };
 use portolan::iommu::{IommuError, Stage};
 use portolan::platform::{AllMemory, Mmio, Nanos};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::Bits;
 use portolan_spec::vtd::reg::{self, cap, ecap};
+pub use portolan_spec::vtd::{INTEL, tylersburg};
 
 /// Declares flags by their numbers, and the fields of the capability registers that say so.
 macro_rules! has {
@@ -374,14 +374,14 @@ pub struct Config {
     /// Widest PASID that will be used, in bits; cut off at the unit's own.
     pub pasid_bits: u32,
     /// Quirks that the invalidation plans respect, beyond the hardware's own word.
-    pub quirks: Quirks,
+    pub quirks: PlanQuirks,
     /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
     /// is `None`. See [`Combiner`](portolan::inval::Combiner) for a caller's wait then.
     pub combining: Option<CombineOptions>,
     /// Errors of the unit beyond its own word: the quirks of all PCI devices that are part of the
-    /// machine ([`ChipQuirks::of`]); [`ChipQuirks::KEEP_TRANSLATION`] for the unit of the graphics
+    /// machine ([`Quirks::of`]); [`Quirks::KEEP_TRANSLATION`] for the unit of the graphics
     /// alone.
-    pub chip: ChipQuirks,
+    pub chip: Quirks,
     /// Memory that devices reach while the unit is taken over from a previous owner.
     pub takeover: Takeover,
     /// Memory that devices go on reaching at its own addresses, beside their other mappings:
@@ -425,9 +425,9 @@ impl Default for Config {
             invalidation: Invalidation::Best,
             output_lg2: 52,
             pasid_bits: 13,
-            quirks: Quirks::default(),
+            quirks: PlanQuirks::default(),
             combining: None,
-            chip: ChipQuirks::empty(),
+            chip: Quirks::empty(),
             takeover: Takeover::Translated,
             reserved: Reservations::default(),
             interrupts: None,
@@ -446,81 +446,80 @@ pub enum Mode {
     Scalable,
 }
 
-#[cfg(test)]
-mod tests {
-    extern crate std;
-    use super::*;
-    use std::println;
+/// Base class of display controllers in PCI configuration space.
+const DISPLAY: u8 = 0x03;
 
-    /// As QEMU 7.2 has them with 48 bits, and with scalable mode.
-    const CAP: u64 = 0x00d2_008c_222f_0606;
-    const ECAP: u64 = 0x00f0_0f4a;
-    const SCALABLE: u64 = 0x4800_80f0_0f4a;
-
-    #[test]
-    fn qemu_is_understood() {
-        let f = Features::check(CAP, ECAP).unwrap();
-        assert_eq!((f.domain_bits, f.width, f.max_mask), (16, 48, 18));
-        assert_eq!((f.faults, f.fault_count, f.iotlb), (0x220, 1, 0xf0));
-        assert!(
-            f.has.contains(
-                VtdFeature::QUEUE | VtdFeature::PASS_THROUGH | VtdFeature::PAGE_SELECTIVE
-            )
-        );
-        assert!(
-            f.has.contains(VtdFeature::SECOND_2M | VtdFeature::SECOND_1G | VtdFeature::DRAIN_READS)
-        );
-        assert!(
-            !f.has.intersects(VtdFeature::SCALABLE | VtdFeature::SNOOPS | VtdFeature::CACHING_MODE)
-        );
-        assert!(f.second_levels().eq([VtdLevels::Three, VtdLevels::Four]));
-        assert_eq!(f.best_second_levels(), Some(VtdLevels::Four));
-        let narrow = Features::check(0x00d2_008c_2226_0206, ECAP).unwrap();
-        assert_eq!(narrow.best_second_levels(), Some(VtdLevels::Three));
-        let f = Features::check(CAP, SCALABLE).unwrap();
-        assert!(f.has.contains(VtdFeature::SCALABLE | VtdFeature::SCALABLE_SECOND));
+bitflags::bitflags! {
+    /// Errors of the units of a chipset.
+    ///
+    /// A unit has no identification of its own beyond its capabilities: a chipset is known by its PCI
+    /// devices, which firmware's layer or the embedder has to look up. The lists are those of Linux
+    /// 6.12 (`drivers/iommu/intel/iommu.c`), facts that no document of Intel's gathers.
+    ///
+    /// *Context.* Interrupt: a value.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Quirks: u32 {
+        /// The write buffer has to be flushed, although `CAP.RWBF` is 0.
+        const WRITE_BUFFER = 1;
+        /// Graphics of the processor or the chipset do not work translated: they may be passed
+        /// through or blocked, and not be attached.
+        const GRAPHICS_UNTRANSLATED = 1 << 1;
+        /// A unit of graphics alone hangs when translation is turned off while they are at work:
+        /// it is left on when the unit is released.
+        const KEEP_TRANSLATION = 1 << 2;
+        /// The sound controller of the chipset (Azalia) hangs when it is translated: it may be passed
+        /// through or blocked, and not be attached. See
+        /// [`isochronous_entries`](tylersburg::isochronous_entries).
+        const AZALIA_UNTRANSLATED = 1 << 3;
     }
+}
 
-    #[test]
-    fn each_nonsense_names_its_register() {
-        let of = |cap_word, ecap_word| Features::check(cap_word, ecap_word).unwrap_err();
-        let cap_cases = [CAP | 7, CAP & !(0x3f << 16), CAP | 0x3f << 16, CAP & !(0x3ff << 24)];
-        for value in cap_cases {
-            assert_eq!(of(value, ECAP), nonsense(reg::CAP, value));
+/// An identity of a PCI device, as its configuration space has it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciIdentity {
+    /// Vendor identifier.
+    pub vendor: u16,
+    /// Device identifier.
+    pub device: u16,
+    /// Base class.
+    pub base_class: u8,
+}
+
+/// 4 Series chipsets, desktop and mobile, by host bridge.
+const SERIES_4: [u16; 7] = [0x2a40, 0x2e00, 0x2e10, 0x2e20, 0x2e30, 0x2e40, 0x2e90];
+
+/// Chipsets of the first Core generation, by host bridge. Linux translates the graphics of some
+/// where firmware sets memory aside for it, with an invalidation at each unmap while they are idle;
+/// nothing here knows when they are, so none is translated.
+const IRONLAKE: [u16; 4] = [0x0040, 0x0044, 0x0062, 0x006a];
+
+/// Graphics of Broadwell: 0x16, a variant of 0 to 3, and one of these.
+const BROADWELL: [u16; 6] = [0x2, 0x6, 0xa, 0xb, 0xd, 0xe];
+
+/// High bytes of graphics whose unit may not be turned off.
+const KEPT_ON: [u16; 9] = [0x45, 0x46, 0x4c, 0x4e, 0x7d, 0x8a, 0x98, 0x9a, 0xa7];
+
+impl Quirks {
+    /// Quirks of a chipset by the presence of a device. Only of devices that are part of the
+    /// machine: one that was plugged in can claim any identity.
+    pub fn of(pci: PciIdentity) -> Self {
+        let mut quirks = Self::empty();
+        let device = pci.device;
+        if pci.vendor != INTEL {
+            return quirks;
         }
-        let pasid = SCALABLE | 1 << 40 | 0x1f << 35;
-        let low = ECAP & !(0x3ff << 8);
-        for value in [low, low | 0x22 << 8, pasid] {
-            assert_eq!(of(CAP, value), nonsense(reg::ECAP, value));
+        if SERIES_4.contains(&device) {
+            quirks |= Self::WRITE_BUFFER | Self::GRAPHICS_UNTRANSLATED;
         }
-    }
-
-    #[test]
-    fn no_register_value_panics() {
-        let seed = 0x7d5_eed;
-        println!("seed {seed:#x}");
-        let mut random = fastrand::Rng::with_seed(seed);
-        for _ in 0..100_000 {
-            if let Ok(f) = Features::check(random.u64(..), random.u64(..)) {
-                let second = f.best_second_levels().is_some();
-                assert_eq!(f.translates(), second || f.has.contains(VtdFeature::FIRST));
-            }
+        let broadwell = device & 0xffc0 == 0x1600 && BROADWELL.contains(&(device & 0xf));
+        if IRONLAKE.contains(&device) || broadwell {
+            quirks |= Self::GRAPHICS_UNTRANSLATED;
         }
-    }
-
-    #[test]
-    fn caching_mode_concerns_second_stage_only() {
-        let f = Features::check(CAP | 1 << 7, SCALABLE).unwrap();
-        let (second, first) =
-            (f.second_capabilities(Walker::Coherent), f.first_capabilities(Walker::Coherent));
-        assert_eq!(second.caching, Caching::NotPresentToo);
-        assert_eq!(first.caching, Caching::PresentOnly);
-    }
-
-    #[test]
-    fn without_page_selection_everything_is_by_domain() {
-        let f = Features::check(CAP & !(1 << 39), ECAP).unwrap();
-        let caps = f.second_capabilities(Walker::Coherent);
-        assert_eq!((caps.page, caps.range), (PageForm::Absent, RangeForm::Absent));
+        if pci.base_class == DISPLAY && KEPT_ON.contains(&(device >> 8)) {
+            quirks |= Self::KEEP_TRANSLATION;
+        }
+        quirks
     }
 }

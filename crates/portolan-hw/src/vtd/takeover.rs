@@ -8,9 +8,8 @@
 use super::command::{Contexts, Iotlb, Request};
 use super::control::{Core, Switch, VtdControl, Way};
 use super::faults::{FaultReader, PageQueue};
-use super::features::{Config, Features, Invalidation, Mode, Takeover, VtdFeature};
+use super::features::{Config, Features, Invalidation, Mode, Quirks, Takeover, VtdFeature};
 use super::queue::{self, Width};
-use super::quirks::Quirks;
 use super::tables::{
     ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Root, Streams,
     change, mode_bits,

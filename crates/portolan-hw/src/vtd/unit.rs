@@ -1,27 +1,31 @@
-//! A unit: making it, its parts, and letting go of it.
+//! A unit: making it, its parts, devices with translations of their own or that are gone, and letting go
+//! of it.
 //!
-//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.14 and 6.6
-//! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.9, 3.14,
+//! 6.5.2.10 (a device that does not complete an invalidation), 6.6 to 6.8, 7.7 and 11.4.4. Several units are several instances; nothing is shared between them.
 
-use super::command::Counts;
+use super::command::{Counts, Request};
 use super::control::{Core, Direct, Switch, Way};
-use super::faults::{FaultReader, PageQueue};
-use super::features::{Config, Features, Mode, VtdFeature};
+use super::faults::{FaultReader, PageEvent, PageQueue};
+use super::features::{Config, Features, Mode, Quirks, VtdFeature};
 use super::queue::{self, VtdQueue, Width};
-use super::quirks::Quirks as ChipQuirks;
-use super::tables::{AttachedContext, Key, Root, Streams, Structures, VtdInterruptTable};
-use crate::chassis::Sorted;
+use super::tables::{
+    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Key, Root, Streams,
+    Structures, VtdInterruptTable, change,
+};
 use crate::chassis::book::{Book, Hold};
-use crate::chassis::{common_methods, plain, played};
+use crate::chassis::entry::At;
+use crate::chassis::{Sorted, common_methods, plain, played, with_room};
 use crate::promise;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::StreamId;
-use portolan::iommu::{Attach as _, DeviceTlb, IommuError, Stage};
+use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{
-    BoundDomain, Conditions, InterruptTarget, Iommu, IommuDomains, RecoverableFaults,
-    RemapInterrupts, Shadowing,
+    Attach as _, AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu,
+    IommuDomains, IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage,
 };
+use portolan::iopf::{ReplyName, ReplyTo, Responder, Response};
 use portolan::platform::{AllMemory, Guarded, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::reg::command;
@@ -226,7 +230,7 @@ impl<P: UnitPlatform> Vtd<P> {
     /// If the hardware does not follow. Memory that it may use then stays allocated.
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let control = &self.core.control;
-        let kept_on = self.config.chip.contains(ChipQuirks::KEEP_TRANSLATION);
+        let kept_on = self.config.chip.contains(Quirks::KEEP_TRANSLATION);
         if kept_on {
             return Err(IommuError::Unsupported);
         }
@@ -249,7 +253,7 @@ impl<P: UnitPlatform> Vtd<P> {
             remap.free(&self.core.mem);
         }
         self.core.released.publish(1);
-        self.requests.free(control, &self.core.mem);
+        self.requests.free(&self.core);
         let free = |streams: &mut Streams| streams.state.free(&self.core.mem);
         self.book.with(self.turn(), free)?;
         let core = Arc::clone(&self.core);
@@ -261,6 +265,150 @@ impl<P: UnitPlatform> Vtd<P> {
             }
         }
         Ok(())
+    }
+}
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// Declares that `stream` has a TLB of its own, to be used from its next attachment on: nothing
+    /// checks addresses that its device has translated, to which `_all` gives leave.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if the unit has no part for them.
+    pub fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        device: DeviceTlb,
+        _all: AllMemory,
+    ) -> Result<(), IommuError> {
+        let stream = u16::try_from(stream.get()).map_err(|_| IommuError::Unsupported)?;
+        let queued = matches!(self.core.way, Way::Ring(_));
+        if !queued || !self.features().has.contains(VtdFeature::DEVICE_TLB) {
+            return Err(IommuError::Unsupported);
+        }
+        with_room(
+            &self.known,
+            |known| known.devices.list(),
+            |known| {
+                let unknown = self.root.inherited() == InheritedTranslation::Translation;
+                let history = if unknown || known.gone.get(stream).is_some() {
+                    History::Unknown
+                } else {
+                    History::Nothing
+                };
+                let tlb = device;
+                known.devices.insert(stream, DeviceTlbUse { tlb, history });
+            },
+        );
+        Ok(())
+    }
+
+    /// Blocks `stream`, all its PASIDs and its interrupts too, without asking the device for
+    /// anything: for one that was removed by surprise, or no longer completes invalidations of its
+    /// TLB. Returns once nothing is under way through its domains, which may then be dropped, and
+    /// from then on their invalidations no longer ask it.
+    ///
+    /// No promise about the device is needed: its TLB may still hold translations, but the unit
+    /// refuses translated requests of a stream without an entry (3.9). If it comes back, its TLB
+    /// has to be declared again ([`Vtd::use_device_tlb`]), and is told to forget everything before
+    /// its stream is attached.
+    ///
+    /// # Errors
+    /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.
+    pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
+        let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
+        with_room(&self.known, |known| known.gone.list(), |known| known.gone.insert(sid, ()));
+        let leave = |streams: &mut Streams| self.leave_behind(streams, sid);
+        let left = self.book.with(self.turn(), leave)?;
+        left.map(drop)?;
+        Ok(self.revoke_interrupts(Some(stream))?)
+    }
+
+    /// Blocks a stream as [`Vtd::device_gone`] does; returns its attachments.
+    fn leave_behind(
+        &self,
+        streams: &mut Streams,
+        stream: u16,
+    ) -> Result<Vec<(Key, Attachment)>, IommuError> {
+        // From here on nothing asks the device again because the stream is moved.
+        self.known.lock().devices.remove(stream);
+        let all = (stream, 0)..=(stream, u32::MAX);
+        let keys: Vec<Key> = streams.not_blocked(all.clone()).collect();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tables = &mut streams.state;
+        self.clear(tables.context(&self.core, stream)?)?;
+        if self.config.mode == Mode::Scalable {
+            for (_, pasid) in keys {
+                self.clear(tables.pasid(&self.core, stream, pasid)?)?;
+            }
+        }
+        // Until the unit has forgotten it, the hardware may still reach all of it.
+        tables.stale.insert(stream);
+        streams.unsettle(all.clone());
+        // Everything, as what the stream had may be tagged by any domain.
+        self.forget_everything()?;
+        streams.state.stale.remove(&stream);
+        let left = streams.settled(all);
+        for ((_, pasid), attachment) in &left {
+            self.forget_note(attachment.to, *pasid);
+        }
+        Ok(left)
+    }
+
+    fn clear(&self, at: At) -> Result<(), IommuError> {
+        change(&self.core, at, &ABSENT, EntryRequests::NOTHING)
+    }
+}
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// Sets up a page-request queue of `2^lg2_pages` pages (7 at most), to be read with
+    /// [`Vtd::next_page_request`]. Devices whose TLB is used may send requests from their next
+    /// attachment on.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] outside scalable mode, without page requests, or if there is a
+    /// queue already; [`IommuError::Memory`].
+    pub fn read_page_requests(&self, lg2_pages: u32) -> Result<(), IommuError> {
+        let scalable = self.config.mode == Mode::Scalable;
+        if !scalable || !self.features().has.contains(VtdFeature::PAGE_REQUESTS) {
+            return Err(IommuError::Unsupported);
+        }
+        self.requests.set_up(&self.core, lg2_pages)
+    }
+
+    /// The oldest request. For one caller at a time.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] without a queue, [`IommuError::Gone`], or
+    /// [`IommuError::Nonsense`] if the tail is outside it.
+    pub fn next_page_request(&self) -> Result<Option<PageEvent>, IommuError> {
+        self.requests.next(&self.core)
+    }
+}
+
+impl<P: UnitPlatform> Responder for Vtd<P> {
+    type Error = IommuError;
+
+    /// *Context.* Atomic. Sends a descriptor and waits until the unit has taken it; [`IommuError::Unsupported`]
+    /// without a queue of page requests, and for a stall, which this architecture has not.
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), IommuError> {
+        let ReplyName::Group(group) = to.name else {
+            return Err(IommuError::Unsupported);
+        };
+        if !self.requests.is_read() {
+            return Err(IommuError::Unsupported);
+        }
+        let stream = u16::try_from(to.stream.get()).map_err(|_| IommuError::Unsupported)?;
+        let response = Request::Response {
+            stream,
+            pasid: to.pasid.map(Pasid::get),
+            group: group.get(),
+            response,
+        };
+        self.core.run(&[&[response]])
     }
 }
 

@@ -4,6 +4,7 @@ mod descriptors;
 mod devices;
 mod entries;
 mod faults;
+mod features;
 mod forgotten;
 mod interrupts;
 mod kit;
