@@ -2,7 +2,8 @@
 //! of it.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.9, 3.14,
-//! 6.5.2.10 (a device that does not complete an invalidation), 6.6 to 6.8, 7.7 and 11.4.4. Several units are several instances; nothing is shared between them.
+//! 6.5.2.10 (a device that does not complete an invalidation), 6.6 to 6.8, 7.7 and 11.4.4.
+//! Several units are several instances; nothing is shared between them.
 
 use super::command::{Counts, Request};
 use super::control::{Core, Direct, Switch, Way};
