@@ -1,4 +1,5 @@
-//! Queues of unmapped ranges that are not quiet yet: one for each CPU.
+//! Queues of unmapped ranges that are not quiet yet: one for each CPU that has unmapped. Until a caller
+//! that may take heap memory has made it, a CPU uses the first one.
 //!
 //! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*: its debt,
 //! which always has room, and its addresses, as far as there is room. A flush closes the
@@ -10,7 +11,7 @@
 //! If the hardware does not complete, the debt and the addresses go back into the open generation:
 //! nothing is lost, and nothing is reused.
 
-use alloc::boxed::Box;
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -20,7 +21,7 @@ use super::policy::{LazyBounds, MayBlock};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::{Flushed, FlushedUpTo, Gather};
 use crate::iommu::{Domain, DomainUnmapError, IommuError};
-use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord, count_of};
+use crate::platform::{CachePadded, Cpus, Lock, Nanos, PerCpu, SharedWord, count_of};
 
 /// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
 const UNDER_LOCK: u64 = 64;
@@ -142,7 +143,9 @@ struct Queue<P: Cpus> {
 
 /// The queues of all CPUs.
 pub(super) struct FlushQueue<P: Cpus> {
-    queues: Box<[CachePadded<Queue<P>>]>,
+    queues: PerCpu<Queue<P>, P::Word>,
+    /// 1 while a CPU wants a queue of its own.
+    queue_wanted: CachePadded<P::Word>,
     bounds: LazyBounds,
     turn_timeout: Nanos,
     /// The longest range that is unmapped under a lock, in bytes, less one.
@@ -228,56 +231,79 @@ impl<P: Cpus> FlushQueue<P> {
         bounds: LazyBounds,
         turn_timeout: Nanos,
         granule: PageSize,
-    ) -> Result<Self, alloc::collections::TryReserveError> {
+    ) -> Result<Self, TryReserveError> {
         let bounds = LazyBounds { entries: bounds.entries.max(1), ..bounds };
-        let mut queues = Vec::new();
-        let count = count_of(cpus);
-        queues.try_reserve_exact(count)?;
-        for _ in 0..count {
-            let mut vectors = [Vec::new(), Vec::new()];
-            for vector in &mut vectors {
-                vector.try_reserve_exact(bounds.entries.saturating_mul(2))?;
-            }
-            let [ranges, spare] = vectors;
-            let open = OpenGeneration {
-                debt: Gather::new(),
-                ranges,
-                spare,
-                in_flight: 0,
-                flush: Flush::None,
-                entries: 0,
-                bytes: 0,
-                oldest: Nanos::new(0),
-                generation: NonZeroU64::MIN,
-            };
-            queues.push(CachePadded(Queue {
-                open: Lock::new(open),
-                quiet: FlushedUpTo::none(),
-                busy: SharedWord::new(0),
-            }));
-        }
         Ok(Self {
-            queues: queues.into_boxed_slice(),
+            queues: PerCpu::new(count_of(cpus), Queue::new(&bounds)?)?,
+            queue_wanted: CachePadded(SharedWord::new(0)),
             bounds,
             turn_timeout,
             short: granule.bytes().saturating_mul(UNDER_LOCK) - 1,
         })
     }
 
-    /// The number of queues.
+    /// Tells if [`FlushQueue::make_wanted`] has something to do.
+    #[inline]
+    pub(super) fn wants_queues(&self) -> bool {
+        self.queue_wanted.0.load(Relaxed) != 0
+    }
+
+    /// Makes queues for the CPUs that unmapped without one. Without memory, they try again.
+    ///
+    /// *Context.* Atomic: takes heap memory.
+    #[cold]
+    pub(super) fn make_wanted(&self) {
+        self.queue_wanted.0.store(0, Relaxed);
+        self.queues.make_wanted(|| Queue::new(&self.bounds).ok());
+    }
+
+    /// The number of queues, those that have not been made yet included.
     pub(super) fn len(&self) -> usize {
         self.queues.len()
     }
 
-    /// The queue of the calling CPU.
+    /// The queue of the calling CPU and its number; the first one until the CPU has its own.
     #[inline]
-    fn own(&self, cpus: &P) -> usize {
+    fn own(&self, cpus: &P) -> (usize, &Queue<P>) {
         let cpu = cpus.current().get() as usize;
         // No division on the way of each unmap.
-        match self.queues.get(cpu) {
-            Some(_) => cpu,
-            None => 0,
+        match self.queues.own(cpu) {
+            Some(queue) => (cpu, queue),
+            None => self.first(cpu),
         }
+    }
+
+    /// The same, made if the CPU has none, for a caller that may take heap memory.
+    #[inline]
+    fn own_if(&self, cpus: &P, may_block: MayBlock) -> (usize, &Queue<P>) {
+        let cpu = cpus.current().get() as usize;
+        match self.queues.own(cpu) {
+            Some(queue) => (cpu, queue),
+            None => self.made_or_first(cpu, may_block),
+        }
+    }
+
+    #[cold]
+    fn made_or_first(&self, cpu: usize, may_block: MayBlock) -> (usize, &Queue<P>) {
+        let made = match may_block {
+            MayBlock::Yes => self.queues.make(cpu, || Queue::new(&self.bounds).ok()),
+            MayBlock::No => None,
+        };
+        made.map_or_else(|| self.first(cpu), |queue| (cpu, queue))
+    }
+
+    #[cold]
+    fn first(&self, cpu: usize) -> (usize, &Queue<P>) {
+        if self.queues.want(cpu) && !self.wants_queues() {
+            self.queue_wanted.0.store(1, Relaxed);
+        }
+        (0, self.queues.first())
+    }
+
+    /// The queue of a ticket.
+    #[inline]
+    fn of(&self, ticket: FlushTicket) -> &Queue<P> {
+        self.queues.own(ticket.queue as usize).unwrap_or_else(|| self.queues.first())
     }
 
     /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `unpaid` takes
@@ -292,16 +318,16 @@ impl<P: Cpus> FlushQueue<P> {
         may_block: MayBlock,
         unpaid: &mut Option<Gather>,
     ) -> Result<Joined, DomainUnmapError> {
-        let queue = self.own(cpus);
+        let (number, queue) = self.own_if(cpus, may_block);
         if mapped.len_minus_one() > self.short {
             return self.join_long(cpus, domain, mapped, range, may_block, unpaid);
         }
-        self.queues[queue].0.open.with(|open| {
+        queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return Ok(Joined::NoRoom);
             }
             domain.unmap(mapped, &mut open.debt)?;
-            Ok(self.joined(cpus, queue, open, range))
+            Ok(self.joined(cpus, number, open, range))
         })
     }
 
@@ -334,14 +360,14 @@ impl<P: Cpus> FlushQueue<P> {
     ) -> Result<Joined, DomainUnmapError> {
         let mut owed = Gather::new();
         domain.unmap(mapped, &mut owed)?;
-        let queue = self.own(cpus);
-        let joined = self.queues[queue].0.open.with(|open| {
+        let (number, queue) = self.own_if(cpus, may_block);
+        let joined = queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return None;
             }
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut owed);
-            Some(self.joined(cpus, queue, open, range))
+            Some(self.joined(cpus, number, open, range))
         });
         Ok(joined.unwrap_or_else(|| {
             *unpaid = Some(owed);
@@ -358,12 +384,12 @@ impl<P: Cpus> FlushQueue<P> {
         range: IovaRange,
         mut debt: Gather,
     ) -> (FlushTicket, Option<IovaRange>) {
-        let queue = self.own(cpus);
-        self.queues[queue].0.open.with(|open| {
+        let (number, queue) = self.own(cpus);
+        queue.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
             let kept = open.add(range, cpus.coarse_now(), &self.bounds);
-            (open.ticket(queue), (!kept).then_some(range))
+            (open.ticket(number), (!kept).then_some(range))
         })
     }
 
@@ -375,35 +401,35 @@ impl<P: Cpus> FlushQueue<P> {
         range: IovaRange,
         mut debt: Gather,
     ) -> FlushTicket {
-        let queue = self.own(cpus);
-        self.queues[queue].0.open.with(|open| {
+        let (number, queue) = self.own(cpus);
+        queue.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
             open.count(range, cpus.coarse_now());
-            open.ticket(queue)
+            open.ticket(number)
         })
     }
 
     /// Keeps a debt of which no addresses wait here.
     pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) -> FlushTicket {
-        let queue = self.own(cpus);
-        self.queues[queue].0.open.with(|open| {
+        let (number, queue) = self.own(cpus);
+        queue.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
-            open.ticket(queue)
+            open.ticket(number)
         })
     }
 
     /// The proof that the ticket's generation was flushed, if it was.
     #[inline]
     pub(super) fn proof(&self, ticket: FlushTicket) -> Option<Flushed> {
-        self.queues[ticket.queue as usize].0.quiet.proof(ticket.generation.get())
+        self.of(ticket).quiet.proof(ticket.generation.get())
     }
 
     /// Tells if the calling CPU's queue is being flushed.
     #[inline]
     pub(super) fn is_flushing(&self, cpus: &P) -> bool {
-        self.queues[self.own(cpus)].0.busy.load(Relaxed) != 0
+        self.own(cpus).1.busy.load(Relaxed) != 0
     }
 
     /// Makes the ticket's generation quiet, unless a flush of its queue is under way: then there is no
@@ -417,7 +443,7 @@ impl<P: Cpus> FlushQueue<P> {
         ticket: FlushTicket,
         give_back: &mut impl FnMut(&[IovaRange], &Flushed),
     ) -> Result<Option<Flushed>, IommuError> {
-        let queue = &self.queues[ticket.queue as usize].0;
+        let queue = self.of(ticket);
         if let Some(flushed) = self.proof(ticket) {
             return Ok(Some(flushed));
         }
@@ -464,7 +490,7 @@ impl<P: Cpus> FlushQueue<P> {
     /// being flushed; with `only_due`, of entries that have reached a bound.
     pub(super) fn waiting(&self, cpus: &P, queue: usize, only_due: bool) -> Option<FlushTicket> {
         let now = cpus.now();
-        self.queues.get(queue)?.0.open.with(|open| {
+        self.queues.own(queue)?.open.with(|open| {
             let wanted = match only_due {
                 true => open.fill(now, &self.bounds) == Fill::Due,
                 false => open.holds_something(),
@@ -481,7 +507,7 @@ impl<P: Cpus> FlushQueue<P> {
     /// Tells if the calling CPU's queue has reached a bound.
     pub(super) fn is_due(&self, cpus: &P) -> bool {
         let now = cpus.coarse_now();
-        let open = &self.queues[self.own(cpus)].0.open;
+        let open = &self.own(cpus).1.open;
         open.with(|open| open.fill(now, &self.bounds) == Fill::Due)
     }
 
@@ -491,13 +517,13 @@ impl<P: Cpus> FlushQueue<P> {
             let mut ranges = open.ranges.iter();
             ranges.find(|range| range.contains(iova)).copied()
         };
-        self.queues.iter().find_map(|queue| queue.0.open.with(waits))
+        self.queues.iter().find_map(|queue| queue.open.with(waits))
     }
 
     /// Mappings and bytes that wait, in flushes under way as well.
     pub(super) fn held(&self) -> (usize, u64) {
         let held = self.queues.iter().map(|queue| {
-            let open = &queue.0.open;
+            let open = &queue.open;
             open.with(|open| (open.ranges.len() + open.in_flight, open.bytes))
         });
         held.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
@@ -505,6 +531,28 @@ impl<P: Cpus> FlushQueue<P> {
 }
 
 impl<P: Cpus> Queue<P> {
+    /// An empty one.
+    fn new(bounds: &LazyBounds) -> Result<Self, TryReserveError> {
+        let mut vectors = [Vec::new(), Vec::new()];
+        for vector in &mut vectors {
+            vector.try_reserve_exact(bounds.entries.saturating_mul(2))?;
+        }
+        let [ranges, spare] = vectors;
+        let open = OpenGeneration {
+            debt: Gather::new(),
+            ranges,
+            spare,
+            in_flight: 0,
+            flush: Flush::None,
+            entries: 0,
+            bytes: 0,
+            oldest: Nanos::new(0),
+            generation: NonZeroU64::MIN,
+        };
+        let (quiet, busy) = (FlushedUpTo::none(), SharedWord::new(0));
+        Ok(Self { open: Lock::new(open), quiet, busy })
+    }
+
     /// Begins a flush, unless one is under way, and tells if it did. A caller that does not begin
     /// writes nothing.
     fn begin(&self) -> bool {

@@ -209,8 +209,8 @@ impl<P: Cpus> IovaSpace<P> {
                 self.empty_batch(kind, &mut there, Depot::fetch);
             }
         }
-        for cache in &self.caches {
-            self.empty_cache(&cache.0, self.top());
+        for cache in self.caches.iter() {
+            self.empty_cache(cache, self.top());
         }
     }
 
@@ -247,10 +247,10 @@ impl<P: Cpus> IovaSpace<P> {
             let (blocks, exchanges) = self.depot(kind, |depot| (depot.len(), depot.exchanges));
             stats.in_depots += blocks << kind.order();
             stats.exchanges += exchanges;
-            for cache in &self.caches {
-                let front = cache.0.fronts.blocks(kind, self.front).count() as u64;
+            for cache in self.caches.iter() {
+                let front = cache.fronts.blocks(kind, self.front).count() as u64;
                 stats.in_magazines += front << kind.order();
-                cache.0.magazines.with(|cache| {
+                cache.magazines.with(|cache| {
                     let magazines = cache.of(kind);
                     stats.in_magazines += (magazines.len() as u64) << kind.order();
                     stats.given += magazines.given;

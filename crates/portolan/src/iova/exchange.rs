@@ -235,8 +235,8 @@ impl<P: Cpus> IovaSpace<P> {
                 }
             }
         }
-        for cache in &self.caches {
-            if retry(self.empty_cache(&cache.0, request.limit)) {
+        for cache in self.caches.iter() {
+            if retry(self.empty_cache(cache, request.limit)) {
                 return result;
             }
         }

@@ -4,14 +4,14 @@
 //! heap memory make room ([`IovaSpace::replenish`]); a flag says that there is little left, so that
 //! no caller takes a lock to find out. Blocks that come back where there is no magazine for them
 //! ask for one in the same way: a CPU whose handlers alone allocate would go to the ranges each
-//! time otherwise.
+//! time otherwise. So does a CPU without a cache of its own, whose handlers use the first CPU's until then.
 
 use super::IovaError;
 use super::class::Kind;
 use super::ledger::Ledger;
 use super::ranges::RangeAllocator;
-use super::shortage::{Heap, RECORDS, bit};
-use super::space::IovaSpace;
+use super::shortage::{CACHES, Heap, RECORDS, bit};
+use super::space::{Home, IovaSpace};
 use super::tree::Room;
 use crate::platform::{Cpus, Lock};
 
@@ -35,6 +35,9 @@ impl<P: Cpus> IovaSpace<P> {
             return Ok(());
         }
         let short = self.shortage.0.take();
+        if short & CACHES != 0 {
+            self.caches.make_wanted(|| Some(Home::new()));
+        }
         for kind in Kind::all().filter(|kind| short & bit(*kind) != 0) {
             self.add_magazines(kind);
         }

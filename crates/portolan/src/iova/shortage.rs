@@ -17,7 +17,10 @@ pub(super) enum Heap {
 /// The bit for records; that of a kind is its index.
 pub(super) const RECORDS: u64 = 1 << 63;
 
-/// Bits of kinds, and one for records.
+/// The bit for caches of CPUs.
+pub(super) const CACHES: u64 = 1 << 62;
+
+/// Bits of kinds, and one each for records and for caches of CPUs.
 ///
 /// *Context.* Interrupt.
 pub(super) struct KindBits<P: Cpus>(P::Word);

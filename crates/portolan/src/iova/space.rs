@@ -23,10 +23,10 @@ use super::front::{FRONT, Fronts};
 use super::ledger::Ledger;
 use super::magazine::{CpuCache, Depot, Put, ROUNDS};
 use super::order::{AddressOrder, Ceiling, above};
-use super::shortage::{Heap, KindBits, RECORDS};
+use super::shortage::{CACHES, Heap, KindBits, RECORDS};
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::platform::{CachePadded, Cpus, Lock, count_of};
+use crate::platform::{CachePadded, Cpus, Lock, PerCpu, count_of};
 
 /// Ranges taken back while a lock is held once.
 const BULK: usize = 64;
@@ -95,7 +95,7 @@ pub(super) struct Home<P: Cpus> {
 }
 
 impl<P: Cpus> Home<P> {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { fronts: Fronts::new(), magazines: Lock::new(CpuCache::default()) }
     }
 }
@@ -135,7 +135,7 @@ pub struct IovaSpace<P: Cpus> {
     pub(super) classes: Classes,
     pub(super) options: IovaOptions,
     ceiling: Ceiling,
-    pub(super) caches: Box<[CachePadded<Home<P>>]>,
+    pub(super) caches: PerCpu<Home<P>, P::Word>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
     /// Blocks of each kind at the front, at most [`FRONT`].
     pub(super) front: usize,
@@ -164,13 +164,10 @@ impl<P: Cpus> IovaSpace<P> {
         let ranges = RangeAllocator::new(window, granule)?;
         let space = ranges.space().ok_or(IovaError::Empty)?;
         let count = count_of(&cpus);
-        let mut caches = Vec::new();
+        let caches = PerCpu::new(count, Home::new()).map_err(|_| IovaError::Memory)?;
         let mut depots = Vec::new();
-        let reserved = caches.try_reserve_exact(count);
-        reserved.map_err(|_| IovaError::Memory)?;
         let reserved = depots.try_reserve_exact(KINDS);
         reserved.map_err(|_| IovaError::Memory)?;
-        caches.extend((0..count).map(|_| CachePadded(Home::new())));
         let classes = Classes::new(space, granule);
         for kind in Kind::all() {
             depots.push(Lock::new(Depot::new(rounds_of(&options, &classes, kind), count)));
@@ -181,7 +178,7 @@ impl<P: Cpus> IovaSpace<P> {
             classes,
             options,
             ceiling: Ceiling::new(options.order, space),
-            caches: caches.into_boxed_slice(),
+            caches,
             depots: depots.into_boxed_slice(),
             // A first address of all ones, which only bytes have, cannot be kept there. Ranges that
             // are recorded as they go out and come back do both behind the front.
@@ -211,7 +208,7 @@ impl<P: Cpus> IovaSpace<P> {
     #[inline(always)]
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         self.step(1);
-        let cpu = self.home();
+        let cpu = self.home_made();
         let low = request.below(self.ceiling.get());
         let Some(block) = self.classes.of_request(&low)? else {
             return self.alloc_searching(cpu, *request);
@@ -416,19 +413,32 @@ impl<P: Cpus> IovaSpace<P> {
         failed
     }
 
-    /// The calling CPU's cache.
+    /// The calling CPU's cache, or the first CPU's until it has one.
     #[inline]
     fn home(&self) -> &Home<P> {
         let cpu = self.cpus.current().get() as usize;
-        match self.caches.get(cpu) {
-            Some(home) => &home.0,
-            None => self.first_home(),
-        }
+        self.caches.own(cpu).unwrap_or_else(|| self.first_home(cpu))
     }
 
     #[cold]
-    fn first_home(&self) -> &Home<P> {
-        &self.caches[0].0
+    fn first_home(&self, cpu: usize) -> &Home<P> {
+        if self.caches.want(cpu) {
+            self.shortage.0.add(CACHES);
+        }
+        self.caches.first()
+    }
+
+    /// The calling CPU's cache, made if it has none, for callers that may take heap memory.
+    #[inline]
+    fn home_made(&self) -> &Home<P> {
+        let cpu = self.cpus.current().get() as usize;
+        self.caches.own(cpu).unwrap_or_else(|| self.make_home(cpu))
+    }
+
+    #[cold]
+    fn make_home(&self, cpu: usize) -> &Home<P> {
+        let made = self.caches.make(cpu, || Some(Home::new()));
+        made.unwrap_or_else(|| self.caches.first())
     }
 
     /// Smallest block of addresses, and unit of alignment.

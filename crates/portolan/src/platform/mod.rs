@@ -31,6 +31,7 @@ mod host;
 mod left;
 mod lock;
 mod mmio;
+mod per_cpu;
 mod slab;
 mod trace;
 mod unit;
@@ -50,6 +51,7 @@ pub(crate) use left::Item;
 pub use left::{Leavings, LeftBehind};
 pub use lock::{Guarded, Held, Interrupts, IrqGuard, IrqLock, Lock};
 pub use mmio::Mmio;
+pub(crate) use per_cpu::PerCpu;
 pub use slab::SlabTables;
 /// A lock that spins, for where no interrupt handler calls the library.
 pub use spin::Mutex as SpinLock;

@@ -360,12 +360,15 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Fills the reserve for handlers.
+    /// Fills the reserve for handlers, and makes memory of CPUs that use the space for the first time.
     #[inline]
     pub(in crate::dma) fn replenish(&self) {
         if self.iova.is_short() {
             // Without memory, they are told that there is none in reserve.
             let _ = self.iova.replenish();
+        }
+        if self.pending.wants_queues() {
+            self.pending.make_wanted();
         }
     }
 

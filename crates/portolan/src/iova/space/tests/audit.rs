@@ -49,9 +49,9 @@ impl Rig {
         let classes = &self.space.classes;
         for kind in Kind::all() {
             let mut blocks: Vec<u64> = self.space.depot(kind, |depot| depot.blocks().collect());
-            for cache in &self.space.caches {
-                blocks.extend(cache.0.fronts.blocks(kind, self.space.front));
-                cache.0.magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
+            for cache in self.space.caches.iter() {
+                blocks.extend(cache.fronts.blocks(kind, self.space.front));
+                cache.magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
             }
             for start in blocks {
                 let here = classes.kind_at(kind, start);

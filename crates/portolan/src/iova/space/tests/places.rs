@@ -13,6 +13,14 @@ fn take(space: &IovaSpace<impl Cpus>, count: usize, length: u64) -> Vec<IovaRang
     (0..count).map(|_| space.alloc(&request).unwrap()).collect()
 }
 
+/// Lets each of the four CPUs take memory of its own.
+fn use_all(space: &IovaSpace<Chosen>, cpu: &AtomicU64) {
+    for number in (0..4).rev() {
+        cpu.store(number, Ordering::Relaxed);
+        space.free(space.alloc(&bytes(4096)).unwrap()).unwrap();
+    }
+}
+
 #[test]
 fn every_granule_is_counted_where_it_is() {
     let options = IovaOptions { rounds: 4, refill: 4, ..IovaOptions::default() };
@@ -53,6 +61,7 @@ fn the_fronts_of_all_cpus_are_emptied_before_a_request_fails() {
     let all = window(0, 28 * 4096 - 1);
     let options = IovaOptions::default();
     let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
+    use_all(&space, &cpu);
     let held = take(&space, 28, 4096);
     for (at, &range) in held.iter().enumerate() {
         cpu.store(at as u64 % 4, Ordering::Relaxed);
@@ -122,6 +131,7 @@ fn a_handler_gets_a_magazine_of_the_depot_and_loses_no_block() {
     let all = window(0, 4 * MIB - 1);
     let options = IovaOptions::default();
     let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
+    use_all(&space, &cpu);
     let held = take(&space, 1024, 4096);
     assert_eq!(space.free_all(&held), 0);
     cpu.store(1, Ordering::Relaxed);
@@ -168,7 +178,7 @@ fn fresh_blocks_across_the_end_of_the_low_zone_are_kept_apart() {
     assert_eq!(free(&space), 1024 + 8 - 1);
     for kind in Kind::all() {
         let mut blocks = Vec::new();
-        space.caches[0].0.magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
+        space.caches.first().magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
         for start in blocks {
             assert_eq!(space.classes.kind_at(kind, start), kind);
         }
