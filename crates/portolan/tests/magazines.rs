@@ -11,7 +11,7 @@ mod support;
 use loom::sync::Arc;
 use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::iova::{IovaOptions, IovaSpace, Request};
-use support::loom_cpus::{LoomCpus, explore, on_cpu};
+use support::loom_cpus::{LoomCpus, as_cpu, explore, on_cpu};
 
 const PAGE: u64 = 4096;
 
@@ -21,8 +21,12 @@ fn space(pages: u64, front: u8) -> Arc<Space> {
     let all = IovaRange::from_len(Iova::new(0), pages * PAGE).unwrap();
     let options =
         IovaOptions { front, depot_magazines: 1, refill: 1, rounds: 1, ..IovaOptions::default() };
-    let space = IovaSpace::new(LoomCpus::new(2), all, PageSize::SIZE_4K, options);
-    Arc::new(space.unwrap())
+    let space = IovaSpace::new(LoomCpus::new(2), all, PageSize::SIZE_4K, options).unwrap();
+    // The other CPU's cache is made here: the model does not see the pointer that publishes it, which is
+    // of `once_cell`.
+    as_cpu(1, || space.free(space.alloc(&one()).unwrap()).unwrap());
+    space.trim_all();
+    Arc::new(space)
 }
 
 fn one() -> Request {

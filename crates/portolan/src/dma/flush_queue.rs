@@ -11,7 +11,6 @@
 //! If the hardware does not complete, the debt and the addresses go back into the open generation:
 //! nothing is lost, and nothing is reused.
 
-use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,7 +20,7 @@ use super::policy::{LazyBounds, MayBlock};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::{Flushed, FlushedUpTo, Gather};
 use crate::iommu::{Domain, DomainUnmapError, IommuError};
-use crate::platform::{CachePadded, Cpus, Lock, Nanos, PerCpu, SharedWord, count_of};
+use crate::platform::{CachePadded, Cpus, Lock, Nanos, PerCpu, PerCpuError, SharedWord, count_of};
 
 /// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
 const UNDER_LOCK: u64 = 64;
@@ -231,7 +230,7 @@ impl<P: Cpus> FlushQueue<P> {
         bounds: LazyBounds,
         turn_timeout: Nanos,
         granule: PageSize,
-    ) -> Result<Self, TryReserveError> {
+    ) -> Result<Self, PerCpuError> {
         let bounds = LazyBounds { entries: bounds.entries.max(1), ..bounds };
         Ok(Self {
             queues: PerCpu::new(count_of(cpus), Queue::new(&bounds)?)?,
@@ -532,10 +531,11 @@ impl<P: Cpus> FlushQueue<P> {
 
 impl<P: Cpus> Queue<P> {
     /// An empty one.
-    fn new(bounds: &LazyBounds) -> Result<Self, TryReserveError> {
+    fn new(bounds: &LazyBounds) -> Result<Self, PerCpuError> {
         let mut vectors = [Vec::new(), Vec::new()];
         for vector in &mut vectors {
-            vector.try_reserve_exact(bounds.entries.saturating_mul(2))?;
+            let most = bounds.entries.saturating_mul(2);
+            vector.try_reserve_exact(most).map_err(|_| PerCpuError)?;
         }
         let [ranges, spare] = vectors;
         let open = OpenGeneration {

@@ -95,6 +95,9 @@ pub(super) struct Home<P: Cpus> {
 }
 
 impl<P: Cpus> Home<P> {
+    /// An empty one.
+    ///
+    /// *Context.* Atomic: to be put on the heap.
     pub fn new() -> Self {
         Self { fronts: Fronts::new(), magazines: Lock::new(CpuCache::default()) }
     }

@@ -51,7 +51,7 @@ pub(crate) use left::Item;
 pub use left::{Leavings, LeftBehind};
 pub use lock::{Guarded, Held, Interrupts, IrqGuard, IrqLock, Lock};
 pub use mmio::Mmio;
-pub(crate) use per_cpu::PerCpu;
+pub(crate) use per_cpu::{PerCpu, PerCpuError};
 pub use slab::SlabTables;
 /// A lock that spins, for where no interrupt handler calls the library.
 pub use spin::Mutex as SpinLock;

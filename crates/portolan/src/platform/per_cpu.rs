@@ -8,7 +8,6 @@
 //! *Context.* Interrupt, but for those that make values, which are for atomic code.
 
 use alloc::boxed::Box;
-use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -16,24 +15,40 @@ use once_cell::race::OnceBox;
 
 use super::{CachePadded, SharedWord};
 
-/// A value on lines of its own, behind a pointer of one word.
+/// A value on lines of its own, on the heap: the standard library makes a box of one value, which fails
+/// without memory, only through a list.
+type Own<T> = Box<[CachePadded<T>; 1]>;
+
+/// The place of one.
 type Slot<T> = OnceBox<[CachePadded<T>; 1]>;
+
+/// No heap memory for the value of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PerCpuError;
 
 /// Values of CPUs.
 pub(crate) struct PerCpu<T, W> {
     /// The first CPU's, and everybody's who has none.
-    first: CachePadded<T>,
+    first: Own<T>,
     others: Box<[Slot<T>]>,
     /// CPUs that asked for a value, a bit each.
     wanted: Box<[W]>,
 }
 
 /// A list of what `make` makes.
-fn list<E>(count: usize, make: impl Fn() -> E) -> Result<Box<[E]>, TryReserveError> {
+fn list<E>(count: usize, make: impl Fn() -> E) -> Result<Box<[E]>, PerCpuError> {
     let mut list = Vec::new();
-    list.try_reserve_exact(count)?;
+    list.try_reserve_exact(count).map_err(|_| PerCpuError)?;
     list.extend((0..count).map(|_| make()));
     Ok(list.into_boxed_slice())
+}
+
+/// A value on lines of its own, on the heap.
+fn boxed<T>(value: T) -> Result<Own<T>, PerCpuError> {
+    let mut one = Vec::new();
+    one.try_reserve_exact(1).map_err(|_| PerCpuError)?;
+    one.push(CachePadded(value));
+    one.into_boxed_slice().try_into().map_err(|_| PerCpuError)
 }
 
 impl<T, W: SharedWord> PerCpu<T, W> {
@@ -41,10 +56,10 @@ impl<T, W: SharedWord> PerCpu<T, W> {
     ///
     /// # Errors
     /// Without memory for them.
-    pub fn new(count: usize, first: T) -> Result<Self, TryReserveError> {
+    pub fn new(count: usize, first: T) -> Result<Self, PerCpuError> {
         let others = list(count.saturating_sub(1), Slot::new)?;
         let wanted = list(count.div_ceil(64), || W::new(0))?;
-        Ok(Self { first: CachePadded(first), others, wanted })
+        Ok(Self { first: boxed(first)?, others, wanted })
     }
 
     /// Number of places.
@@ -56,14 +71,16 @@ impl<T, W: SharedWord> PerCpu<T, W> {
     #[inline]
     pub fn own(&self, cpu: usize) -> Option<&T> {
         match cpu.checked_sub(1) {
-            None => Some(&self.first.0),
+            None => Some(self.first()),
             Some(other) => self.others.get(other)?.get().map(|[value]| &value.0),
         }
     }
 
     /// The value that serves CPUs without one.
+    #[inline]
     pub fn first(&self) -> &T {
-        &self.first.0
+        let [value] = &*self.first;
+        &value.0
     }
 
     /// All values.
@@ -106,12 +123,7 @@ impl<T, W: SharedWord> PerCpu<T, W> {
         if let Some(slot) = cpu.checked_sub(1).and_then(|other| self.others.get(other))
             && slot.get().is_none()
         {
-            let mut one = Vec::new();
-            one.try_reserve_exact(1).ok()?;
-            one.push(CachePadded(make()?));
-            if let Ok(one) = one.into_boxed_slice().try_into() {
-                drop(slot.set(one));
-            }
+            drop(slot.set(boxed(make()?).ok()?));
         }
         self.own(cpu)
     }

@@ -77,6 +77,14 @@ pub fn on_cpu<T: 'static>(
     })
 }
 
+/// Does `body` as CPU `number` in the thread that runs the model.
+pub fn as_cpu<T>(number: u32, body: impl FnOnce() -> T) -> T {
+    let before = CPU.with(|cpu| cpu.replace(number));
+    let done = body();
+    CPU.with(|cpu| cpu.set(before));
+    done
+}
+
 /// Explores all interleavings with at most `preemptions` forced switches.
 pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
