@@ -11,16 +11,18 @@
 //! If the hardware does not complete, the debt and the addresses go back into the open generation:
 //! nothing is lost, and nothing is reused.
 
-use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use self::queue::{OpenGeneration, Queue};
 use super::error::UnmapError;
 use super::policy::{LazyBounds, MayBlock};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::inval::{Flushed, FlushedUpTo, Gather};
+use crate::inval::{Flushed, Gather};
 use crate::iommu::{Domain, DomainUnmapError, IommuError};
 use crate::platform::{CachePadded, Cpus, Lock, Nanos, PerCpu, PerCpuError, SharedWord, count_of};
+
+mod queue;
 
 /// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
 const UNDER_LOCK: u64 = 64;
@@ -108,38 +110,6 @@ pub(super) enum Joined {
     Unpaid,
 }
 
-/// The open generation of a queue.
-struct OpenGeneration {
-    debt: Gather,
-    /// Never longer than its capacity, with those in flight as well.
-    ranges: Vec<IovaRange>,
-    /// The vector that the next flush leaves here.
-    spare: Vec<IovaRange>,
-    /// Ranges that a flush has taken and not yet given back.
-    in_flight: usize,
-    flush: Flush,
-    /// Mappings, those that keep their addresses themselves included.
-    entries: usize,
-    bytes: u64,
-    oldest: Nanos,
-    generation: NonZeroU64,
-}
-
-/// State of the flush of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flush {
-    None,
-    UnderWay,
-}
-
-struct Queue<P: Cpus> {
-    open: P::Lock<OpenGeneration>,
-    /// The last generation that is quiet.
-    quiet: FlushedUpTo<P::Word>,
-    /// 1 while a flush is under way.
-    busy: P::Word,
-}
-
 /// The queues of all CPUs.
 pub(super) struct FlushQueue<P: Cpus> {
     queues: PerCpu<Queue<P>, P::Word>,
@@ -149,74 +119,6 @@ pub(super) struct FlushQueue<P: Cpus> {
     turn_timeout: Nanos,
     /// The longest range that is unmapped under a lock, in bytes, less one.
     short: u64,
-}
-
-/// A generation taken out for a flush.
-struct TakenGeneration {
-    debt: Gather,
-    ranges: Vec<IovaRange>,
-    entries: usize,
-    bytes: u64,
-    oldest: Nanos,
-    generation: NonZeroU64,
-}
-
-impl OpenGeneration {
-    /// The ticket of what is in it, of the queue of number `queue`: there are no more queues than CPUs.
-    #[inline]
-    fn ticket(&self, queue: usize) -> FlushTicket {
-        FlushTicket { queue: queue as u32, generation: self.generation }
-    }
-
-    #[inline]
-    fn has_room(&self, bounds: &LazyBounds) -> bool {
-        self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
-    }
-
-    /// Tells if there is room for a range whose buffer is its owner's again at once: for its
-    /// addresses, and for its bytes, where no flush can be begun because one is under way.
-    #[inline]
-    fn takes(&self, range: IovaRange, bounds: &LazyBounds) -> bool {
-        let bytes = range.len_minus_one().saturating_add(self.bytes);
-        self.has_room(bounds) && (self.flush == Flush::None || bytes < bounds.bytes)
-    }
-
-    /// Counts a mapping of `range`.
-    #[inline]
-    fn count(&mut self, range: IovaRange, now: Nanos) {
-        if self.entries == 0 {
-            self.oldest = now;
-        }
-        self.entries += 1;
-        let bytes = range.len_minus_one().saturating_add(1);
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-
-    /// Counts a mapping of `range`, and keeps its addresses if there is room.
-    #[inline]
-    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &LazyBounds) -> bool {
-        self.count(range, now);
-        let room = self.has_room(bounds);
-        if room {
-            self.ranges.push(range);
-        }
-        room
-    }
-
-    #[inline]
-    fn fill(&self, now: Nanos, bounds: &LazyBounds) -> Fill {
-        let due = self.entries >= bounds.entries
-            || self.bytes >= bounds.bytes
-            || (self.entries != 0 && now.since(self.oldest) >= bounds.age);
-        match due {
-            true => Fill::Due,
-            false => Fill::Room,
-        }
-    }
-
-    fn holds_something(&self) -> bool {
-        self.entries != 0 || !self.ranges.is_empty() || !self.debt.is_empty()
-    }
 }
 
 impl<P: Cpus> FlushQueue<P> {
@@ -526,90 +428,5 @@ impl<P: Cpus> FlushQueue<P> {
             open.with(|open| (open.ranges.len() + open.in_flight, open.bytes))
         });
         held.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
-    }
-}
-
-impl<P: Cpus> Queue<P> {
-    /// An empty one.
-    fn new(bounds: &LazyBounds) -> Result<Self, PerCpuError> {
-        let mut vectors = [Vec::new(), Vec::new()];
-        for vector in &mut vectors {
-            let most = bounds.entries.saturating_mul(2);
-            vector.try_reserve_exact(most).map_err(|_| PerCpuError)?;
-        }
-        let [ranges, spare] = vectors;
-        let open = OpenGeneration {
-            debt: Gather::new(),
-            ranges,
-            spare,
-            in_flight: 0,
-            flush: Flush::None,
-            entries: 0,
-            bytes: 0,
-            oldest: Nanos::new(0),
-            generation: NonZeroU64::MIN,
-        };
-        let (quiet, busy) = (FlushedUpTo::none(), SharedWord::new(0));
-        Ok(Self { open: Lock::new(open), quiet, busy })
-    }
-
-    /// Begins a flush, unless one is under way, and tells if it did. A caller that does not begin
-    /// writes nothing.
-    fn begin(&self) -> bool {
-        let begun = self.busy.compare_exchange_weak(0, 1, Relaxed, Relaxed);
-        begun.is_ok()
-    }
-
-    /// Closes the open generation and pays for it. The caller has set `busy`.
-    fn flush(
-        &self,
-        domain: &dyn Domain,
-        give_back: &mut dyn FnMut(&[IovaRange], &Flushed),
-    ) -> Result<(), IommuError> {
-        let mut taken = self.open.with(|open| {
-            let spare = core::mem::take(&mut open.spare);
-            let taken = TakenGeneration {
-                debt: core::mem::take(&mut open.debt),
-                ranges: core::mem::replace(&mut open.ranges, spare),
-                entries: core::mem::take(&mut open.entries),
-                bytes: core::mem::take(&mut open.bytes),
-                oldest: open.oldest,
-                generation: open.generation,
-            };
-            open.in_flight = taken.ranges.len();
-            open.flush = Flush::UnderWay;
-            open.generation = open.generation.saturating_add(1);
-            taken
-        });
-        let mut ranges = taken.ranges;
-        match domain.sync(&mut taken.debt) {
-            Ok(flushed) => {
-                // First the addresses: a CPU that finds the generation quiet finds them free.
-                give_back(&ranges, &flushed);
-                self.quiet.note(taken.generation.get(), flushed);
-                ranges.clear();
-                self.open.with(|open| {
-                    open.spare = ranges;
-                    open.in_flight = 0;
-                    open.flush = Flush::None;
-                });
-                Ok(())
-            }
-            Err(error) => {
-                self.open.with(|open| {
-                    // Both are of this domain.
-                    let _ = domain.absorb(&mut open.debt, &mut taken.debt);
-                    // There is room for all of them: see `has_room`.
-                    open.ranges.append(&mut ranges);
-                    open.spare = ranges;
-                    open.entries += taken.entries;
-                    open.bytes = open.bytes.saturating_add(taken.bytes);
-                    open.oldest = taken.oldest;
-                    open.in_flight = 0;
-                    open.flush = Flush::None;
-                });
-                Err(error.into())
-            }
-        }
     }
 }
