@@ -207,27 +207,26 @@ impl<P: Cpus> FlushQueue<P> {
         self.queues.own(ticket.queue as usize).unwrap_or_else(|| self.queues.first())
     }
 
-    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `unpaid` takes
-    /// the debt if there is no room. A caller that may not block keeps the addresses itself then.
+    /// Unmaps `range` and adds it to the calling CPU's queue. `unpaid`, which is empty, takes the debt if
+    /// there is no room. A caller that may not block keeps the addresses itself then.
     #[inline]
     pub(super) fn join(
         &self,
         cpus: &P,
         domain: &dyn Domain,
-        mapped: IovaRange,
         range: IovaRange,
         may_block: MayBlock,
-        unpaid: &mut Option<Gather>,
+        unpaid: &mut Gather,
     ) -> Result<Joined, DomainUnmapError> {
         let (number, queue) = self.own_if(cpus, may_block);
-        if mapped.len_minus_one() > self.short {
-            return self.join_long(cpus, domain, mapped, range, may_block, unpaid);
+        if range.len_minus_one() > self.short {
+            return self.join_long(cpus, domain, range, may_block, unpaid);
         }
         queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return Ok(Joined::NoRoom);
             }
-            domain.unmap(mapped, &mut open.debt)?;
+            domain.unmap(range, &mut open.debt)?;
             Ok(self.joined(cpus, number, open, range))
         })
     }
@@ -254,26 +253,21 @@ impl<P: Cpus> FlushQueue<P> {
         &self,
         cpus: &P,
         domain: &dyn Domain,
-        mapped: IovaRange,
         range: IovaRange,
         may_block: MayBlock,
-        unpaid: &mut Option<Gather>,
+        unpaid: &mut Gather,
     ) -> Result<Joined, DomainUnmapError> {
-        let mut owed = Gather::new();
-        domain.unmap(mapped, &mut owed)?;
+        domain.unmap(range, unpaid)?;
         let (number, queue) = self.own_if(cpus, may_block);
         let joined = queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return None;
             }
             // Both are of this domain.
-            let _ = domain.absorb(&mut open.debt, &mut owed);
+            let _ = domain.absorb(&mut open.debt, unpaid);
             Some(self.joined(cpus, number, open, range))
         });
-        Ok(joined.unwrap_or_else(|| {
-            *unpaid = Some(owed);
-            Joined::Unpaid
-        }))
+        Ok(joined.unwrap_or(Joined::Unpaid))
     }
 
     /// Keeps `debt`, and the addresses of `range`, unmapped already, until it is paid; without room

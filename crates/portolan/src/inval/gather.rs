@@ -33,14 +33,15 @@ pub struct Span {
 }
 
 impl Span {
-    /// Tells if this one's invalidation covers the other's as well.
+    /// Tells if nothing lies between the two spans.
     #[inline]
-    fn holds(self, other: Self) -> bool {
-        let deep = self.depth == Depth::AllLevels || other.depth == Depth::LeafOnly;
-        let sizes = self.leaf <= other.leaf && self.largest >= other.largest;
-        deep && sizes && self.range.covers(other.range)
+    fn touches(&self, other: &Self) -> bool {
+        let (one, two) = (self.range, other.range);
+        one.start().get() <= two.last().get().saturating_add(1)
+            && two.start().get() <= one.last().get().saturating_add(1)
     }
 
+    #[inline]
     fn hull(self, other: Self) -> Self {
         let leaf_only = self.depth == Depth::LeafOnly && other.depth == Depth::LeafOnly;
         Self {
@@ -79,10 +80,7 @@ impl Spans {
 
     fn add_behind(&mut self, span: Span) {
         if let Some(last) = self.0.last_mut() {
-            if last.holds(span) {
-                return;
-            }
-            if last.gap(span) == 0 {
+            if last.touches(&span) {
                 *last = last.hull(span);
                 return;
             }

@@ -75,6 +75,14 @@ pub trait Domain: Send + Sync {
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError>;
 
+    /// Maps the one granule in which `memory` lies at `iova`, if that takes nothing but the write of its entry and
+    /// owes nothing: what most buffers of one page need. Tells if it did; otherwise nothing has changed, and
+    /// [`Domain::map_sg`] does it or says why not.
+    fn map_page(&self, iova: Iova, memory: DmaMemory, access: Access) -> bool {
+        let _ = (iova, memory, access);
+        false
+    }
+
     /// Moves the debt `from` into the debt `into`; `from` is empty afterwards.
     ///
     /// # Errors

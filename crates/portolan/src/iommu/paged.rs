@@ -6,7 +6,7 @@
 use super::{
     Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing, SpaceClaim,
 };
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, TableId};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Flushed, Gather, InvalidationQueue, OneCommand, PlanInputs,
     Quiesced, Quirks, Step, SyncError, Walker, WrongTable, owes_nothing, plan,
@@ -221,6 +221,15 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         // The walker is compiled for slices: nothing is erased for each page.
         let pieces = DmaMemory::ranges(pieces).iter().copied();
         Ok(self.table.map_list(iova, pieces, access, owed)?)
+    }
+
+    #[inline]
+    fn map_page(&self, iova: Iova, memory: DmaMemory, access: Access) -> bool {
+        let memory = memory.range();
+        let page = PhysRange::page(memory.start().align_down(F::GRANULE), F::GRANULE);
+        self.table.maps_owe_nothing()
+            && page.covers(memory)
+            && self.table.map_page(iova, page.start(), access).is_some()
     }
 
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {

@@ -4,6 +4,7 @@ use super::chain::Reserve;
 use super::enter::Enter;
 use super::format::{Entry, Format, span_lg2};
 use super::pieces::{Merged, Piece, PieceCursor, Shape};
+use super::slot::WrittenEntry;
 use super::{Access, PageTable, Segment, TableMapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
@@ -114,8 +115,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         I: Iterator<Item: Piece> + Clone,
     {
         gather.claim(self.id)?;
-        if self.map_page(iova, pieces.clone(), access, gather) {
-            return Ok(IovaRange::page(iova, F::GRANULE));
+        let mut few = pieces.clone();
+        if let (Some(only), None) = (few.next(), few.next()) {
+            if let Some(range) = self.map_only(iova, only, access, gather) {
+                return Ok(range);
+            }
         }
         let too_long = TableMapError::IovaOutOfRange { iova };
         let output_lg2 = self.format.output_lg2();
@@ -151,6 +155,22 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             )?;
         }
         Ok(range)
+    }
+
+    /// Maps a list of one piece, if that is one page in a leaf table that exists.
+    #[inline(always)]
+    fn map_only(
+        &self,
+        iova: Iova,
+        only: impl Piece,
+        access: Access,
+        gather: &mut Gather,
+    ) -> Option<IovaRange> {
+        let WrittenEntry { table, index } = self.map_page(iova, only.page(F::GRANULE)?, access)?;
+        let range = IovaRange::page(iova, F::GRANULE);
+        self.owe_lines(gather, table, index, 1);
+        self.owe_map(gather, range, F::GRANULE);
+        Some(range)
     }
 
     fn request(

@@ -320,6 +320,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         F::LIVE_COUNT == LiveCount::InEntry
     }
 
+    /// Tells if a map in tables that exist owes nothing.
+    #[inline]
+    pub(crate) fn maps_owe_nothing(&self) -> bool {
+        !self.noted.lines && !self.noted.maps
+    }
+
     /// Adds `range` to the debt, which was mapped in leaves of `leaf` and larger ones.
     #[inline(always)]
     fn owe_map(&self, gather: &mut Gather, range: IovaRange, leaf: PageSize) {

@@ -18,48 +18,44 @@ struct EnteredSlot<'t, W> {
     before: u32,
 }
 
+/// Place of the entry of a page that was mapped.
+pub(crate) struct WrittenEntry {
+    pub(super) table: PhysAddr,
+    pub(super) index: usize,
+}
+
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// The commonest case: a list of one page, whose leaf table exists. `false`: nothing has changed, and
-    /// the way of other lists does it or says why not. In line despite its length, as all of this way: the calls
-    /// would cost a fifth of it.
+    /// Writes the entry of one page whose leaf table exists: the commonest case. `None`: nothing has changed, and
+    /// the way of lists does it or says why not. In line despite its length, as all of this way: the calls would
+    /// cost a fifth of it.
     #[inline(always)]
-    pub(super) fn map_page<I: Iterator<Item: Piece>>(
+    pub(crate) fn map_page(
         &self,
         iova: Iova,
-        mut pieces: I,
+        pa: PhysAddr,
         access: Access,
-        gather: &mut Gather,
-    ) -> bool {
-        let (Some(only), None) = (pieces.next(), pieces.next()) else {
-            return false;
-        };
-        let (Some(pa), Ok(template)) = (only.page(F::GRANULE), self.format.template(access, 0))
-        else {
-            return false;
-        };
+    ) -> Option<WrittenEntry> {
+        let template = self.format.template(access, 0).ok()?;
         let odd = (iova.get() | pa.get()) & (F::GRANULE.bytes() - 1) != 0;
         let outside =
             iova.get() >> self.input_lg2 != 0 || pa.get() >> self.format.output_lg2() != 0;
         if odd || outside {
-            return false;
+            return None;
         }
         let range = IovaRange::page(iova, F::GRANULE);
-        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, 1) else {
-            return false;
-        };
+        let EnteredSlot { entry, table, before } = self.enter_slot(range, 1)?;
         let index = self.index(iova, 0);
         let free = |word: &&F::Word| (before == 0 && Self::counted()) || word.load() == 0;
         let Some(word) = self.words(table).get(index).filter(free) else {
             self.leave(entry, 1);
-            return false;
+            return None;
         };
         word.store(F::leaf(template, pa));
-        self.owe_lines(gather, table, index, 1);
-        self.owe_map(gather, range, F::GRANULE);
-        true
+        Some(WrittenEntry { table, index })
     }
 
-    /// The common case: pages within one leaf table that exists. `false` as for [`PageTable::map_page`].
+    /// The common case: pages within one leaf table that exists. `false`: nothing has
+    /// changed, as for [`PageTable::map_page`].
     #[inline]
     pub(super) fn map_in_slot<I: Iterator<Item: Piece> + Clone>(
         &self,

@@ -15,7 +15,9 @@ use crate::dma::reach::{
 };
 use crate::dma::space::{NotPlaced, Placement};
 use crate::platform::Cpus;
-use crate::platform::contract::{Buffer, MemoryKind, bytes_of, hidden_from};
+use crate::platform::contract::{
+    Buffer, HostVisibility, MemoryKind, Pieces, bytes_of, hidden_from,
+};
 
 /// A buffer that was not mapped.
 pub enum NotMapped<P: Cpus + Clone, B: Buffer> {
@@ -183,25 +185,62 @@ impl<P: Cpus + Clone> Device<P> {
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         // A panic from here on does not drop a buffer that is mapped.
         let buffer = ManuallyDrop::new(buffer);
-        let context = || self.context.clone();
-        let (copies, placed) = match self.copies(&*buffer, direction.direction(), &terms) {
+        let context = &*self.context;
+        let to = direction.direction();
+        let in_place = matches!(self.translation, DeviceTranslation::Space(_))
+            && context.reaches_in_place()
+            && terms.at.is_none()
+            && (!to.device_writes() || buffer.device_may_write());
+        if let (true, Pieces::One(piece), Some(space)) = (in_place, buffer.pieces(), &context.space)
+        {
+            let access = to.access_to(buffer.memory_kind());
+            let placed = space.place_page(piece, access, &context.constraints, terms.may_block);
+            if let Some(range) = placed {
+                let place = (MappingPlace::Space, range);
+                return Ok(self.mapped(place, None, buffer, direction));
+            }
+        }
+        self.map_judged(buffer, direction, &terms)
+    }
+
+    #[inline]
+    fn mapped<B: Buffer, D: DataDirection>(
+        &self,
+        place: (MappingPlace, IovaRange),
+        copies: Option<CopyRecord>,
+        buffer: ManuallyDrop<B>,
+        direction: D,
+    ) -> Mapping<P, B, D> {
+        let mapping = Mapping::new(self.context.clone(), place, copies, buffer, direction);
+        mapping.trace_map();
+        mapping
+    }
+
+    /// Maps a buffer of which something may have to be copied, or that is more than one page.
+    #[inline(never)]
+    fn map_judged<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: ManuallyDrop<B>,
+        direction: D,
+        terms: &MapTerms,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        let (copies, placed) = match self.copies(&*buffer, direction.direction(), terms) {
             Ok((copies, Some(place))) => (copies, Ok((place, NOWHERE))),
             Ok((copies, None)) => {
-                let placed = self.place(&*buffer, copies.as_deref(), direction.direction(), &terms);
+                let placed = self.place(&*buffer, copies.as_deref(), direction.direction(), terms);
                 (copies, placed)
             }
             Err(error) => (None, Err(error.into())),
         };
         let NotPlaced { error, held } = match placed {
-            Ok(place) => {
-                let mapping = Mapping::new(context(), place, copies, buffer, direction);
-                mapping.trace_map();
-                return Ok(mapping);
-            }
+            Ok(place) => return Ok(self.mapped(place, copies, buffer, direction)),
             Err(failed) => failed,
         };
         let value = match held {
-            Some(_) => NotMapped::Deferred(Deferred::new(context(), copies, buffer, held)),
+            Some(_) => {
+                let context = self.context.clone();
+                NotMapped::Deferred(Deferred::new(context, copies, buffer, held))
+            }
             None => {
                 self.context.give_back(copies, &Clearance::Untranslated);
                 NotMapped::Buffer(ManuallyDrop::into_inner(buffer))
@@ -286,6 +325,13 @@ impl<P: Cpus + Clone> Device<P> {
 }
 
 impl<P: Cpus + Clone> DeviceContext<P> {
+    /// Tells if no byte of a buffer has to be copied or kept coherent, whatever its length and its memory.
+    #[inline]
+    fn reaches_in_place(&self) -> bool {
+        let shared = self.constraints.reach == HostVisibility::Shared;
+        !shared && self.copying.is_none() && self.cache.is_none()
+    }
+
     /// Copies those bytes of `buffer` that the device must not, or cannot, reach in place. It may write there, if it
     /// is to.
     #[inline]

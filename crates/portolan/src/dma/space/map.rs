@@ -3,6 +3,8 @@
 //! An operation that lacks addresses or table pages, and that may wait, flushes and is done again:
 //! they may be with ranges that wait in the queues. Callers that may not wait return the error.
 
+use core::sync::atomic::Ordering;
+
 use super::{DmaRange, DmaSpace, MapsOwe};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::dma::error::MapError;
@@ -12,8 +14,8 @@ use crate::dma::policy::{Constraints, MayBlock, Trust};
 use crate::inval::Gather;
 use crate::iommu::DomainError;
 use crate::iova::{FreeError, IovaError, Request};
-use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, DmaMemory, MemoryKind, Unowned, hidden_from};
+use crate::platform::{Cpus, SharedWord};
 use crate::table::{Access, TableMapError};
 
 /// Error of placing pieces.
@@ -39,6 +41,30 @@ pub(in crate::dma) struct Placement<'c> {
     /// The page of the first piece, if the caller chose it.
     pub at: Option<Iova>,
     pub may_block: MayBlock,
+}
+
+/// Bits in which the ends of pieces differ from those of one page each.
+#[derive(Clone, Copy, Default)]
+struct EndBits {
+    /// Those in which a piece does not begin with a page, or end with one.
+    uneven: u64,
+    /// Those in which the ends of a piece differ.
+    spread: u64,
+}
+
+impl EndBits {
+    /// Adds those of `piece`.
+    #[inline]
+    fn with(self, piece: PhysRange) -> Self {
+        let (start, last) = (piece.start().get(), piece.last().get());
+        Self { uneven: self.uneven | start | !last, spread: self.spread | (start ^ last) }
+    }
+
+    /// Tells if a device with such trust must not reach the pages: they hold more than the pieces.
+    #[inline]
+    fn forbid(self, inside: u64, trust: Trust) -> bool {
+        self.uneven & inside != 0 && trust == Trust::Untrusted
+    }
 }
 
 /// The most ranges that fill the room between pieces: of 2 MiB for each of many pages.
@@ -99,13 +125,54 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             MemoryKind::Registers => access.union(Access::DEVICE),
             MemoryKind::Cached | MemoryKind::Uncached => access,
         };
-        let (range, first) = self.place_kept(memory.memory(), access, constraints)?;
-        let space = self.id;
+        let (memory, space) = (memory.memory(), self.id);
+        if let Some(range) = self.place_page(memory, access, constraints, MayBlock::Yes) {
+            let inside = memory.start().get() & (self.granule.bytes() - 1);
+            let first = Iova::new(range.start().get() | inside);
+            return Ok((DmaRange { range, space }, first));
+        }
+        let (range, first) = self.place_kept(memory, access, constraints)?;
         Ok((DmaRange { range, space }, first))
     }
 
-    /// Maps memory, which the caller keeps in any case.
+    /// Maps memory that lies in one page, where nothing but its trust has to be judged and nothing is owed: the
+    /// way of most buffers. `None`: it has to go the way of lists, which says why not.
     #[inline]
+    pub(in crate::dma) fn place_page(
+        &self,
+        memory: PhysRange,
+        access: Access,
+        constraints: &Constraints,
+        may_block: MayBlock,
+    ) -> Option<IovaRange> {
+        let (granule, inside) = (self.granule, self.granule.bytes() - 1);
+        let ends = EndBits::default().with(memory);
+        let plain = Layout::is_dense_for(constraints, granule) && constraints.align <= granule;
+        if !plain || ends.spread > inside || ends.forbid(inside, constraints.trust) {
+            return None;
+        }
+        let broken = self.broken.load(Ordering::Relaxed) != 0;
+        if broken || self.maps_owe == MapsOwe::Sync || self.iova.is_short() {
+            return None;
+        }
+        let request =
+            Request { bytes: granule.bytes(), align: granule, limit: constraints.dma_mask };
+        let range = match may_block {
+            MayBlock::Yes => self.iova.alloc(&request).ok()?,
+            MayBlock::No => self.allocate_sparing(&request).ok()?,
+        };
+        // A buffer's, a pool's, or memory that a caller has promised.
+        let promised = DmaMemory::promised(memory);
+        if !self.domain.map_page(range.start(), promised, self.granted(access)) {
+            self.give_back_unused(range);
+            return None;
+        }
+        self.trace_map(range.start(), core::slice::from_ref(&memory));
+        Some(range)
+    }
+
+    /// Maps memory, which the caller keeps in any case.
+    #[inline(never)]
     pub(in crate::dma) fn place_kept(
         &self,
         memory: PhysRange,
@@ -127,6 +194,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Access that a device has to be granted to have `access`.
+    #[inline]
     pub(in crate::dma) fn granted(&self, access: Access) -> Access {
         if access == Access::WRITE {
             self.write_only
@@ -285,18 +353,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Err(MapError::Broken(error));
         }
         let inside = self.granule.bytes() - 1;
-        let (mut uneven, mut spread) = (0, 0);
-        for piece in pieces {
-            let (start, last) = (piece.start().get(), piece.last().get());
-            uneven |= start | !last;
-            spread |= start ^ last;
-        }
-        if uneven & inside != 0 && constraints.trust == Trust::Untrusted {
+        let ends = pieces.iter().fold(EndBits::default(), |ends, &piece| ends.with(piece));
+        if ends.forbid(inside, constraints.trust) {
             return Err(self.sub_page(pieces));
         }
         let mut pages = pieces.len() as u64;
         // Pieces of one page each need no sum.
-        if spread > inside {
+        if ends.spread > inside {
             let more = pieces.iter().map(|piece| piece.pages_minus_one(self.granule));
             pages = more.fold(pages, u64::saturating_add);
         }

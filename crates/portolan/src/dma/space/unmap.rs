@@ -123,38 +123,47 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         range: IovaRange,
         must_flush: bool,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
-        if self.policy == Policy::Strict {
-            return self.take_down(range);
+        match self.policy {
+            Policy::Strict => self.take_down(range),
+            _ => self.unmap_queued(range, must_flush),
         }
+    }
+
+    /// As [`DmaSpace::unmap`], by the queue of the calling CPU, where that has room.
+    #[inline]
+    fn unmap_queued(
+        &self,
+        range: IovaRange,
+        must_flush: bool,
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         let lazy = self.policy == Policy::Lazy && !must_flush;
         // That flush may be underneath us: it is not waited for.
         if !lazy && self.pending.is_flushing(&self.cpus) {
             return self.take_down(range);
         }
-        let (may_block, mut unpaid) = (MayBlock::Yes, None);
-        let joined =
-            self.pending.join(&self.cpus, &*self.domain, range, range, may_block, &mut unpaid);
-        if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
-            self.trace_unmap(range);
-        }
-        match joined {
-            Ok(Joined::Queued(ticket, Fill::Room)) if lazy => {
-                Ok(UnmapOutcome::Waits(Wait::on(ticket)))
+        let mut owed = Gather::new();
+        let joined = self.pending.join(&self.cpus, &*self.domain, range, MayBlock::Yes, &mut owed);
+        let joined = match joined {
+            Ok(Joined::NoRoom) => return self.take_down(range),
+            Ok(joined) => joined,
+            Err(error) => return Err((error.into(), UnmapOutcome::Mapped)),
+        };
+        self.trace_unmap(range);
+        let ticket = match joined {
+            Joined::Queued(ticket, Fill::Room) if lazy => {
+                return Ok(UnmapOutcome::Waits(Wait::on(ticket)));
             }
             // While another flush is under way there is room for as much again.
-            Ok(Joined::Queued(ticket, Fill::Due)) if lazy => {
+            Joined::Queued(ticket, Fill::Due) if lazy => {
                 let waits = || UnmapOutcome::Waits(Wait::on(ticket));
                 let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()))?;
-                Ok(tried.map_or_else(waits, UnmapOutcome::Flushed))
+                return Ok(tried.map_or_else(waits, UnmapOutcome::Flushed));
             }
-            Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => {
-                let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
-                settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
-            }
-            Ok(Joined::NoRoom) => self.take_down(range),
-            Ok(Joined::Unpaid) => self.pay(range, &mut unpaid.unwrap_or_default()),
-            Err(error) => Err((error.into(), UnmapOutcome::Mapped)),
-        }
+            Joined::Queued(ticket, _) | Joined::Kept(ticket) => ticket,
+            Joined::Unpaid | Joined::NoRoom => return self.pay(range, &mut owed),
+        };
+        let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
+        settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
     }
 
     /// Unmaps and pays at once.
@@ -228,9 +237,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
     #[inline]
     pub(in crate::dma) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
-        let (may_block, mut unpaid) = (MayBlock::No, None);
+        let mut unpaid = Gather::new();
         let joined =
-            self.pending.join(&self.cpus, &*self.domain, range, range, may_block, &mut unpaid)?;
+            self.pending.join(&self.cpus, &*self.domain, range, MayBlock::No, &mut unpaid)?;
         if !matches!(joined, Joined::NoRoom) {
             self.trace_unmap(range);
         }
@@ -246,7 +255,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
             // Not for a caller that keeps the addresses.
             Joined::NoRoom => return Err(UnmapError::StillMapped),
-            Joined::Unpaid => self.hold(range, unpaid.unwrap_or_default()),
+            Joined::Unpaid => self.hold(range, unpaid),
         })
     }
 
