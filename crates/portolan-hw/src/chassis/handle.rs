@@ -33,7 +33,26 @@ macro_rules! handle {
                 tables: portolan::inval::TablesLeft,
             ) -> Result<(), Self::Error> {
                 let shared = &*self.0;
-                shared.submitters.pay(shared.cpus(), shared, steps, tables)
+                match shared.submitters.combiner() {
+                    Some(combiner) => combiner.pay(shared.cpus(), shared, steps, tables),
+                    None => shared.pay(steps, tables),
+                }
+            }
+
+            #[inline]
+            fn pay_by(
+                &self,
+                command: portolan::inval::Command,
+                tables: portolan::inval::TablesLeft,
+            ) -> Result<(), Self::Error> {
+                use portolan::inval::Step;
+                match self.0.submitters.combiner() {
+                    Some(_) => {
+                        let steps = [Step::Invalidate(command), Step::Sync];
+                        self.pay(&mut steps.into_iter(), tables)
+                    }
+                    None => self.0.pay_by(command, tables),
+                }
             }
         }
     };

@@ -54,6 +54,13 @@ pub(crate) enum BatchEnd {
     Sync,
 }
 
+/// A command for the next slot.
+enum RingEntry<'c, K> {
+    /// Of this owner.
+    Command(&'c K, Owner),
+    Sync,
+}
+
 /// A sync to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sync {
@@ -202,12 +209,14 @@ impl<C: Cpus> Ring<C> {
         commands: &[U::Command],
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        let (ticket, placed) = self.place(unit, ticket, commands, BatchEnd::Sync)?;
-        let sync = match placed {
-            Some(sync) => sync,
-            None => self.sync(unit, &ticket)?,
-        };
-        self.complete(unit, &ticket, sync, asked)
+        let done = self.place(unit, ticket, commands, BatchEnd::Sync).and_then(|(ticket, sync)| {
+            let sync = match sync {
+                Some(sync) => sync,
+                None => self.sync(unit, &ticket)?,
+            };
+            self.complete(unit, &ticket, sync, asked)
+        });
+        done.map_err(|error| unit.reason(error))
     }
 
     /// Writes `commands`, a part at a time if there is little room; and at once the sync behind
@@ -221,34 +230,36 @@ impl<C: Cpus> Ring<C> {
     ) -> Result<(Ticket, Option<Sync>), IommuError> {
         let mut rest = commands;
         loop {
-            let (ticket, sync) = self.with_state(unit, |state| {
-                let ticket = ticket.get_or_insert_with(|| state.ticket());
-                let before = state.tail;
-                let mut room = self.room(unit, state)?;
-                while let [command, later @ ..] = rest {
-                    let sync = self.sync_is_due(state);
-                    if room <= u64::from(sync) {
-                        break;
-                    }
-                    if sync {
-                        self.put_sync(unit, state);
-                    }
-                    self.put(unit, state, command, ticket.owner);
-                    room -= 1 + u64::from(sync);
-                    rest = later;
+            let mut held = self.lock(unit)?;
+            let state = &mut *held;
+            let ticket = ticket.get_or_insert_with(|| state.ticket());
+            let before = state.tail;
+            let mut room = self.room(unit, state)?;
+            while let [command, later @ ..] = rest {
+                let sync = self.sync_is_due(state);
+                if room <= u64::from(sync) {
+                    break;
                 }
-                ticket.end = state.tail;
-                let alone = self.waiting.load(Ordering::Relaxed) == 0;
-                let end = ending == BatchEnd::Sync && rest.is_empty();
-                let sync = (end && alone && room > 0).then(|| self.put_sync(unit, state));
-                if state.tail != before {
-                    self.publish(unit, state);
+                if sync {
+                    self.put(unit, state, RingEntry::Sync);
                 }
-                Ok((*ticket, sync))
-            })?;
-            if rest.is_empty() {
-                return Ok((ticket, sync));
+                self.put(unit, state, RingEntry::Command(command, ticket.owner));
+                room -= 1 + u64::from(sync);
+                rest = later;
             }
+            ticket.end = state.tail;
+            let alone = self.waiting.load(Ordering::Relaxed) == 0;
+            let end = ending == BatchEnd::Sync && rest.is_empty() && alone && room > 0;
+            if end {
+                self.put(unit, state, RingEntry::Sync);
+            }
+            if state.tail != before {
+                self.publish(unit, state);
+            }
+            if rest.is_empty() {
+                return Ok((*ticket, end.then_some(state.sync)));
+            }
+            drop(held);
             self.wait_for_room(unit)?;
         }
     }
@@ -261,19 +272,19 @@ impl<C: Cpus> Ring<C> {
         command: &U::Command,
     ) -> Result<bool, IommuError> {
         let post = || {
-            self.with_state(unit, |state| {
-                let sync = self.sync_is_due(state);
-                if self.room(unit, state)? <= u64::from(sync) {
-                    return Ok(false);
-                }
-                let owner = state.ticket().owner;
-                if sync {
-                    self.put_sync(unit, state);
-                }
-                self.put(unit, state, command, owner);
-                self.publish(unit, state);
-                Ok(true)
-            })
+            let mut held = self.lock(unit)?;
+            let state = &mut *held;
+            let sync = self.sync_is_due(state);
+            if self.room(unit, state)? <= u64::from(sync) {
+                return Ok(false);
+            }
+            let owner = state.ticket().owner;
+            if sync {
+                self.put(unit, state, RingEntry::Sync);
+            }
+            self.put(unit, state, RingEntry::Command(command, owner));
+            self.publish(unit, state);
+            Ok(true)
         };
         if post()? {
             return Ok(true);
@@ -286,34 +297,28 @@ impl<C: Cpus> Ring<C> {
     /// Returns a sync behind the commands of `ticket`: another producer's, if one came meanwhile.
     fn sync<U: Unit<Cpus = C>>(&self, unit: &U, ticket: &Ticket) -> Result<Sync, IommuError> {
         loop {
-            let found = self.with_state(unit, |state| {
-                if state.sync.position >= ticket.end {
-                    return Ok(Some(state.sync));
-                }
-                if self.room(unit, state)? == 0 {
-                    return Ok(None);
-                }
-                let sync = self.put_sync(unit, state);
-                self.publish(unit, state);
-                Ok(Some(sync))
-            })?;
-            match found {
-                Some(sync) => return Ok(sync),
-                None => self.wait_for_room(unit)?,
+            let mut held = self.lock(unit)?;
+            let state = &mut *held;
+            if state.sync.position >= ticket.end {
+                return Ok(state.sync);
             }
+            if self.room(unit, state)? > 0 {
+                self.put(unit, state, RingEntry::Sync);
+                self.publish(unit, state);
+                return Ok(state.sync);
+            }
+            drop(held);
+            self.wait_for_room(unit)?;
         }
     }
 
-    fn with_state<T, U: Unit<Cpus = C>>(
-        &self,
-        unit: &U,
-        work: impl FnOnce(&mut RingState) -> Result<T, IommuError>,
-    ) -> Result<T, IommuError> {
+    /// The state, for a producer.
+    fn lock<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<Held<'_, C, RingState>, IommuError> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         unit.running()?;
-        work(&mut state)
+        Ok(state)
     }
 
     fn slot(&self, position: u64) -> usize {
@@ -354,31 +359,43 @@ impl<C: Cpus> Ring<C> {
         Ok(self.free_slots::<U>(state))
     }
 
-    /// The caller has seen that there is room.
-    fn put<U: Unit>(&self, unit: &U, state: &mut RingState, command: &U::Command, owner: Owner) {
-        self.write(unit, state.tail, command);
-        if let Some(of) = state.owners.get_mut(self.slot(state.tail)) {
-            *of = owner;
-        }
+    /// Writes the next command. The caller has seen that there is room.
+    fn put<U: Unit>(&self, unit: &U, state: &mut RingState, entry: RingEntry<'_, U::Command>) {
+        let position = state.tail;
         state.tail += 1;
+        match entry {
+            RingEntry::Command(command, owner) => {
+                self.write(unit, state, position, command, owner);
+            }
+            RingEntry::Sync => {
+                let number = state.sync.number.wrapping_add(1);
+                state.sync = Sync { position: state.tail, number };
+                let command = U::sync(self.word(number % NUMBERS), number);
+                self.write(unit, state, position, &command, SYNC);
+            }
+        }
     }
 
-    /// The caller has seen that there is room.
-    fn put_sync<U: Unit>(&self, unit: &U, state: &mut RingState) -> Sync {
-        let number = state.sync.number.wrapping_add(1);
-        let command = U::sync(self.word(number % NUMBERS), number);
-        self.put(unit, state, &command, SYNC);
-        state.sync = Sync { position: state.tail, number };
-        state.sync
-    }
-
-    fn write<U: Unit>(&self, unit: &U, position: u64, command: &U::Command) {
-        let first = self.slot(position) << (self.shape.lg2_bytes - 3);
+    /// Writes the command at `position`, which has `owner` from now on.
+    #[inline(always)]
+    fn write<U: Unit>(
+        &self,
+        unit: &U,
+        state: &mut RingState,
+        position: u64,
+        command: &U::Command,
+        owner: Owner,
+    ) {
+        let slot = self.slot(position);
+        let first = slot << (self.shape.lg2_bytes - 3);
         let words = self.commands.words(unit.machine().0);
         if let Some([low, high]) = words.get(first..first + 2) {
             let [first, second] = U::words(command);
             Word::store(low, first);
             Word::store(high, second);
+        }
+        if let Some(of) = state.owners.get_mut(slot) {
+            *of = owner;
         }
         unit.clean(self.address(position), 1 << self.shape.lg2_bytes);
         unit.count(command);

@@ -1,9 +1,8 @@
 //! Submitters of a unit's invalidations: each CPU for itself, or one for all that meet, as the unit's options say.
 //!
-//! *Context.* Atomic, but for functions that make one (task): [`Submitters::pay`] waits for the
-//! hardware, and within a limit for other CPUs.
+//! *Context.* Interrupt, but for functions that make one (task).
 
-use portolan::inval::{CombineOptions, Combiner, InvalidationQueue, Ranges, Step, TablesLeft};
+use portolan::inval::{CombineOptions, Combiner, Ranges};
 use portolan::platform::Cpus;
 
 /// Submitters of a unit's invalidations.
@@ -21,18 +20,9 @@ impl<C: Cpus> Submitters<C> {
         Self(combining.map(|options| Combiner::new(cpus, ranges, options)))
     }
 
-    /// Has `queue`, which is the unit's, carry out `steps`.
+    /// The submitter for all CPUs that meet, if there is one.
     #[inline]
-    pub(crate) fn pay<Q: InvalidationQueue>(
-        &self,
-        cpus: &C,
-        queue: &Q,
-        steps: &mut dyn Iterator<Item = Step>,
-        tables: TablesLeft,
-    ) -> Result<(), Q::Error> {
-        match &self.0 {
-            Some(combiner) => combiner.pay(cpus, queue, steps, tables),
-            None => queue.pay(steps, tables),
-        }
+    pub(crate) fn combiner(&self) -> Option<&Combiner<C>> {
+        self.0.as_ref()
     }
 }

@@ -88,6 +88,10 @@ pub(crate) trait Unit {
     fn why(&self, code: u32, _at: PhysAddr) -> u32 {
         code
     }
+    /// The error of a producer whose commands failed with `error`: the unit's state may say more.
+    fn reason(&self, error: IommuError) -> IommuError {
+        error
+    }
     /// Acknowledges `stop`, and sets the unit going again between two indices.
     fn resume(&self, stop: Stop, shape: RingShape, head: u64, tail: u64) -> Result<(), IommuError>;
 }

@@ -142,7 +142,12 @@ impl Request {
         }
     }
 
-    pub(super) fn kind(self) -> CommandKind {
+    /// Its descriptor.
+    pub(super) fn counted(self, features: &Features) -> Counted {
+        (self.kind(), self.words(features))
+    }
+
+    fn kind(self) -> CommandKind {
         match self {
             Self::Contexts(Contexts::All) => CommandKind::ContextGlobal,
             Self::Contexts(Contexts::Device { .. }) => CommandKind::ContextDevice,

@@ -246,11 +246,7 @@ impl<P: UnitPlatform> Default for Direct<P> {
 
 impl<P: UnitPlatform> Direct<P> {
     /// Invalidates part of the context cache.
-    pub(super) fn contexts(
-        &self,
-        control: &VtdControl<P>,
-        what: Contexts,
-    ) -> Result<(), IommuError> {
+    fn contexts(&self, control: &VtdControl<P>, what: Contexts) -> Result<(), IommuError> {
         let (kind, asked, fields) = match what {
             Contexts::All => (CommandKind::ContextGlobal, 1, 0),
             Contexts::Device { domain, stream } => (
@@ -266,7 +262,7 @@ impl<P: UnitPlatform> Direct<P> {
     }
 
     /// Invalidates part of the IOTLB.
-    pub(super) fn iotlb(&self, control: &VtdControl<P>, what: Iotlb) -> Result<(), IommuError> {
+    fn iotlb(&self, control: &VtdControl<P>, what: Iotlb) -> Result<(), IommuError> {
         let (kind, asked, domain, address) = match what {
             Iotlb::All => (CommandKind::IotlbGlobal, 1, 0, None),
             Iotlb::Domain { domain } => (CommandKind::IotlbDomain, 2, domain, None),
@@ -287,6 +283,19 @@ impl<P: UnitPlatform> Direct<P> {
         let (busy, done) = (reg::iotlb::IVT, reg::iotlb::IAIG);
         let order = RegisterCommand { offset: base + 8, value, busy, done };
         self.run(control, kind, address, order)
+    }
+
+    /// Carries out `request`, as far as registers can.
+    pub(super) fn carry_out(
+        &self,
+        control: &VtdControl<P>,
+        request: Request,
+    ) -> Result<(), IommuError> {
+        match request {
+            Request::Contexts(what) => self.contexts(control, what),
+            Request::Iotlb(what) => self.iotlb(control, what),
+            _ => Err(IommuError::Unsupported),
+        }
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
@@ -478,7 +487,8 @@ impl<P: UnitPlatform> Core<P> {
             return Ok(());
         }
         for attempt in 0..ATTEMPTS {
-            let mut sending = Sending::new(self);
+            let mut ticket = None;
+            let mut sending = Sending::new(self, &mut ticket);
             // An abort takes waits. A second answer to the same request would be one too many.
             let again =
                 |request: &Request| attempt == 0 || !matches!(request, Request::Response { .. });
@@ -495,20 +505,15 @@ const BATCH: usize = 16;
 
 /// Requests under way from one caller.
 pub(super) struct Sending<'a, P: UnitPlatform> {
-    pub(super) core: &'a Core<P>,
-    ticket: Option<Ticket>,
+    core: &'a Core<P>,
+    ticket: &'a mut Option<Ticket>,
     batch: ArrayVec<Counted, BATCH>,
 }
 
 impl<'a, P: UnitPlatform> Sending<'a, P> {
-    pub(super) fn new(core: &'a Core<P>) -> Self {
-        Self { core, ticket: None, batch: ArrayVec::new() }
-    }
-
-    /// Everything from here on is a new attempt.
-    pub(super) fn begin_again(&mut self) {
-        self.ticket = None;
-        self.batch.clear();
+    /// Requests behind those of `ticket`.
+    pub(super) fn new(core: &'a Core<P>, ticket: &'a mut Option<Ticket>) -> Self {
+        Self { core, ticket, batch: ArrayVec::new() }
     }
 
     fn all(
@@ -546,21 +551,14 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
     pub(super) fn send(&mut self, request: Request) -> Result<(), IommuError> {
         let control = &self.core.control;
         match &self.core.way {
-            Way::Ring(ring) => {
-                let words = request.words(&control.features);
-                self.push(ring, (request.kind(), words))
-            }
-            Way::Direct(direct) => match request {
-                Request::Contexts(what) => direct.contexts(control, what),
-                Request::Iotlb(what) => direct.iotlb(control, what),
-                _ => Err(IommuError::Unsupported),
-            },
+            Way::Ring(_) => self.push(request.counted(&control.features)),
+            Way::Direct(direct) => direct.carry_out(control, request),
         }
     }
 
-    fn push(&mut self, ring: &Ring<P>, command: Counted) -> Result<(), IommuError> {
-        if self.batch.is_full() {
-            ring.place(self.core, &mut self.ticket, &self.batch, BatchEnd::More)?;
+    pub(super) fn push(&mut self, command: Counted) -> Result<(), IommuError> {
+        if let (true, Way::Ring(ring)) = (self.batch.is_full(), &self.core.way) {
+            ring.place(self.core, self.ticket, &self.batch, BatchEnd::More)?;
             self.batch.clear();
         }
         self.batch.push(command);
@@ -571,7 +569,7 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
     /// requests on their way are as well.
     pub(super) fn fence(&mut self, drain: Drain) -> Result<(), IommuError> {
         match &self.core.way {
-            Way::Ring(ring) => self.push(ring, (CommandKind::Wait, fence(ring.spare(), drain))),
+            Way::Ring(ring) => self.push((CommandKind::Wait, fence(ring.spare(), drain))),
             Way::Direct(_) => Ok(()),
         }
     }
@@ -582,18 +580,9 @@ impl<'a, P: UnitPlatform> Sending<'a, P> {
         &mut self,
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        let Way::Ring(ring) = &self.core.way else {
-            return Ok(Outcome::Done);
-        };
-        let batch = core::mem::take(&mut self.batch);
-        match ring.finish(self.core, &mut self.ticket, &batch, asked) {
-            // A unit that was reset in between has forgotten its queue.
-            Err(IommuError::TimedOut { .. } | IommuError::Nonsense { .. })
-                if self.core.control.status()? & command::QIE == 0 =>
-            {
-                Err(IommuError::Stopped)
-            }
-            outcome => outcome,
+        match &self.core.way {
+            Way::Ring(ring) => ring.finish(self.core, self.ticket, &self.batch, asked),
+            Way::Direct(_) => Ok(Outcome::Done),
         }
     }
 }

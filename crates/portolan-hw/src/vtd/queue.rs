@@ -13,9 +13,9 @@
 use super::command::{
     CommandKind as Kind, Contexts, Counted, Drain, Extent, Hint, Iotlb, Request, fence, wait_words,
 };
-use super::control::{ATTEMPTS, Core, Sending, TagUsers, context_id, split_id};
+use super::control::{ATTEMPTS, Core, Sending, TagUsers, Way, context_id, split_id};
 use super::features::VtdFeature;
-use crate::chassis::{Outcome, Present, Ring, RingShape, Stop, Unit};
+use crate::chassis::{BatchEnd, Outcome, Present, Ring, RingShape, Stop, Ticket, Unit};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
@@ -25,7 +25,7 @@ use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::{IommuError, Stage, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
 use portolan_spec::vtd::descriptor::Words;
-use portolan_spec::vtd::reg::{self, fsts, iqercd, queue};
+use portolan_spec::vtd::reg::{self, command, fsts, iqercd, queue};
 
 crate::chassis::handle!(VtdQueue of Core, AtomicU64);
 
@@ -132,6 +132,20 @@ impl<P: UnitPlatform> Unit for Core<P> {
         }))
     }
 
+    /// A unit that was reset in between has forgotten its queue.
+    fn reason(&self, error: IommuError) -> IommuError {
+        match error {
+            IommuError::TimedOut { .. } | IommuError::Nonsense { .. } => {
+                match self.control.status() {
+                    Ok(status) if status & command::QIE == 0 => IommuError::Stopped,
+                    Ok(_) => error,
+                    Err(gone) => gone,
+                }
+            }
+            error => error,
+        }
+    }
+
     fn resume(&self, stop: Stop, shape: RingShape, _: u64, tail: u64) -> Result<(), IommuError> {
         self.control.regs.write32(reg::FSTS, stop.seen);
         self.set_tail(tail, shape);
@@ -142,7 +156,7 @@ impl<P: UnitPlatform> Unit for Core<P> {
 /// Device-TLB invalidations of one plan beyond which each device forgets everything instead.
 const MAX_DEVICE_EXTENTS: usize = 64;
 
-/// Requests to the unit itself that are kept in case they have to be sent again. Of more than
+/// Commands to the unit itself that are kept in case they have to be sent again. Of more than
 /// these the unit forgets everything instead.
 const MAX_KEPT: usize = 16;
 
@@ -183,6 +197,10 @@ impl Owed {
             }
         }
         self.extents = whole;
+    }
+
+    fn is_something(&self) -> bool {
+        self.everything || !self.extents.is_empty()
     }
 
     fn clear(&mut self) {
@@ -236,108 +254,142 @@ impl<P: UnitPlatform> Devices<'_, P> {
     }
 }
 
-/// Requests that were sent to the unit since the last wait.
-#[derive(Debug, Default)]
-struct Sent {
-    kept: ArrayVec<Request, MAX_KEPT>,
-    /// Set if translations were not kept.
-    translations: bool,
-    /// Set if configuration was not kept.
-    configuration: bool,
-}
-
-impl Sent {
-    fn add(&mut self, request: Request) {
-        if self.kept.try_push(request).is_err() {
-            match request {
-                Request::Contexts(_) | Request::PasidCacheAll => self.configuration = true,
-                _ => self.translations = true,
-            }
-        }
-    }
-}
-
-/// Steps of a plan being turned into requests.
+/// Steps of a plan being turned into requests. Those to the unit itself go to its ring with the sync
+/// behind them.
 struct Paying<'a, P: UnitPlatform> {
-    sending: Sending<'a, P>,
-    sent: Sent,
+    core: &'a Core<P>,
+    ticket: Option<Ticket>,
+    /// Commands since the last sync.
+    commands: ArrayVec<Counted, MAX_KEPT>,
+    /// Commands before them, of which it is known only which kinds there were.
+    before: SentBefore,
     owed: Owed,
 }
 
-impl<P: UnitPlatform> Paying<'_, P> {
-    fn step(&mut self, step: Step) -> Result<(), IommuError> {
-        let core = self.sending.core;
-        match step {
-            Step::FlushWriteBuffer => core.control.flush_write_buffer()?,
-            Step::Invalidate(command) => self.invalidate(command)?,
-            Step::Sync => self.sync()?,
-        }
-        Ok(())
+/// Kinds of commands that the ring has, and that no sync has confirmed.
+#[derive(Clone, Copy, Debug, Default)]
+struct SentBefore {
+    translations: bool,
+    configuration: bool,
+}
+
+impl<'a, P: UnitPlatform> Paying<'a, P> {
+    fn new(core: &'a Core<P>) -> Self {
+        let (ticket, commands) = (None, ArrayVec::new());
+        let (before, owed) = (SentBefore::default(), Owed::default());
+        Self { core, ticket, commands, before, owed }
     }
 
     fn send(&mut self, request: Request) -> Result<(), IommuError> {
-        self.sent.add(request);
-        self.sending.send(request)
+        let control = &self.core.control;
+        match &self.core.way {
+            Way::Ring(ring) => {
+                if self.commands.is_full() {
+                    self.make_room(ring)?;
+                }
+                self.commands.push(request.counted(&control.features));
+                Ok(())
+            }
+            Way::Direct(direct) => direct.carry_out(control, request),
+        }
+    }
+
+    /// Hands the commands to the ring.
+    #[cold]
+    fn make_room(&mut self, ring: &Ring<P>) -> Result<(), IommuError> {
+        for (kind, _) in &self.commands {
+            match kind {
+                Kind::ContextGlobal | Kind::PasidCache => self.before.configuration = true,
+                _ => self.before.translations = true,
+            }
+        }
+        ring.place(self.core, &mut self.ticket, &self.commands, BatchEnd::More)?;
+        self.commands.clear();
+        Ok(())
     }
 
     /// Tells the devices and waits; all of it once more if another device's time-out came between.
     fn sync(&mut self) -> Result<(), IommuError> {
         for _ in 0..ATTEMPTS {
-            self.tell_devices()?;
-            let devices = Devices { core: self.sending.core, owed: &self.owed };
-            let asked = |stream: Option<u16>| {
-                devices.count(|of| stream.is_none_or(|stream| of == stream)) != 0
+            let outcome = match &self.core.way {
+                _ if self.owed.is_something() => self.sync_with_devices()?,
+                Way::Ring(ring) => {
+                    ring.finish(self.core, &mut self.ticket, &self.commands, &|_| false)?
+                }
+                Way::Direct(_) => Outcome::Done,
             };
-            if self.sending.wait(&asked)? == Outcome::Done {
-                self.sent = Sent::default();
+            if outcome == Outcome::Done {
+                self.commands.clear();
+                self.before = SentBefore::default();
                 self.owed.clear();
                 return Ok(());
             }
-            self.sending.begin_again();
-            self.send_again()?;
+            self.begin_again()?;
         }
         Err(IommuError::Interrupted { attempts: ATTEMPTS })
     }
 
-    fn tell_devices(&mut self) -> Result<(), IommuError> {
-        let core = self.sending.core;
-        if self.owed.extents.is_empty() && !self.owed.everything {
-            return Ok(());
-        }
-        let owed = &self.owed;
-        match (Devices { core, owed }).count(|_| true) {
-            0 => return Ok(()),
-            count if count > MAX_DEVICE_EXTENTS => self.owed.collapse(),
-            _ => {}
-        }
-        self.sending.fence(Drain::Nothing)?;
-        let sending = &mut self.sending;
-        each_owed(core, &self.owed, |tag, extent| {
-            let mut all = tag.remotes.iter().flat_map(|remote| remote.forget(extent));
-            all.try_for_each(|request| sending.send(request))
-        })
-    }
-
-    /// Sends again the requests to the unit itself since the last wait, or more.
-    fn send_again(&mut self) -> Result<(), IommuError> {
-        let has = self.sending.core.control.features.has;
-        if self.sent.configuration {
-            self.sending.send(Request::Contexts(Contexts::All))?;
-            if has.contains(VtdFeature::SCALABLE) {
-                self.sending.send(Request::PasidCacheAll)?;
+    /// Has the devices that are owed something forget it, once the unit has, and waits.
+    #[cold]
+    fn sync_with_devices(&mut self) -> Result<Outcome, IommuError> {
+        let core = self.core;
+        let told = match (Devices { core, owed: &self.owed }).count(|_| true) {
+            0 => false,
+            count if count > MAX_DEVICE_EXTENTS => {
+                self.owed.collapse();
+                true
             }
+            _ => true,
+        };
+        let owed = &self.owed;
+        let mut sending = Sending::new(core, &mut self.ticket);
+        for command in &self.commands {
+            sending.push(*command)?;
         }
-        for request in self.sent.kept.clone() {
-            self.sending.send(request)?;
+        if told {
+            sending.fence(Drain::Nothing)?;
+            each_owed(core, owed, |tag, extent| {
+                let mut all = tag.remotes.iter().flat_map(|remote| remote.forget(extent));
+                all.try_for_each(|request| sending.send(request))
+            })?;
         }
-        if self.sent.translations {
-            self.sending.send(Request::Iotlb(Iotlb::All))?;
-        }
-        Ok(())
+        let devices = Devices { core, owed };
+        sending.wait(&|stream| devices.count(|of| stream.is_none_or(|stream| of == stream)) != 0)
     }
 
+    /// Makes commands of those since the last sync, or more.
+    #[cold]
+    fn begin_again(&mut self) -> Result<(), IommuError> {
+        self.ticket = None;
+        let SentBefore { translations, configuration } = self.before;
+        let kept = core::mem::take(&mut self.commands);
+        if configuration {
+            self.send_configuration()?;
+        }
+        let Way::Ring(ring) = &self.core.way else { return Ok(()) };
+        for command in kept {
+            if self.commands.is_full() {
+                self.make_room(ring)?;
+            }
+            self.commands.push(command);
+        }
+        match translations {
+            true => self.send(Request::Iotlb(Iotlb::All)),
+            false => Ok(()),
+        }
+    }
+
+    fn send_configuration(&mut self) -> Result<(), IommuError> {
+        self.send(Request::Contexts(Contexts::All))?;
+        match self.core.control.features.has.contains(VtdFeature::SCALABLE) {
+            true => self.send(Request::PasidCacheAll),
+            false => Ok(()),
+        }
+    }
+
+    /// Everything that holds translations that `command` names forgets them.
     fn invalidate(&mut self, command: Command) -> Result<(), IommuError> {
-        let features = &self.sending.core.control.features;
+        let features = &self.core.control.features;
         let hint = |depth| match depth {
             Depth::LeafOnly => Hint::LeavesOnly,
             Depth::AllLevels => Hint::AllLevels,
@@ -350,47 +402,52 @@ impl<P: UnitPlatform> Paying<'_, P> {
                 let (start, lg2) = aligned(run, granule);
                 (context, start, lg2, hint(depth))
             }
-            Command::Context { context } => return self.extent(context, Extent::All),
+            // More than any page.
+            Command::Context { context } => (context, 0, u32::MAX, Hint::AllLevels),
             Command::Global => return self.send(Request::Iotlb(Iotlb::All)),
-            Command::Configuration { .. } => {
-                self.send(Request::Contexts(Contexts::All))?;
-                if features.has.contains(VtdFeature::SCALABLE) {
-                    self.send(Request::PasidCacheAll)?;
-                }
-                return Ok(());
-            }
+            Command::Configuration { .. } => return self.send_configuration(),
         };
         let selective = features.has.contains(VtdFeature::PAGE_SELECTIVE);
-        if !selective || lg2 > u32::from(features.max_mask) {
-            return self.extent(context, Extent::All);
-        }
-        let extent =
-            Extent::Pages { start: start >> (12 + lg2) << (12 + lg2), lg2_pages: lg2 as u8, hint };
-        self.extent(context, extent)
-    }
-
-    /// Everything that holds translations of `context` forgets those of `extent`.
-    fn extent(&mut self, context: InvalTag, extent: Extent) -> Result<(), IommuError> {
+        let extent = match selective && lg2 <= u32::from(features.max_mask) {
+            true => Extent::Pages {
+                start: start >> (12 + lg2) << (12 + lg2),
+                lg2_pages: lg2 as u8,
+                hint,
+            },
+            false => Extent::All,
+        };
         let (domain, stage) = split_id(context);
-        let tag = self.sending.core.tag_of(context);
         if stage == Stage::Second {
             self.send(Request::Iotlb(iotlb(domain, extent)))?;
         }
-        let Some(tag) = tag else { return Ok(()) };
+        match self.core.tag_of(context) {
+            Some(tag) => self.invalidate_users(context, &tag, extent),
+            None => Ok(()),
+        }
+    }
+
+    /// PASIDs, domains and devices that use `context` forget `extent`.
+    fn invalidate_users(
+        &mut self,
+        context: InvalTag,
+        tag: &TagUsers,
+        extent: Extent,
+    ) -> Result<(), IommuError> {
+        let (domain, stage) = split_id(context);
         if stage == Stage::First {
-            self.pasids(domain, &tag, extent)?;
+            self.pasids(domain, tag, extent)?;
         }
         // Translations of a nested domain are tagged by first-stage addresses, so no range of the second
         // stage names them: the whole domain is invalidated.
         for &domain in &tag.nested {
             self.send(Request::Iotlb(Iotlb::Domain { domain }))?;
             let context = context_id(domain, Stage::First);
-            if let Some(tag) = self.sending.core.tag_of(context) {
+            if let Some(tag) = self.core.tag_of(context) {
                 self.pasids(domain, &tag, Extent::All)?;
                 self.owe(context, &tag, Extent::All);
             }
         }
-        self.owe(context, &tag, extent);
+        self.owe(context, tag, extent);
         Ok(())
     }
 
@@ -434,12 +491,24 @@ impl<P: UnitPlatform> InvalidationQueue for Core<P> {
         if self.released.get() != 0 {
             return Ok(());
         }
-        let mut paying =
-            Paying { sending: Sending::new(self), sent: Sent::default(), owed: Owed::default() };
+        let mut paying = Paying::new(self);
         for step in steps {
-            paying.step(step)?;
+            match step {
+                Step::FlushWriteBuffer => self.control.flush_write_buffer()?,
+                Step::Invalidate(command) => paying.invalidate(command)?,
+                Step::Sync => paying.sync()?,
+            }
         }
         Ok(())
+    }
+
+    fn pay_by(&self, command: Command, _: TablesLeft) -> Result<(), IommuError> {
+        if self.released.get() != 0 {
+            return Ok(());
+        }
+        let mut paying = Paying::new(self);
+        paying.invalidate(command)?;
+        paying.sync()
     }
 }
 

@@ -77,10 +77,9 @@ impl<C: Cpus> Ring<C> {
             state.refusals.time_out(stream, after, before);
         }
         if let (Some(code), true) = (code, head < state.tail) {
-            self.write(unit, head, &U::harmless(self.spare()));
+            let owner = state.owners.get(self.slot(head)).map_or(NOBODY, |owner| *owner);
+            self.write(unit, state, head, &U::harmless(self.spare()), NOBODY);
             unit.barrier();
-            let owner = state.owners.get_mut(self.slot(head));
-            let owner = owner.map_or(NOBODY, |of| core::mem::replace(of, NOBODY));
             state.refusals.refuse(owner, head, code);
         }
         self.news.store(state.refusals.news, Ordering::Relaxed);

@@ -11,23 +11,6 @@ use portolan::iommu::Awaited;
 const LOOKS: u32 = 256;
 
 impl<C: Cpus> Ring<C> {
-    /// Tells if `sync` is complete, as far as is known without a register.
-    fn is_complete<U: Unit>(&self, unit: &U, sync: Sync) -> bool {
-        if U::INDEX_COMPLETES && self.done.load(Ordering::Acquire) >= sync.position {
-            return true;
-        }
-        let Some(block) = self.numbers else {
-            return false;
-        };
-        let (mem, ..) = unit.machine();
-        let word = block.words(mem).get((sync.number % NUMBERS) as usize);
-        // A later sync with the same word stands for this one, too. What no sync writes there is not
-        // believed.
-        let later =
-            word.map_or(u32::MAX, |word| (Word::load(word) as u32).wrapping_sub(sync.number));
-        later < 1 << 31 && later % NUMBERS == 0
-    }
-
     /// Waits for `sync` behind the commands of `ticket`. As long as the unit works through the
     /// commands in front, the limit does not run out. *Context.* Atomic.
     pub(crate) fn complete<U: Unit<Cpus = C>>(
@@ -37,29 +20,39 @@ impl<C: Cpus> Ring<C> {
         sync: Sync,
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        let verdict = || self.verdict::<U>(ticket, sync, asked);
-        // A sync that was refused or taken never comes, unless the index tells.
-        let early = || match U::INDEX_COMPLETES {
-            true => None,
-            false => Some(verdict()).filter(|verdict| *verdict != Ok(Outcome::Done)),
+        let (mem, clock, limit) = unit.machine();
+        let words = self.numbers.map(|block| block.words(mem));
+        let number = words.and_then(|words| words.get((sync.number % NUMBERS) as usize));
+        // The outcome, as far as is known without a register.
+        let outcome = || {
+            // A later sync with the same word stands for this one, too. What no sync writes there is not
+            // believed.
+            let later = number
+                .map_or(u32::MAX, |number| (Word::load(number) as u32).wrapping_sub(sync.number));
+            let complete = later < 1 << 31 && later % NUMBERS == 0
+                || U::INDEX_COMPLETES && self.done.load(Ordering::Acquire) >= sync.position;
+            if self.news.load(Ordering::Relaxed) == ticket.news {
+                return complete.then_some(Ok(Outcome::Done));
+            }
+            // A sync that was refused or taken never comes, unless the index tells.
+            if !complete && U::INDEX_COMPLETES {
+                return None;
+            }
+            let verdict = self.verdict::<U>(ticket, sync, asked);
+            (complete || verdict != Ok(Outcome::Done)).then_some(verdict)
         };
         let mut looks = 0u32;
         let look = || {
-            if self.is_complete(unit, sync) {
-                return Some(verdict());
-            }
+            let known = outcome();
             looks = looks.wrapping_add(1);
-            if self.numbers.is_some() && looks % LOOKS != 0 {
-                return early();
+            if known.is_some() || number.is_some() && looks % LOOKS != 0 {
+                return known;
             }
             // The holder of the lock finds out as well.
             let state = self.state.try_lock()?;
-            if let Err(error) = self.service_locked(unit, state) {
-                return Some(Err(error));
-            }
-            match self.is_complete(unit, sync) {
-                true => Some(verdict()),
-                false => early(),
+            match self.service_locked(unit, state) {
+                Ok(_) => outcome(),
+                Err(error) => Some(Err(error)),
             }
         };
         // What others have had done behind it says nothing of this sync.
@@ -67,21 +60,18 @@ impl<C: Cpus> Ring<C> {
             let progress = self.service_locked(unit, self.state.lock())?;
             Ok(progress.head.min(sync.position))
         };
-        let awaited = Awaited::Completion;
-        let (_, clock, limit) = unit.machine();
-        wait_while_it_works(clock, limit, awaited, look, progress)
+        wait_while_it_works(clock, limit, Awaited::Completion, look, progress)
     }
 
-    /// Returns the outcome of the commands of `ticket`, which are complete with `sync`.
+    /// Returns the outcome of the commands of `ticket`, which are complete with `sync`, where
+    /// something was refused since they were begun.
+    #[cold]
     pub(crate) fn verdict<U: Unit>(
         &self,
         ticket: &Ticket,
         sync: Sync,
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        if self.news.load(Ordering::Relaxed) == ticket.news {
-            return Ok(Outcome::Done);
-        }
         let concern = self.state.lock().refusals.concern(ticket, sync);
         let silent = concern.map_err(|why| IommuError::Refused {
             code: match why {
