@@ -152,13 +152,16 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return None;
         }
         let broken = self.broken.load(Ordering::Relaxed) != 0;
-        if broken || self.maps_owe == MapsOwe::Sync || self.iova.is_short() {
+        if broken || self.maps_owe == MapsOwe::Sync {
             return None;
         }
         let request =
             Request { bytes: granule.bytes(), align: granule, limit: constraints.dma_mask };
         let range = match may_block {
-            MayBlock::Yes => self.iova.alloc(&request).ok()?,
+            MayBlock::Yes => {
+                self.replenish();
+                self.iova.alloc(&request).ok()?
+            }
             MayBlock::No => self.allocate_sparing(&request).ok()?,
         };
         // A buffer's, a pool's, or memory that a caller has promised.
