@@ -21,7 +21,7 @@ typedef __SIZE_TYPE__ size_t;
 typedef __INTPTR_TYPE__ ssize_t, ptrdiff_t, intptr_t;
 typedef __UINTPTR_TYPE__ uintptr_t;
 typedef unsigned int uint;
-typedef unsigned long ulong, pteval_t;
+typedef unsigned long ulong, pteval_t, pgoff_t;
 typedef int pid_t;
 typedef u32 ioasid_t;
 typedef __builtin_va_list va_list;
@@ -36,6 +36,7 @@ enum { false, true };
 #define CONFIG_IOMMU_API 1
 #define CONFIG_IOMMU_DMA 1
 #define CONFIG_IOMMU_IOVA 1
+#define CONFIG_IOMMU_PT 1
 #define CONFIG_IOMMU_IO_PGTABLE 1
 #define CONFIG_IOMMU_IO_PGTABLE_LPAE 1
 #define CONFIG_IOMMU_IO_PGTABLE_LPAE_SELFTEST 1
@@ -111,6 +112,9 @@ enum { false, true };
 #define ____cacheline_aligned __aligned(64)
 #define __cacheline_aligned_in_smp __aligned(64)
 #define __no_kmsan_checks
+#define __context_unsafe(...)
+#define __guarded_by(...)
+#define __nonstring
 #define fallthrough __attribute__((fallthrough))
 #define asmlinkage
 #define EXPORT_SYMBOL(name)
@@ -136,6 +140,8 @@ enum { false, true };
 #define late_initcall SHIM_INITCALL
 #define device_initcall SHIM_INITCALL
 
+/* The type of what follows, as in C23. */
+#define auto __auto_type
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define barrier() __asm__ volatile("" ::: "memory")
@@ -168,6 +174,9 @@ enum { false, true };
 		(a) = (b);                   \
 		(b) = shim_swapped;          \
 	} while (0)
+#define memset_after(object, byte, member)                                          \
+	memset((char *)(object) + offsetofend(typeof(*(object)), member), byte,         \
+	       sizeof(*(object)) - offsetofend(typeof(*(object)), member))
 #define struct_size(pointer, member, count) (sizeof(*(pointer)) + (count) * sizeof((pointer)->member[0]))
 #define DECLARE_FLEX_ARRAY(type, name) struct { struct { } empty_##name; type name[]; }
 #define struct_group(name, ...) union { struct { __VA_ARGS__ }; struct { __VA_ARGS__ } name; }
@@ -183,6 +192,8 @@ enum { false, true };
 #define FIELD_PREP(mask, value) (((typeof(mask))(value) << __builtin_ctzll(mask)) & (mask))
 #define FIELD_GET(mask, value) ((typeof(mask))(((value) & (mask)) >> __builtin_ctzll(mask)))
 static __always_inline unsigned long __ffs(unsigned long x) { return __builtin_ctzl(x); }
+#define __bf_shf(mask) __builtin_ctzll(mask)
+#define __ffs64(x) __ffs(x)
 static __always_inline unsigned long __fls(unsigned long x) { return 63 - __builtin_clzl(x); }
 static __always_inline unsigned long ffz(unsigned long x) { return __ffs(~x); }
 static __always_inline int ffs(int x) { return __builtin_ffs(x); }
@@ -271,6 +282,12 @@ __cold __attribute__((noreturn)) void shim_died(const char *file, int line);
 void *memset(void *to, int byte, size_t bytes);
 void *memcpy(void *to, const void *from, size_t bytes);
 void *memmove(void *to, const void *from, size_t bytes);
+static inline void *memset64(u64 *to, u64 value, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		to[i] = value;
+	return to;
+}
 int memcmp(const void *a, const void *b, size_t bytes);
 size_t strlen(const char *text);
 int strcmp(const char *a, const char *b);

@@ -39,6 +39,8 @@ struct xarray { void *first; };
 #define ida_free(ida, number) ((void)(number))
 #define xa_init(x) ((void)(x))
 #define XA_ERROR(x) ((void *)0)
+#define XA_ZERO_ENTRY ((void *)1030UL)
+#define xa_for_each_start(xa, index, entry, from) while (((entry) = NULL))
 struct io_tlb_mem;
 struct iommu_group;
 struct dev_iommu;
@@ -70,6 +72,7 @@ struct device {
 };
 #define dev_to_node(device) ((device)->numa_node)
 #define set_dev_node(device, node) ((device)->numa_node = (node))
+#define dev_dma_skip_sync(device) ((device)->dma_skip_sync)
 #define dev_name(device) "device"
 #define dev_fwnode(device) ((device)->fwnode)
 #define device_match_fwnode(device, node) ((device)->fwnode == (node))
@@ -130,6 +133,7 @@ struct platform_device;
 #define PCI_ACS_CR 8
 #define PCI_ACS_UF 16
 enum { BUS_NOTIFY_ADD_DEVICE, BUS_NOTIFY_REMOVED_DEVICE, NOTIFY_DONE = 0, NOTIFY_OK };
+#define IOMMU_HWPT_ALLOC_PASID 8
 #define CAP_SYS_ADMIN 21
 #define CAP_SYS_RAWIO 17
 #define VM_MAP 4

@@ -59,6 +59,12 @@ SHIM_ENTRY u64 linux_translate(struct shim_domain *of, u64 iova)
 	return iommu_iova_to_phys(&of->domain, iova);
 }
 
+/* Lists here are one array, where the kernel also follows chains of arrays. */
+struct scatterlist *sg_next(struct scatterlist *piece)
+{
+	return sg_is_last(piece) ? NULL : piece + 1;
+}
+
 SHIM_ENTRY struct scatterlist *linux_list(const u64 *starts, const u32 *bytes, u32 count)
 {
 	struct scatterlist *list = kcalloc(count, sizeof(*list), GFP_KERNEL);

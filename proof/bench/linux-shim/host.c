@@ -22,16 +22,27 @@ void shim_host_release(void *at)
 	free(at);
 }
 
-/* Populated memory that begins at a multiple of `align`, a power of two; never given back. */
-void *shim_host_map(size_t bytes, size_t align);
-void *shim_host_map(size_t bytes, size_t align)
+static void *map(size_t bytes, size_t align, int flags)
 {
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
-	char *at = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, flags, -1, 0);
+	char *at = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 
 	if (at == MAP_FAILED)
 		return NULL;
 	return (char *)(((unsigned long)at + align - 1) & ~(align - 1));
+}
+
+/* Populated memory that begins at a multiple of `align`, a power of two; never given back. */
+void *shim_host_map(size_t bytes, size_t align);
+void *shim_host_map(size_t bytes, size_t align)
+{
+	return map(bytes, align, MAP_POPULATE);
+}
+
+/* The same, whose pages exist once they are written. */
+void *shim_host_reserve(size_t bytes, size_t align);
+void *shim_host_reserve(size_t bytes, size_t align)
+{
+	return map(bytes, align, MAP_NORESERVE);
 }
 
 /* The last message; that of the self-test has its figures. */

@@ -26,5 +26,6 @@ struct hlist_head { struct hlist_node *first; };
 #include "memory.h"
 #include "device.h"
 #include "virtio.h"
+#include "kunit.h"
 
 #endif

@@ -29,13 +29,20 @@
 #define GFP_DMA32 __GFP_DMA32
 #define gfpflags_allow_blocking(gfp) (!!((gfp) & __GFP_RECLAIM))
 
-/* Never looked into: a page's number times the size of this, as in the kernel's array of pages. */
+/* A page's descriptor, in an array for the arena of `services.c`. Those of other pages have addresses and are not looked into. */
 struct page {
 	unsigned long flags;
 	struct list_head lru;
-	unsigned long rest[5];
+	void *mapping;
+	unsigned long index;
+	void *private;
+	unsigned int page_type;
+	atomic_t _refcount;
+	unsigned long order;
 };
 struct folio { struct page page; };
+/* The array, less the number of the arena's first page: sums wrap around. */
+extern unsigned long shim_descriptors;
 struct mm_struct { u32 pasid; void *iommu_mm; };
 typedef struct { unsigned long value; } pgprot_t;
 struct vm_area_struct { unsigned long vm_start, vm_end, vm_pgoff; pgprot_t vm_page_prot; };
@@ -48,8 +55,8 @@ struct vm_area_struct { unsigned long vm_start, vm_end, vm_pgoff; pgprot_t vm_pa
 #define phys_to_virt(pa) ((void *)(unsigned long)(pa))
 #define __pa(at) ((unsigned long)(at))
 #define __va(pa) ((void *)(unsigned long)(pa))
-#define pfn_to_page(pfn) ((struct page *)((unsigned long)(pfn) * sizeof(struct page)))
-#define page_to_pfn(at) ((unsigned long)(at) / sizeof(struct page))
+#define pfn_to_page(pfn) ((struct page *)((unsigned long)(pfn) * sizeof(struct page) + shim_descriptors))
+#define page_to_pfn(at) (((unsigned long)(at) - shim_descriptors) / sizeof(struct page))
 #define page_to_phys(at) ((phys_addr_t)page_to_pfn(at) << PAGE_SHIFT)
 #define phys_to_page(pa) pfn_to_page((unsigned long)(pa) >> PAGE_SHIFT)
 #define virt_to_page(at) pfn_to_page((unsigned long)(at) >> PAGE_SHIFT)
@@ -75,6 +82,7 @@ struct vm_area_struct { unsigned long vm_start, vm_end, vm_pgoff; pgprot_t vm_pa
 #define set_memory_encrypted(at, pages) 0
 #define __phys_to_dma(device, pa) (pa)
 #define __sme_set(x) (x)
+#define __sme_clr(x) (x)
 #define mem_encrypt_active() false
 #define CC_ATTR_MEM_ENCRYPT 0
 #define CC_ATTR_GUEST_MEM_ENCRYPT 1
@@ -95,10 +103,27 @@ static __always_inline unsigned long __get_free_pages(gfp_t gfp, unsigned int or
 #define free_pages(at, order) __free_pages(virt_to_page(at), order)
 #define free_page(at) free_pages(at, 0)
 
+#define virt_to_folio(at) ((struct folio *)virt_to_page(at))
+#define folio_address(folio) page_address(&(folio)->page)
+#define folio_order(folio) ((folio)->page.order)
+#define folio_nr_pages(folio) (1UL << folio_order(folio))
+#define folio_pgdat(folio) NULL
+#define folio_put(folio) __free_pages(&(folio)->page, folio_order(folio))
+#define numa_mem_id() 0
+static __always_inline struct folio *__folio_alloc_node(gfp_t gfp, unsigned int order, int node)
+{
+	struct page *page = shim_pages(gfp, order);
+
+	if (page)
+		page->order = order;
+	return (struct folio *)page;
+}
+
 /* Counts of pages, a number of each CPU. */
 extern __thread long shim_accounted;
 #define mod_node_page_state(node, item, pages) ((void)(shim_accounted += (pages)))
 #define mod_lruvec_page_state(page, item, pages) ((void)(shim_accounted += (pages)))
+#define lruvec_stat_mod_folio(folio, item, pages) ((void)(shim_accounted += (pages)))
 
 struct kmem_cache {
 	size_t bytes;
@@ -138,6 +163,9 @@ void shim_release(const void *at);
 #define kzalloc(bytes, gfp) shim_zeroed(bytes)
 #define kcalloc(count, bytes, gfp) shim_zeroed((size_t)(count) * (bytes))
 #define kmalloc_array kcalloc
+#define kmalloc_obj(object, ...) ((typeof(object) *)shim_zeroed(sizeof(object)))
+#define kzalloc_obj kmalloc_obj
+#define kzalloc_flex(object, member, count) ((typeof(object) *)shim_zeroed(struct_size(&(object), member, count)))
 #define kvcalloc kcalloc
 #define kvmalloc kmalloc
 #define kvfree shim_release

@@ -6,6 +6,7 @@
 void *shim_host_zeroed(size_t bytes);
 void shim_host_release(void *at);
 void *shim_host_map(size_t bytes, size_t align);
+void *shim_host_reserve(size_t bytes, size_t align);
 
 __thread unsigned int shim_cpu;
 __thread unsigned long shim_cpu_offset;
@@ -65,12 +66,46 @@ void free_percpu(void *object)
 struct stock { void *first[MAX_PAGE_ORDER + 16]; } __aligned(64);
 static struct stock stocks[NR_CPUS];
 
+/* All pages are in one region, so that their descriptors are in one array. */
+#define ARENA (2UL << 30)
+unsigned long shim_descriptors;
+
+static char *from_arena(size_t bytes, size_t align)
+{
+	static spinlock_t lock;
+	static char *arena;
+	static size_t used;
+	char *at = NULL;
+
+	spin_lock(&lock);
+	if (!arena) {
+		struct page *descriptors = shim_host_reserve((ARENA >> PAGE_SHIFT) * sizeof(*descriptors), PAGE_SIZE);
+
+		arena = shim_host_reserve(ARENA, PAGE_SIZE << MAX_PAGE_ORDER);
+		shim_descriptors = (unsigned long)descriptors - ((unsigned long)arena >> PAGE_SHIFT) * sizeof(*descriptors);
+		if (!descriptors)
+			arena = NULL;
+	}
+	used = round_up(used, align);
+	if (arena && used + bytes <= ARENA) {
+		at = arena + used;
+		used += bytes;
+		/* Populated now, and not while the clock runs. */
+		for (size_t done = 0; done < bytes; done += PAGE_SIZE)
+			*(volatile char *)(at + done) = 0;
+		for (size_t done = 0; done < bytes; done += PAGE_SIZE)
+			virt_to_page(at + done)->flags = 0;
+	}
+	spin_unlock(&lock);
+	return at;
+}
+
 /* Memory for many pages at once, so that none is mapped while the clock runs. */
 static noinline void *more_pages(unsigned int order)
 {
 	size_t bytes = PAGE_SIZE << order;
 	size_t count = bytes >= (1 << 20) ? 1 : (1 << 20) / bytes;
-	char *at = shim_host_map(count * bytes, bytes);
+	char *at = from_arena(count * bytes, bytes);
 
 	if (!at)
 		return NULL;
@@ -188,10 +223,4 @@ void sg_init_one(struct scatterlist *piece, const void *at, unsigned int bytes)
 	memset(piece, 0, sizeof(*piece));
 	sg_set_buf(piece, at, bytes);
 	sg_mark_end(piece);
-}
-
-/* Lists here are one array, where the kernel also follows chains of arrays. */
-struct scatterlist *sg_next(struct scatterlist *piece)
-{
-	return sg_is_last(piece) ? NULL : piece + 1;
 }

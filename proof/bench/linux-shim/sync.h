@@ -81,6 +81,10 @@ SHIM_ATOMICS(atomic_long, atomic_long_t)
 #define cmpxchg64(at, before, after) SHIM_CMPXCHG(at, before, after, __ATOMIC_SEQ_CST)
 #define cmpxchg_relaxed(at, before, after) SHIM_CMPXCHG(at, before, after, __ATOMIC_RELAXED)
 #define cmpxchg64_relaxed(at, before, after) SHIM_CMPXCHG(at, before, after, __ATOMIC_RELAXED)
+#define SHIM_TRY_CMPXCHG(at, before, after, order) __atomic_compare_exchange_n(at, before, after, false, order, __ATOMIC_RELAXED)
+#define try_cmpxchg64(at, before, after) SHIM_TRY_CMPXCHG(at, before, after, __ATOMIC_SEQ_CST)
+#define try_cmpxchg64_release(at, before, after) SHIM_TRY_CMPXCHG(at, before, after, __ATOMIC_RELEASE)
+#define try_cmpxchg_release(at, before, after) SHIM_TRY_CMPXCHG(at, before, after, __ATOMIC_RELEASE)
 #define xchg(at, value) __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST)
 static __always_inline void refcount_set(refcount_t *r, int value) { atomic_set(&r->refs, value); }
 
@@ -118,6 +122,10 @@ struct mutex { spinlock_t lock; };
 static __always_inline void mutex_init(struct mutex *m) { spin_lock_init(&m->lock); }
 static __always_inline void mutex_lock(struct mutex *m) { spin_lock(&m->lock); }
 static __always_inline void mutex_unlock(struct mutex *m) { spin_unlock(&m->lock); }
+static __always_inline void shim_release_mutex(struct mutex **m) { mutex_unlock(*m); }
+#define guard(kind) SHIM_GUARD_##kind
+#define SHIM_GUARD_mutex(m) \
+	struct mutex *shim_held __attribute__((cleanup(shim_release_mutex))) = (mutex_lock(m), (m))
 #define mutex_destroy(m) ((void)0)
 #define mutex_is_locked(m) ((m)->lock.locked)
 

@@ -17,6 +17,7 @@ mod addresses;
 pub mod bounce;
 mod commands;
 pub mod fault;
+mod formats;
 pub mod iotlb;
 pub mod linux;
 mod lists;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use portolan_bench::linux::{self, Absent, Fetch};
+use portolan_bench::linux::{self, Absent, Fetch, Prepared};
 use portolan_bench::measure::{self, BenchReport, Extent};
 use portolan_bench::{all, bounce, fault, iotlb, markdown, text};
 use portolan_cli::progress::Progress;
@@ -47,30 +47,33 @@ const LINUX: &str = "linux";
 
 /// Prepares Linux's code.
 fn peer() -> ExitCode {
-    match linux::prepare(Fetch::IfMissing) {
-        Ok(said) => {
-            println!("{said}");
-            let seed = std::env::var("PORTOLAN_SEED").ok();
-            let seed = seed.and_then(|seed| seed.parse().ok());
-            match linux::try_viommu(seed.unwrap_or_else(|| fastrand::u64(..))) {
-                Ok(said) => {
-                    println!("its driver of a virtio-iommu on portolan-vmm's device: {said}");
-                    ExitCode::SUCCESS
-                }
-                Err(why) => {
-                    eprintln!("portolan-bench: Linux's driver of a virtio-iommu: {why}");
-                    ExitCode::FAILURE
-                }
+    let (mut missing, mut broken) = (false, false);
+    for Prepared { name, outcome } in linux::prepare(Fetch::IfMissing) {
+        match outcome {
+            Ok(said) => println!("{said}"),
+            Err(Absent::Missing(why)) => {
+                println!("SKIP {name}: {why}");
+                missing = true;
+            }
+            Err(Absent::Broken(why)) => {
+                eprintln!("portolan-bench: {name}: {why}");
+                broken = true;
             }
         }
-        Err(Absent::Missing(why)) => {
-            println!("SKIP {}: {why}", linux::NAME);
-            ExitCode::from(3)
+    }
+    if !missing && !broken {
+        match linux::try_viommu() {
+            Ok(said) => println!("its driver of a virtio-iommu on portolan-vmm's device: {said}"),
+            Err(why) => {
+                eprintln!("portolan-bench: Linux's driver of a virtio-iommu: {why}");
+                broken = true;
+            }
         }
-        Err(Absent::Broken(why)) => {
-            eprintln!("portolan-bench: {why}");
-            ExitCode::FAILURE
-        }
+    }
+    match (broken, missing) {
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::from(3),
+        (false, false) => ExitCode::SUCCESS,
     }
 }
 

@@ -6,6 +6,9 @@ use crate::linux;
 use crate::measure::{BenchReport, BenchRow, Outcome};
 use crate::spread::Spread;
 
+/// Versions of Linux; a scenario is compared with one of them.
+const LINUX: [&str; 2] = [linux::NAME, linux::GENERIC_PT_NAME];
+
 /// Writes the tables: ours compared with Linux's code and the limit; with others; means and slowest hundredths, if
 /// single calls were timed.
 pub fn tables(report: &BenchReport) -> String {
@@ -19,7 +22,7 @@ pub fn tables(report: &BenchReport) -> String {
     }
     out.push_str("\n| benchmark | ours: ns | others in the same run: ns |\n|---|---|---|\n");
     for row in &report.benchmarks {
-        let others = row.peers.iter().filter(|(name, _)| **name != linux::NAME);
+        let others = row.peers.iter().filter(|(name, _)| !LINUX.contains(name));
         let others: Vec<_> =
             others.map(|(name, spread)| format!("{name} {}", ns(spread.median))).collect();
         if !others.is_empty() {
@@ -43,7 +46,7 @@ pub fn tables(report: &BenchReport) -> String {
 }
 
 fn linux_of(row: &BenchRow) -> Option<&Spread> {
-    row.peers.get(linux::NAME)
+    LINUX.iter().find_map(|name| row.peers.get(name))
 }
 
 fn beside_linux(row: &BenchRow) -> String {

@@ -97,8 +97,7 @@ pub struct BenchReport {
 impl BenchReport {
     /// Makes a report of the benchmarks that were measured, and of those that were skipped.
     pub fn of(benchmarks: Vec<BenchRow>, skipped: Vec<(&'static str, &'static str)>) -> Self {
-        let missing = linux::missing().map(|why| (linux::NAME, why));
-        Self { benchmarks, skipped: missing.into_iter().chain(skipped).collect() }
+        Self { benchmarks, skipped: linux::missing().chain(skipped).collect() }
     }
 }
 
@@ -149,7 +148,8 @@ pub fn run(scenario: &Scenario, extent: Extent) -> Result<BenchRow, Failure> {
     let peers: BTreeMap<_, _> = spreads.split_off(2).into_iter().collect();
     let (ours, limit) = (spreads[0].1, spreads[1].1);
     let ratio = ours.median / limit.median;
-    let outcome = |target: &Target| outcome(*target, &ours, ratio, peers.get(linux::NAME));
+    let theirs = linuxs(scenario).map(|name| (name, peers.get(name)));
+    let outcome = |target: &Target| outcome(*target, &ours, ratio, theirs);
     Ok(BenchRow {
         name: scenario.name,
         what: scenario.what,
@@ -165,9 +165,21 @@ pub fn run(scenario: &Scenario, extent: Extent) -> Result<BenchRow, Failure> {
     })
 }
 
-fn outcome(target: Target, ours: &Spread, ratio: f64, linux: Option<&Spread>) -> Outcome {
+/// Name of Linux's version that the scenario is compared with.
+fn linuxs(scenario: &Scenario) -> Option<&'static str> {
+    let mut names = scenario.peers.iter().map(|(name, _)| *name);
+    names.find(|name| [linux::NAME, linux::GENERIC_PT_NAME].contains(name))
+}
+
+fn outcome(
+    target: Target,
+    ours: &Spread,
+    ratio: f64,
+    theirs: Option<(&'static str, Option<&Spread>)>,
+) -> Outcome {
+    let (against, linux) = theirs.unwrap_or((linux::NAME, None));
     let at_least = |wanted, of, measured: Option<f64>| Outcome {
-        against: linux::NAME,
+        against,
         of,
         wanted,
         measured,
@@ -234,7 +246,7 @@ mod tests {
         let spread =
             |median, p99| Spread { median, p10: median, p90: median, p99, mean: median * 2.0 };
         let (ours, linux) = (spread(10.0, 100.0), spread(20.0, 150.0));
-        let met = |target, linux| outcome(target, &ours, 3.0, linux).met;
+        let met = |target, linux| outcome(target, &ours, 3.0, Some((linux::NAME, linux))).met;
         assert_eq!(met(Target::Linux(2.0), Some(&linux)), Some(true));
         assert_eq!(met(Target::Linux(2.1), Some(&linux)), Some(false));
         assert_eq!(met(Target::LinuxMean(2.0), Some(&linux)), Some(true));

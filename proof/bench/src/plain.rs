@@ -80,10 +80,10 @@ impl StoreRun {
         Self { words: zeroed(pages), units: pages as u64 }
     }
 
-    /// Makes one store for each page of a span.
+    /// Makes one store for each page of a span, whose pieces are the units.
     pub(crate) fn of_span(span: Span) -> Self {
-        let pages = (span.bytes / PAGE) as usize;
-        Self { units: 1, ..Self::new(pages) }
+        let pages = (span.count * span.bytes / PAGE) as usize;
+        Self { units: span.count, ..Self::new(pages) }
     }
 }
 

@@ -1,5 +1,6 @@
-//! Linux 6.12's own code as a peer: its sources, from Debian's package, compiled in the state they are in.
+//! Linux's own code as a peer: its sources, from Debian's packages, compiled in the state they are in.
 //!
+//! * `parts`: sources of 6.12 (Arm's tables, addresses, the DMA layer, bounce pools) and of 7.3 (generic page tables).
 //! * `source`: finding, fetching and unpacking the sources.
 //! * `compile`: the headers that they get, and the compiler.
 //!
@@ -9,6 +10,8 @@
 
 pub(crate) mod buffers;
 mod compile;
+pub(crate) mod formats;
+mod parts;
 mod source;
 pub(crate) mod tables;
 #[cfg(test)]
@@ -21,12 +24,17 @@ use std::sync::OnceLock;
 
 use crate::workload::Failure;
 
+use parts::Parts;
+
 pub(crate) use crate::raw::{
-    Bounced, Domain, Linux, LinuxDomainKind, List, OnCpu, SharedDomain, Space,
+    Bounced, Domain, GenericPt, Linux, LinuxDomainKind, LinuxFormat, LinuxTables, List, OnCpu,
+    SharedDomain, Space,
 };
 
-/// Name of this peer.
+/// Name of the peer with Arm's tables and everything above them.
 pub const NAME: &str = "linux-6.12";
+/// Name of the peer with the generic page tables.
+pub const GENERIC_PT_NAME: &str = "linux-7.3";
 
 /// Permission to download sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +51,10 @@ fn succeeded(is_well: bool) -> Result<(), Failure> {
 }
 
 /// Folder of the unpacked sources and the compiled object, below the target folder.
-fn place() -> PathBuf {
+fn place(parts: &Parts) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map(|target| workspace.join(target));
-    target.unwrap_or_else(|| workspace.join("target")).join(NAME)
+    target.unwrap_or_else(|| workspace.join("target")).join(parts.name)
 }
 
 /// Checks that a program can be started.
@@ -80,37 +88,89 @@ pub enum Absent {
     Broken(String),
 }
 
+impl From<&'static Absent> for Failure {
+    fn from(absent: &'static Absent) -> Self {
+        match absent {
+            Absent::Missing(why) => Self::NoLinux(why),
+            Absent::Broken(why) => Self::BrokenLinux(why),
+        }
+    }
+}
+
 /// Loads Linux's code, after compiling the parts that are not compiled yet; always the same answer.
 ///
 /// # Errors
 /// [`Failure::NoLinux`] or [`Failure::BrokenLinux`].
 pub(crate) fn linux() -> Result<&'static Linux, Failure> {
-    loaded(Fetch::Never).map_err(|absent| match absent {
-        Absent::Missing(why) => Failure::NoLinux(why),
-        Absent::Broken(why) => Failure::BrokenLinux(why),
-    })
+    Ok(arm(Fetch::Never)?)
 }
 
-fn loaded(fetch: Fetch) -> Result<&'static Linux, &'static Absent> {
-    static LINUX: OnceLock<Result<Linux, Absent>> = OnceLock::new();
-    let linux = LINUX.get_or_init(|| {
-        let place = place();
-        let sources = source::provide(&place, fetch).map_err(Absent::Missing)?;
-        let compiler = compile::compiler().map_err(Absent::Missing)?;
-        let object = compile::provide(&compiler, &place, &sources);
-        Linux::load(&object.map_err(Absent::Broken)?).map_err(Absent::Broken)
-    });
-    linux.as_ref()
-}
-
-/// Fetches, compiles and tests Linux's code: the version, and the last words of its self-test.
+/// Loads Linux's generic page tables, like [`linux`].
 ///
 /// # Errors
-/// Reason why there is none, and the package to install.
-pub fn prepare(fetch: Fetch) -> Result<String, &'static Absent> {
-    let linux = loaded(fetch)?;
-    let version = source::version(&place()).unwrap_or_default();
-    Ok(format!("Linux {version}: {}", linux.said()))
+/// [`Failure::NoLinux`] or [`Failure::BrokenLinux`].
+pub(crate) fn generic_pt() -> Result<&'static GenericPt, Failure> {
+    Ok(generic(Fetch::Never)?)
+}
+
+fn arm(fetch: Fetch) -> Result<&'static Linux, &'static Absent> {
+    static LINUX: OnceLock<Result<Linux, Absent>> = OnceLock::new();
+    let load = || Linux::load(&object(&parts::ARM, fetch, |_| Ok(()))?).map_err(Absent::Broken);
+    LINUX.get_or_init(load).as_ref()
+}
+
+fn generic(fetch: Fetch) -> Result<&'static GenericPt, &'static Absent> {
+    static GENERIC_PT: OnceLock<Result<GenericPt, Absent>> = OnceLock::new();
+    let load = || {
+        // Its tests take some twenty seconds, so they run once, when it is compiled.
+        let test = |path: &Path| GenericPt::load(path)?.test(seed());
+        GenericPt::load(&object(&parts::GENERIC_PT, fetch, test)?).map_err(Absent::Broken)
+    };
+    GENERIC_PT.get_or_init(load).as_ref()
+}
+
+/// The seed that `PORTOLAN_SEED` gives, or a new one.
+fn seed() -> u64 {
+    let given = std::env::var("PORTOLAN_SEED").ok();
+    given.and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..))
+}
+
+/// The shared object, compiled from sources that are fetched, and tested, if it is not there.
+fn object(
+    parts: &Parts,
+    fetch: Fetch,
+    test: impl FnOnce(&Path) -> Result<(), String>,
+) -> Result<PathBuf, Absent> {
+    let place = place(parts);
+    source::provide(parts, &place, fetch).map_err(Absent::Missing)?;
+    let compiler = compile::compiler().map_err(Absent::Missing)?;
+    compile::provide(parts, &compiler, &place, test).map_err(Absent::Broken)
+}
+
+/// Peer that was prepared: what it says of itself, or why it is absent.
+pub struct Prepared {
+    /// Name of the peer.
+    pub name: &'static str,
+    /// Version and tests, in words.
+    pub outcome: Result<String, &'static Absent>,
+}
+
+/// Fetches, compiles and tests both versions of Linux's code, at the same time.
+pub fn prepare(fetch: Fetch) -> [Prepared; 2] {
+    let version = |parts: &Parts| source::version(&place(parts)).unwrap_or_default();
+    let old =
+        || arm(fetch).map(|linux| format!("Linux {}: {}", version(&parts::ARM), linux.said()));
+    let new = || {
+        generic(fetch)?;
+        let version = version(&parts::GENERIC_PT);
+        Ok(format!("Linux {version}: generic page tables passed their own tests"))
+    };
+    std::thread::scope(|scope| {
+        let new = scope.spawn(new);
+        let old = old();
+        let new = new.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        [Prepared { name: NAME, outcome: old }, Prepared { name: GENERIC_PT_NAME, outcome: new }]
+    })
 }
 
 /// Runs Linux's driver of a virtio-iommu on the device of `portolan-vmm`, and on devices that each ignore one kind of
@@ -119,14 +179,16 @@ pub fn prepare(fetch: Fetch) -> Result<String, &'static Absent> {
 /// # Errors
 /// The access of a device behind it that succeeded or failed against the mappings, or the failure
 /// that was not noticed.
-pub fn try_viommu(seed: u64) -> Result<String, String> {
+pub fn try_viommu() -> Result<String, String> {
+    let seed = seed();
     viommu::try_all(seed).map_err(|wrong| format!("PORTOLAN_SEED={seed}: {wrong}"))
 }
 
-/// Reason why the peer is skipped, or `None` if it is here.
-pub fn missing() -> Option<&'static str> {
-    match loaded(Fetch::Never) {
-        Err(Absent::Missing(why) | Absent::Broken(why)) => Some(why),
-        Ok(_) => None,
-    }
+/// The peers that are skipped, and the reason for each.
+pub fn missing() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let old = arm(Fetch::Never).err().map(|absent| (NAME, absent));
+    let new = generic(Fetch::Never).err().map(|absent| (GENERIC_PT_NAME, absent));
+    old.into_iter().chain(new).map(|(name, absent)| match absent {
+        Absent::Missing(why) | Absent::Broken(why) => (name, why.as_str()),
+    })
 }

@@ -1,4 +1,4 @@
-//! Linux's sources: from the installed package `linux-source-6.12`, or from a download of it.
+//! Linux's sources: from an installed package `linux-source-VERSION`, or from a download of it.
 //!
 //! Debian's archive has the sources of its kernels as a compressed tar archive within a package (deb(5)).
 //! Only the files that are needed are unpacked; the rest costs twenty seconds of decompression, once.
@@ -6,42 +6,58 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::parts::Parts;
 use super::{Fetch, compile, need, run};
 
-const PACKAGE: &str = "linux-source-6.12";
-/// Path of the archive that an installed package has.
-const INSTALLED: &str = "/usr/src/linux-source-6.12.tar.xz";
+/// Debian package of a kernel's sources.
+pub(super) struct Package {
+    pub(super) name: &'static str,
+    /// Suite that has it, if it is not a part of every configured one.
+    pub(super) suite: Option<&'static str>,
+    /// Size of the download.
+    pub(super) megabytes: u32,
+}
 
-/// The folder of the unpacked sources.
+impl Package {
+    /// Path of the archive that an installed package has.
+    fn installed(&self) -> PathBuf {
+        PathBuf::from(format!("/usr/src/{}.tar.xz", self.name))
+    }
+}
+
+/// Unpacks the sources below `place`, unless they are there.
 ///
 /// # Errors
-/// Reason why there is none, and the package to install.
-pub(super) fn provide(place: &Path, fetch: Fetch) -> Result<PathBuf, String> {
+/// Reason why there are none, and the package to install.
+pub(super) fn provide(parts: &Parts, place: &Path, fetch: Fetch) -> Result<(), String> {
     let sources = place.join("source");
-    if whole(&sources) {
-        return Ok(sources);
+    if whole(parts, &sources) {
+        return Ok(());
     }
     for program in ["tar", "xz"] {
         need(program, program)?;
     }
-    if Path::new(INSTALLED).exists() {
-        unpack(Path::new(INSTALLED), &sources)?;
+    let Package { name, suite, megabytes } = parts.package;
+    let installed = parts.package.installed();
+    if installed.exists() {
+        unpack(parts, &installed, &sources)?;
     } else if fetch == Fetch::IfMissing {
         let downloads = place.join("download");
-        let archive = download(&downloads)?;
-        unpack(&archive, &sources)?;
+        let archive = download(&parts.package, &downloads)?;
+        unpack(parts, &archive, &sources)?;
         // All that is needed is unpacked.
         let _ = std::fs::remove_dir_all(&downloads);
     } else {
+        let of = suite.map(|suite| format!(" of {suite}")).unwrap_or_default();
         return Err(format!(
-            "the package {PACKAGE} is not installed: run `apt-get install {PACKAGE}`, or \
-             `portolan-bench linux`, which downloads it (153 MB) and keeps the files that are needed"
+            "the package {name}{of} is not installed: run `apt-get install {name}`, or \
+             `portolan-bench linux`, which downloads it ({megabytes} MB) and keeps the files that are needed"
         ));
     }
-    if whole(&sources) {
-        Ok(sources)
+    if whole(parts, &sources) {
+        Ok(())
     } else {
-        Err(format!("{PACKAGE} has not all files that are needed"))
+        Err(format!("{name} has not all files that are needed"))
     }
 }
 
@@ -56,21 +72,21 @@ pub(super) fn version(place: &Path) -> Option<String> {
     Some(parts.join("."))
 }
 
-fn files() -> impl Iterator<Item = String> {
-    compile::needed().chain(["Makefile".to_owned()])
+fn files(parts: &Parts) -> impl Iterator<Item = String> {
+    compile::needed(parts).chain(["Makefile".to_owned()])
 }
 
-fn whole(sources: &Path) -> bool {
-    files().all(|file| sources.join(file).exists())
+fn whole(parts: &Parts, sources: &Path) -> bool {
+    files(parts).all(|file| sources.join(file).exists())
 }
 
-/// Downloads the package, with the machine's lists of packages or else with lists of our own: nothing of
-/// the machine is changed, and root is not needed.
-fn download(place: &Path) -> Result<PathBuf, String> {
+/// Downloads `package`, with the machine's lists of packages or else with lists of our own: nothing of the
+/// machine is changed, and root is not needed.
+fn download(package: &Package, place: &Path) -> Result<PathBuf, String> {
     need("apt-get", "apt")?;
     need("dpkg-deb", "dpkg")?;
     let _ = std::fs::remove_dir_all(place);
-    for part in ["lists/partial", "cache/archives/partial", "package"] {
+    for part in ["lists/partial", "cache/archives/partial", "parts", "package"] {
         std::fs::create_dir_all(place.join(part)).map_err(|error| error.to_string())?;
     }
     let place = place.canonicalize().map_err(|error| error.to_string())?;
@@ -84,29 +100,52 @@ fn download(place: &Path) -> Result<PathBuf, String> {
         }
         run(command.args(arguments).current_dir(&place))
     };
-    let own = ["Dir::State::lists=lists", "Dir::Cache=cache"].map(|option| {
-        let (name, part) = option.split_once('=').unwrap_or((option, ""));
-        format!("{name}={}", place.join(part).display())
-    });
-    apt(&[], &["download", "-qq", PACKAGE]).or_else(|_| {
+    let option = |name: &str, part: &str| format!("{name}={}", place.join(part).display());
+    let mut own = vec![option("Dir::State::lists", "lists"), option("Dir::Cache", "cache")];
+    apt(&[], &["download", "-qq", package.name]).or_else(|_| {
+        if let Some(suite) = package.suite {
+            let configured = apt(&[], &["indextargets", "--no-release-info", "--format", MIRROR])?;
+            let stanza = stanza(&configured, suite).ok_or("apt-get knows no mirror of Debian")?;
+            std::fs::write(place.join("parts/own.sources"), stanza)
+                .map_err(|error| error.to_string())?;
+            own.push("Dir::Etc::sourcelist=/dev/null".to_owned());
+            own.push(option("Dir::Etc::sourceparts", "parts"));
+        }
         apt(&own, &["update", "-qq"])?;
-        apt(&own, &["download", "-qq", PACKAGE])
+        apt(&own, &["download", "-qq", package.name])
     })?;
     let all = std::fs::read_dir(&place).map_err(|error| error.to_string())?;
-    let package = all
+    let archive = all
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|end| end == "deb"))
         .last();
-    let package = package.ok_or("apt-get downloaded no package")?;
-    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(place.join("package")))?;
-    Ok(place.join("package").join(INSTALLED.trim_start_matches('/')))
+    let archive = archive.ok_or("apt-get downloaded no package")?;
+    run(Command::new("dpkg-deb").arg("-x").arg(archive).arg(place.join("package")))?;
+    let installed = package.installed();
+    Ok(place.join("package").join(installed.strip_prefix("/").unwrap_or(&installed)))
 }
 
-fn unpack(archive: &Path, sources: &Path) -> Result<(), String> {
+/// Configured source, in `apt-get indextargets`: its address and its suite.
+const MIRROR: &str = "$(REPO_URI) $(RELEASE)";
+/// Key of Debian's archive, where a release does not trust it by itself.
+const KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Source of `suite` on the first mirror of a whole release, as a deb822 stanza: other suites have a `-` in their names.
+fn stanza(configured: &str, suite: &str) -> Option<String> {
+    let mut sources = configured.lines().filter_map(|line| line.split_once(' '));
+    let (mirror, _) = sources.find(|(_, release)| !release.contains('-'))?;
+    let key = match Path::new(KEY).exists() {
+        true => format!("Signed-By: {KEY}\n"),
+        false => String::new(),
+    };
+    Some(format!("Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{key}"))
+}
+
+fn unpack(parts: &Parts, archive: &Path, sources: &Path) -> Result<(), String> {
     // Others may be at it as well, and it may be interrupted: whole, or not there.
     let work = sources.with_extension(std::process::id().to_string());
-    let unpacked = unpack_to(archive, &work).and_then(|()| {
+    let unpacked = unpack_to(parts, archive, &work).and_then(|()| {
         let _ = std::fs::remove_dir_all(sources);
         std::fs::rename(&work, sources).map_err(|error| error.to_string())
     });
@@ -114,11 +153,26 @@ fn unpack(archive: &Path, sources: &Path) -> Result<(), String> {
     unpacked
 }
 
-fn unpack_to(archive: &Path, folder: &Path) -> Result<(), String> {
+fn unpack_to(parts: &Parts, archive: &Path, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let mut command = Command::new("tar");
     command.arg("-xJf").arg(archive).arg("-C").arg(folder);
     command.arg("--strip-components=1");
-    command.args(files().map(|file| format!("{PACKAGE}/{file}")));
+    command.args(files(parts).map(|file| format!("{}/{file}", parts.package.name)));
     run(&mut command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_suite_comes_from_the_mirror_of_the_release() {
+        let configured = "http://a.example/security/ bookworm-security\n\
+                          http://b.example/debian/ bookworm\nhttp://c.example/ bookworm\n";
+        let stanza = stanza(configured, "trixie-backports").unwrap();
+        let wanted = "Types: deb\nURIs: http://b.example/debian/\nSuites: trixie-backports\n";
+        assert!(stanza.starts_with(wanted), "{stanza}");
+        assert_eq!(super::stanza("", "sid"), None);
+    }
 }

@@ -3,17 +3,16 @@
 //! Linux's data of each CPU belong to a thread that has said which CPU it is, so every call goes through
 //! an [`OnCpu`], of which there is one for each CPU at a time.
 
-use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::rc::{Rc, Weak};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::rc::Rc;
+use std::sync::OnceLock;
 
 use libloading::{Library, Symbol};
 
-/// CPUs that the shim is built for.
-const CPUS: u32 = 2;
+use super::cpus::{HeldCpu, hold};
+
 /// Placeholder for an address: the result of a failed map, and the buffer of slots that are not copied.
 const NOWHERE: u64 = u64::MAX;
 
@@ -22,6 +21,7 @@ pub(super) type At = *mut c_void;
 /// writes; returns the number of written bytes.
 type Request = extern "C" fn(At, *const u8, u32, *mut u8, u32) -> u32;
 
+/// Entries of a shared object, each the function `linux_` and its name.
 macro_rules! entries {
     ($(#[$said:meta])* $table:ident
      $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
@@ -45,6 +45,8 @@ macro_rules! entries {
         }
     };
 }
+
+pub(super) use entries;
 
 entries! {
     /// The functions of `entries.c`, `driver.c` and `services.c`; two of them are for tests.
@@ -106,7 +108,7 @@ pub(crate) struct Linux {
 }
 
 /// Writes lines back for Linux as [`super::lines`] does for us.
-extern "C" fn write_back(at: *const c_void, bytes: usize) {
+pub(super) extern "C" fn write_back(at: *const c_void, bytes: usize) {
     // SAFETY: Linux asks for its own tables and buffers, which are mapped.
     unsafe { super::lines::write_back(at.addr(), bytes) }
 }
@@ -123,11 +125,11 @@ impl Linux {
         let library = unsafe { Library::new(path) }.map_err(failed)?;
         let entries = Entries::of(&library).map_err(failed)?;
         let viommu = ViommuEntries::of(&library).map_err(failed)?;
-        let _cpu = CPU_LOCKS[0].lock().unwrap_or_else(PoisonError::into_inner);
+        let cpu = hold(0);
         let mut said: *const c_char = c"nothing".as_ptr();
-        // SAFETY: this thread is the only one on CPU 0; `said` becomes a string that stays.
+        // SAFETY: this thread is the only one on that CPU; `said` becomes a string that stays.
         let (result, said) = unsafe {
-            (entries.on_cpu)(0);
+            (entries.on_cpu)(cpu.number());
             (entries.write_back_by)(write_back);
             let result = (entries.start)(&raw mut said);
             (result, CStr::from_ptr(said))
@@ -148,23 +150,12 @@ impl Linux {
     /// it are dropped; waits for another thread that holds that CPU. A thread that is a CPU already stays
     /// that.
     pub(crate) fn on_cpu(&'static self, cpu: u32) -> OnCpu {
-        thread_local! {
-            static HELD: RefCell<Weak<MutexGuard<'static, ()>>> = const { RefCell::new(Weak::new()) };
-        }
-        let held = HELD.with_borrow(Weak::upgrade).unwrap_or_else(|| {
-            let cpu = cpu % CPUS;
-            let guard = CPU_LOCKS[cpu as usize].lock();
-            let held = Rc::new(guard.unwrap_or_else(PoisonError::into_inner));
-            HELD.set(Rc::downgrade(&held));
-            // SAFETY: this thread alone is that CPU.
-            unsafe { (self.entries.on_cpu)(cpu) };
-            held
-        });
+        let held = hold(cpu);
+        // SAFETY: this thread alone is that CPU.
+        unsafe { (self.entries.on_cpu)(held.number()) };
         OnCpu { linux: self, _held: held }
     }
 }
-
-static CPU_LOCKS: [Mutex<()>; CPUS as usize] = [const { Mutex::new(()) }; CPUS as usize];
 
 /// Kind of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +182,7 @@ impl LinuxDomainKind {
 #[derive(Clone)]
 pub(crate) struct OnCpu {
     pub(super) linux: &'static Linux,
-    _held: Rc<MutexGuard<'static, ()>>,
+    _held: Rc<HeldCpu>,
 }
 
 // SAFETY of all calls below: the thread is a CPU of Linux's; objects are those that Linux gave for the

@@ -5,12 +5,15 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod cpus;
+mod generic_pt;
 mod lines;
 mod linux;
 mod process;
 mod viommu;
 
 pub(crate) use buffers::{Scattered, no_device, promised, unowned};
+pub(crate) use generic_pt::{GenericPt, LinuxFormat, LinuxTables};
 pub(crate) use lines::{WrittenBack, barrier, write_back_words as write_back};
 pub(crate) use linux::{Bounced, Domain, Linux, LinuxDomainKind, List, OnCpu, SharedDomain, Space};
 pub(crate) use process::{Tables, tables};

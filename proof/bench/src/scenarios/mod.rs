@@ -1,9 +1,11 @@
 //! The scenarios: the measured operations, and the code that each is compared with.
 //!
-//! Tables are Armv8 stage 1, 39-bit input addresses, 4 KiB granule, on the heap. Each scenario starts
+//! Tables are Armv8 stage 1, 39-bit input addresses, 4 KiB granule, on the heap, except where a name begins with
+//! another format's. Each scenario starts
 //! from the state that its description names and comes back to it through the library itself.
 
 mod buffers;
+mod formats;
 mod mappings;
 mod tables;
 
@@ -65,6 +67,7 @@ pub struct Scenario {
 /// All scenarios.
 pub fn all() -> Vec<Scenario> {
     let mut all = tables::all();
+    all.extend(formats::all());
     all.extend(buffers::all());
     all.extend(mappings::all());
     all
@@ -72,3 +75,5 @@ pub fn all() -> Vec<Scenario> {
 
 /// The name of Linux's code as a peer.
 const LINUX: &str = linux::NAME;
+/// The name of Linux's generic page tables as a peer.
+const GENERIC_PT: &str = linux::GENERIC_PT_NAME;
