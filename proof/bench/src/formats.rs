@@ -15,9 +15,8 @@ use portolan::table::format::{
 };
 
 use crate::commands::Commands;
-use crate::linux::LinuxFormat;
 use crate::plain::{StoreRun, WalkStore};
-use crate::raw::{promised, tables};
+use crate::raw::{LinuxFormat, promised, tables};
 use crate::rig::{BASE, BLOCK, MEMORY, PAGE, QUIRKS, SINGLES, Span, Timed, access};
 use crate::workload::{Failure, Workload};
 

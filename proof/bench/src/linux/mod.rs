@@ -27,8 +27,8 @@ use crate::workload::Failure;
 use parts::Parts;
 
 pub(crate) use crate::raw::{
-    Bounced, Domain, GenericPt, Linux, LinuxDomainKind, LinuxFormat, LinuxTables, List, OnCpu,
-    SharedDomain, Space,
+    Bounced, Domain, GenericPt, Linux, LinuxDomainKind, LinuxTables, List, OnCpu, SharedDomain,
+    Space,
 };
 
 /// Name of the peer with Arm's tables and everything above them.

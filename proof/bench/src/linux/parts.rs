@@ -3,13 +3,29 @@
 //! Of 6.12: `io-pgtable`'s tables for Arm, addresses, the DMA layer and bounce pools. Of 7.3: the generic page tables
 //! (`drivers/iommu/generic_pt`), which replaced those of VT-d, AMD-Vi and RISC-V, with their KUnit cases.
 
-use super::source::Package;
+use std::path::PathBuf;
 
 /// Linux header that is used unchanged: its path, and its name in `#include`.
 type Header = (&'static str, &'static str);
 
 /// Shim file: its name and its text.
 type ShimFile = (&'static str, &'static str);
+
+/// Debian package of a kernel's sources.
+pub(super) struct Package {
+    pub(super) name: &'static str,
+    /// Suite that has it, if it is not a part of every configured one.
+    pub(super) suite: Option<&'static str>,
+    /// Size of the download.
+    pub(super) megabytes: u32,
+}
+
+impl Package {
+    /// Path of the archive that an installed package has.
+    pub(super) fn installed(&self) -> PathBuf {
+        PathBuf::from(format!("/usr/src/{}.tar.xz", self.name))
+    }
+}
 
 /// Shared object that is made of Linux's sources.
 pub(super) struct Parts {

@@ -6,24 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::parts::Parts;
+use super::parts::{Package, Parts};
 use super::{Fetch, compile, need, run};
-
-/// Debian package of a kernel's sources.
-pub(super) struct Package {
-    pub(super) name: &'static str,
-    /// Suite that has it, if it is not a part of every configured one.
-    pub(super) suite: Option<&'static str>,
-    /// Size of the download.
-    pub(super) megabytes: u32,
-}
-
-impl Package {
-    /// Path of the archive that an installed package has.
-    fn installed(&self) -> PathBuf {
-        PathBuf::from(format!("/usr/src/{}.tar.xz", self.name))
-    }
-}
 
 /// Unpacks the sources below `place`, unless they are there.
 ///
@@ -131,7 +115,8 @@ const MIRROR: &str = "$(REPO_URI) $(RELEASE)";
 /// Key of Debian's archive, where a release does not trust it by itself.
 const KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Source of `suite` on the first mirror of a whole release, as a deb822 stanza: other suites have a `-` in their names.
+/// Source of `suite` on the first mirror of a whole release, as a deb822 stanza. Other suites have a `-` in
+/// their names.
 fn stanza(configured: &str, suite: &str) -> Option<String> {
     let mut sources = configured.lines().filter_map(|line| line.split_once(' '));
     let (mirror, _) = sources.find(|(_, release)| !release.contains('-'))?;

@@ -21,8 +21,8 @@ impl HeldCpu {
     }
 }
 
-/// Makes the calling thread CPU `number` until all that this returns is dropped; waits for another thread that holds that
-/// CPU. A thread that is a CPU already stays that.
+/// Makes the calling thread CPU `number` until all that this returns is dropped; waits for another thread that
+/// holds that CPU. A thread that is a CPU already stays that.
 pub(super) fn hold(number: u32) -> Rc<HeldCpu> {
     thread_local! {
         static HELD: RefCell<Weak<HeldCpu>> = const { RefCell::new(Weak::new()) };
