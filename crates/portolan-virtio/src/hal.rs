@@ -158,7 +158,8 @@ struct Left<P: Platform> {
 /// A buffer of up to 64 bytes, such as a request's header and its status, is copied to memory that stays
 /// mapped: it may lie on any stack, and owes no invalidation. So a strict request owes one, for its data.
 ///
-/// Drivers of `virtio-drivers` keep their buffers: devices are opened with `Buffers::Kept`, and with
+/// [`open`](Self::open) opens a device for it. A kernel that opens devices itself chooses `Buffers::Kept`, since
+/// drivers of `virtio-drivers` keep their buffers, and
 /// [`SpaceScope::Unit`](portolan_hw::topology::SpaceScope) if there are several
 /// ([`DeviceOptions`](portolan_hw::topology::DeviceOptions)). Their policy is strict or, if that was asked for
 /// and they are trusted, lazy.

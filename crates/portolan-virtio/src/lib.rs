@@ -25,6 +25,7 @@ mod address_table;
 mod dma_api;
 mod hal;
 mod lent;
+mod open;
 mod shared;
 mod short_slots;
 mod transport;
@@ -33,6 +34,7 @@ mod viommu;
 #[cfg(feature = "dma-api")]
 pub use dma_api::DmaApi;
 pub use hal::{AddError, Addresses, HalMemory, RemoveError, SpaceHal, VirtioMemory};
+pub use open::{OpenedDevice, VirtioOpenError};
 pub use transport::{AccessPlatform, NotTranslated};
 pub use viommu::ViommuQueues;
 

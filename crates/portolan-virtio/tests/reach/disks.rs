@@ -7,17 +7,19 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
-use portolan::dma::Device;
+use portolan::dma::{Device, Policy};
 use portolan::platform::Platform;
 use portolan_chips::vtd::{DescriptorKind, VtdRegisters};
 use portolan_sim::decode::AccessKind;
-use portolan_virtio::{AccessPlatform, AddError, HalMemory, SpaceHal};
+use portolan_virtio::{
+    AccessPlatform, AddError, HalMemory, NotTranslated, SpaceHal, VirtioOpenError,
+};
 use virtio_drivers::device::blk::{SECTOR_SIZE, VirtIOBlk};
 use virtio_drivers::transport::{DeviceStatus, DeviceType, InterruptStatus, Transport};
 use virtio_drivers::{Error, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::machine::Kernel;
+use super::machine::{DEVICE, Kernel, OTHER};
 use super::rings::{Rings, load, store};
 use super::space_hal::{direct, pair};
 use super::transport::ACCESS_PLATFORM;
@@ -224,6 +226,36 @@ fn a_disk_that_goes_past_the_iommu_is_not_opened() {
     let [device, _] = pair(&bench);
     let refused = probe::<Past>(&bench, device, Path::Direct);
     assert!(matches!(refused.err(), Some(AddError::NotTranslated(_))));
+}
+
+memory!(Refused);
+
+#[test]
+fn a_disk_that_was_refused_is_not_left_open() {
+    let bench = Bench::new();
+    let disk = |path| Disk::new(bench.kernel.clone(), path);
+    let open = |path| Refused::memory().open(&bench.iommus, DEVICE, disk(path));
+    let refused = open(Path::Direct).err();
+    let reason = VirtioOpenError::Add(AddError::NotTranslated(NotTranslated));
+    assert_eq!(refused, Some(reason));
+    assert_eq!(bench.read(0x1000), None);
+    assert!(open(Path::Unit(bench.unit.clone(), bench.stream())).is_ok());
+}
+
+memory!(Opened);
+
+#[test]
+fn an_opened_disk_has_the_options_that_its_driver_needs() {
+    let bench = Bench::new();
+    let open = |function| {
+        let (_, stream) = bench.iommus.unit_of(function).unwrap();
+        let disk = Disk::new(bench.kernel.clone(), Path::Unit(bench.unit.clone(), stream));
+        Opened::memory().open(&bench.iommus, function, disk).unwrap()
+    };
+    let opened = [DEVICE, OTHER].map(open);
+    let [one, other] = [0, 1].map(|at: usize| opened[at].device.space().unwrap());
+    assert!(Arc::ptr_eq(one, other), "drivers do not say for which device a buffer is");
+    assert_eq!(one.policy(), Policy::Strict, "drivers keep their buffers");
 }
 
 memory!(Counted);

@@ -6,13 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
-use portolan::dma::{Buffers, Device};
 use portolan::platform::{AllMemory, Interrupts, IrqLock, Leavings, LeftBehind, Nanos, Platform};
 use portolan_hw::TrustedDescription;
-use portolan_hw::topology::{
-    DeviceOptions, EnableError, Iommus, OpenError, Options, SpaceScope, Topology, TopologyError,
+use portolan_hw::topology::{EnableError, Iommus, Options, Topology, TopologyError};
+use portolan_virtio::{
+    Addresses, HalMemory, OpenedDevice, SpaceHal, VirtioMemory, VirtioOpenError,
 };
-use portolan_virtio::{Addresses, HalMemory, SpaceHal, VirtioMemory};
+use virtio_drivers::transport::Transport;
 
 use super::os::{self, NoPreemptIrqSave, PAGE_SIZE};
 use super::{Board, Window};
@@ -122,12 +122,11 @@ pub(crate) fn init(board: Board, tables: &[&[u8]]) -> Result<Iommus<OtherOs>, En
 }
 
 /// Opens a function of the bus.
-pub(crate) fn open(
+pub(crate) fn open<T: Transport>(
     iommus: &Iommus<OtherOs>,
     at: PciFunction,
-) -> Result<Device<OtherOs>, OpenError> {
+    transport: T,
+) -> Result<OpenedDevice<OtherOs, T>, VirtioOpenError> {
     drop(LEFT.lock().unwrap().take());
-    let mut options = DeviceOptions::trusted();
-    (options.buffers, options.scope) = (Buffers::Kept, SpaceScope::Unit);
-    iommus.device_with(at, &options)
+    Virtio::memory().open(iommus, at, transport)
 }

@@ -55,14 +55,12 @@ fn probe(
     iommus: &Iommus<OtherOs>,
 ) -> Vec<(Arc<Device<OtherOs>>, DiskDriver)> {
     let open = |at: &PciFunction| {
-        let device = Arc::new(glue::open(iommus, *at).unwrap());
-        let path = match device.space() {
-            Some(_) => Path::Unit(machine.unit.clone(), device.stream()),
-            None => Path::Direct,
+        let path = match iommus.unit_of(*at) {
+            Ok((_, stream)) => Path::Unit(machine.unit.clone(), stream),
+            Err(_) => Path::Direct,
         };
-        let disk = Disk::new(machine.kernel(), path);
-        let transport = Virtio::memory().add(device.clone(), disk).unwrap();
-        (device, DiskDriver::try_new(transport).unwrap())
+        let opened = glue::open(iommus, *at, Disk::new(machine.kernel(), path)).unwrap();
+        (opened.device, DiskDriver::try_new(opened.transport).unwrap())
     };
     FOUND.iter().map(open).collect()
 }
