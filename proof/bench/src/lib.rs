@@ -21,6 +21,7 @@ mod formats;
 pub mod iotlb;
 pub mod linux;
 mod lists;
+mod live;
 mod mappings;
 pub mod markdown;
 pub mod measure;

@@ -10,7 +10,9 @@ use portolan::iommu::{Domain, PagedDomain};
 
 use crate::commands::Commands;
 use crate::raw::{WrittenBack, promised};
-use crate::rig::{BASE, CAPS, CONTEXT, Evictor, LIST_PAGES, QUIRKS, access, scattered, table};
+use crate::rig::{
+    BASE, CAPS, CONTEXT, Evictor, LIST_PAGES, QUIRKS, access, contiguous, scattered, table,
+};
 use crate::space::written_back;
 use crate::workload::{Cache, Failure, Workload};
 
@@ -39,6 +41,12 @@ impl MapList {
             mapped: None,
             evictor: Evictor::new(cache),
         })
+    }
+
+    /// Makes a list of contiguous memory.
+    pub(crate) fn contiguous() -> Result<Self, Failure> {
+        let list = contiguous().into_iter().map(whole).collect();
+        Ok(Self { list, ..Self::new(Cache::Hot)? })
     }
 
     /// Makes a list for a walker that does not snoop: a map is complete when its lines are in memory.

@@ -124,6 +124,8 @@ mod tests {
             p10: median - 1.0,
             p90: median + 1.0,
             p99: 10.0 * median,
+            p99_9: 10.0 * median,
+            max: 10.0 * median,
             mean: median,
         };
         BenchRow {

@@ -15,11 +15,13 @@ use portolan_linux::memory::{Backing, Base, HostMemory};
 use crate::raw::{Scattered, unowned};
 use crate::rig::{PAGE, scattered};
 use crate::space::space;
-use crate::threads::Threads;
+use crate::threads::{Threads, Together};
 use crate::workload::{Failure, Workload};
 
 /// Buffers in one pass.
 const PAIRS: u64 = 2048;
+/// Buffers of each thread in one pass of several.
+const PAIRS_EACH: u64 = 50_000;
 /// Buffers that are deferred before all of them are reclaimed.
 const TOGETHER: usize = 64;
 /// Bytes of the pool; the buffers lie behind it.
@@ -67,7 +69,7 @@ fn device(cpus: &Cpu, how: How) -> Result<Device<Cpu>, Failure> {
 
 /// Buffers handed over and taken back.
 pub(crate) struct Owned<B: Buffer> {
-    device: Device<Cpu>,
+    device: Arc<Device<Cpu>>,
     /// Buffers that the driver owns at the moment.
     free: Vec<B>,
     waiting: Vec<Deferred<Cpu, B>>,
@@ -81,7 +83,18 @@ impl Owned<portolan::dma::Unowned> {
         let pages = scattered().into_iter().map(unowned);
         let free = pages.take(2 * TOGETHER).collect();
         let device = device(&Arc::new(Threads), how)?;
-        Ok(Self::new(device, free, how.back, PAIRS))
+        Ok(Self::new(Arc::new(device), free, how.back, PAIRS))
+    }
+
+    /// Runs `count` threads at once, each with buffers of its own of one device.
+    pub(crate) fn threads(count: u32, how: How) -> Result<Together, Failure> {
+        let device = Arc::new(device(&Arc::new(Threads), how)?);
+        Ok(Together::new(count, PAIRS_EACH, move |cpu| {
+            let own = scattered().into_iter().skip(cpu as usize * 2 * TOGETHER).take(2 * TOGETHER);
+            let free = own.map(unowned).collect();
+            let mut owned = Self::new(Arc::clone(&device), free, how.back, PAIRS_EACH);
+            Ok(Box::new(move |pairs| (0..pairs).try_for_each(|_| owned.one())))
+        }))
     }
 
     /// Makes buffers of 4 KiB that are copied to a pool that stays mapped.
@@ -109,7 +122,7 @@ impl Owned<portolan::dma::Unowned> {
         };
         let free: Option<Vec<_>> = (0..8).map(page).collect();
         let free = free.ok_or(Failure::Addresses)?;
-        Ok(Self::new(device, free, Return::AtOnce, PAIRS))
+        Ok(Self::new(Arc::new(device), free, Return::AtOnce, PAIRS))
     }
 }
 
@@ -121,12 +134,12 @@ impl Owned<Scattered> {
         let lists = all.chunks_exact(pieces).cycle().map(|list| Scattered(list.into()));
         let free = lists.take(2 * TOGETHER).collect();
         let device = device(&Arc::new(Threads), how)?;
-        Ok(Self::new(device, free, how.back, PAIRS / 8))
+        Ok(Self::new(Arc::new(device), free, how.back, PAIRS / 8))
     }
 }
 
 impl<B: Buffer> Owned<B> {
-    fn new(device: Device<Cpu>, free: Vec<B>, back: Return, passes: u64) -> Self {
+    fn new(device: Arc<Device<Cpu>>, free: Vec<B>, back: Return, passes: u64) -> Self {
         Self { device, free, waiting: Vec::with_capacity(TOGETHER), back, passes }
     }
 

@@ -127,10 +127,20 @@ pub(crate) fn scattered() -> Vec<PhysRange> {
     pages.into_iter().map(piece).collect()
 }
 
+/// 8192 pages of contiguous memory, in order, off the alignment of blocks.
+pub(crate) fn contiguous() -> Vec<PhysRange> {
+    let at = |page: u64| PhysAddr::new(MEMORY.get() + (page + 1) * PAGE);
+    (0..LIST_PAGES).map(|page| PhysRange::page(at(page), PageSize::SIZE_4K)).collect()
+}
+
+/// `pages` as addresses and numbers of bytes.
+pub(crate) fn as_pieces(pages: impl IntoIterator<Item = PhysRange>) -> Vec<(u64, u32)> {
+    pages.into_iter().map(|piece| (piece.start().get(), PAGE as u32)).collect()
+}
+
 /// The first pages of [`scattered`], as addresses and numbers of bytes.
 pub(crate) fn pieces(count: usize) -> Vec<(u64, u32)> {
-    let all = scattered().into_iter().take(count);
-    all.map(|piece| (piece.start().get(), PAGE as u32)).collect()
+    as_pieces(scattered().into_iter().take(count))
 }
 
 /// A table behind an identifier and a queue, as a driver has it.

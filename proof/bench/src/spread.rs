@@ -13,6 +13,10 @@ pub struct Spread {
     pub p90: f64,
     /// A hundredth of them are above.
     pub p99: f64,
+    /// A thousandth of them are above.
+    pub p99_9: f64,
+    /// The largest of them.
+    pub max: f64,
     /// The mean of all.
     pub mean: f64,
 }
@@ -28,6 +32,8 @@ impl Spread {
             p10: at(1),
             p90: at(9),
             p99: samples[last * 99 / 100],
+            p99_9: samples[last * 999 / 1000],
+            max: samples[last],
             mean: samples.iter().sum::<f64>() / samples.len() as f64,
         })
     }
@@ -53,7 +59,7 @@ mod tests {
         let mut samples: Vec<f64> = (0..=100).rev().map(f64::from).collect();
         let spread = Spread::of(&mut samples).unwrap();
         assert_eq!((spread.p10, spread.median, spread.p90), (10.0, 50.0, 90.0));
-        assert_eq!(spread.mean, 50.0);
+        assert_eq!((spread.p99, spread.p99_9, spread.max, spread.mean), (99.0, 99.0, 100.0, 50.0));
         assert_eq!(Spread::of(&mut []), None);
     }
 }

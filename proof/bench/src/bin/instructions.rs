@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn every_scenario_has_a_budget() {
         for scenario in all().iter().filter(|s| countable(s)) {
-            assert!(BUDGETS.iter().any(|budget| budget.name == scenario.name));
+            let name = scenario.name;
+            assert!(BUDGETS.iter().any(|budget| budget.name == name), "{name}");
         }
     }
 

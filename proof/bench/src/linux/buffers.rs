@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use super::{Bounced, Domain, LinuxDomainKind, List, OnCpu, SharedDomain, linux, succeeded};
+use crate::live::Buffered;
 use crate::rig::{INPUT_BITS, MEMORY, PAGE};
 use crate::threads::{Together, Turn};
 use crate::workload::{Failure, Workload};
@@ -47,6 +48,32 @@ impl Workload for LinuxBuffers {
         }
         Ok(())
     }
+}
+
+impl Buffered for Domain {
+    /// Address and number of bytes.
+    type Mapped = (u64, u64);
+
+    #[inline]
+    fn map(&self, pa: u64, pages: u64) -> Result<(u64, u64), Failure> {
+        let bytes = pages * PAGE;
+        Ok((self.dma_map(pa, bytes).ok_or(Failure::Linux)?, bytes))
+    }
+
+    #[inline]
+    fn unmap(&self, (iova, bytes): (u64, u64)) -> Result<(), Failure> {
+        self.dma_unmap(iova, bytes);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        warned(self.cpu())
+    }
+}
+
+/// A domain whose buffers stay live.
+pub(crate) fn live(kind: LinuxDomainKind) -> Result<Domain, Failure> {
+    on_cpu(0)?.domain(kind, INPUT_BITS).ok_or(Failure::HostMemory)
 }
 
 /// Two threads at once in one domain.

@@ -5,7 +5,8 @@ use std::hint::black_box;
 
 use super::{Domain, LinuxDomainKind, List, OnCpu, linux, succeeded};
 use crate::rig::{
-    BASE, Evictor, INPUT_BITS, LIST_PAGES, MEMORY, PAGE, SINGLES, Span, Timed, pieces,
+    BASE, Evictor, INPUT_BITS, LIST_PAGES, MEMORY, PAGE, SINGLES, Span, Timed, as_pieces,
+    contiguous, pieces,
 };
 use crate::workload::{Cache, Failure, Workload};
 
@@ -29,8 +30,17 @@ pub(crate) struct LinuxMapList {
 
 impl LinuxMapList {
     pub(crate) fn new(kind: LinuxDomainKind, cache: Cache) -> Result<Self, Failure> {
+        Self::of(&pieces(LIST_PAGES as usize), kind, cache)
+    }
+
+    /// A list of contiguous memory.
+    pub(crate) fn contiguous(kind: LinuxDomainKind) -> Result<Self, Failure> {
+        Self::of(&as_pieces(contiguous()), kind, Cache::Hot)
+    }
+
+    fn of(pieces: &[(u64, u32)], kind: LinuxDomainKind, cache: Cache) -> Result<Self, Failure> {
         let domain = domain(kind)?;
-        let list = domain.cpu().list(&pieces(LIST_PAGES as usize)).ok_or(Failure::HostMemory)?;
+        let list = domain.cpu().list(pieces).ok_or(Failure::HostMemory)?;
         Ok(Self { list, domain, mapped: false, evictor: Evictor::new(cache) })
     }
 }

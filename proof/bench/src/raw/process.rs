@@ -57,9 +57,12 @@ unsafe impl Platform for Process {
         Nanos::new(0)
     }
 
+    /// Cleared by `memset`, as Linux's side does it.
     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
-        let page = is_page(layout).then(|| self.0.alloc(PageSize::SIZE_4K));
-        page?.ok()
+        let page = self.alloc_unfilled(layout)?;
+        // SAFETY: the page is one of the allocation, and no other code has it yet.
+        unsafe { self.virt(page).write_bytes(0, layout.size()) };
+        Some(page)
     }
 
     fn alloc_unfilled(&self, layout: Layout) -> Option<PhysAddr> {

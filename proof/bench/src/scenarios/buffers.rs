@@ -76,6 +76,15 @@ fn addresses() -> Vec<Scenario> {
             || Ok(Box::new(two(of_cpu()?))),
         )
     };
+    let few = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(Batches::new(of_linux()?(0), 32))))],
+        targets: &[Target::Linux(1.0)],
+        ..passes(
+            "iova_page_32",
+            "32 addresses of one page taken, and given back in that order",
+            || Ok(Box::new(Batches::new(of_cpu()?(0), 32))),
+        )
+    };
     let batches = Scenario {
         peers: &[(LINUX, || Ok(Box::new(Batches::new(of_linux()?(0), 128))))],
         ..passes(
@@ -108,7 +117,7 @@ fn addresses() -> Vec<Scenario> {
         make_limit: || Ok(Box::new(Large::new(Nothing)?)),
         ..page
     };
-    vec![page, both, batches, many, large]
+    vec![page, both, few, batches, many, large]
 }
 
 fn slots() -> Vec<Scenario> {

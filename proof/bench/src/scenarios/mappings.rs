@@ -191,5 +191,16 @@ fn by_threads() -> Vec<Scenario> {
             || Ok(Box::new(Buffers::threads(2, Policy::Strict)?)),
         )
     };
-    vec![lazy, strict]
+    let owned = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(linux::two_buffers(LinuxDomainKind::STRICT)?)))],
+        targets: &[Target::Linux(1.0)],
+        limit: "the same by one thread",
+        make_limit: || Ok(Box::new(Owned::threads(1, How::STRICT)?)),
+        ..by_two(
+            "dma_4k_owned_2",
+            "a 4 KiB buffer owned by its mapping, strict, by each of two threads at once, of one device",
+            || Ok(Box::new(Owned::threads(2, How::STRICT)?)),
+        )
+    };
+    vec![lazy, strict, owned]
 }

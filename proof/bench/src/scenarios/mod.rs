@@ -6,6 +6,7 @@
 
 mod buffers;
 mod formats;
+mod live;
 mod mappings;
 mod tables;
 
@@ -70,6 +71,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(formats::all());
     all.extend(buffers::all());
     all.extend(mappings::all());
+    all.extend(live::all());
     all
 }
 

@@ -4,7 +4,9 @@ use super::{LINUX, Make, Sample, Scenario, Target};
 use crate::linux::{LinuxDomainKind, tables as linux};
 use crate::lists::MapList;
 use crate::plain::{StoreList, StoreRun, WalkStore};
-use crate::rig::{BLOCK, BY_CONTEXT, LIST_PAGES, PAGE, QUIRKS, SINGLES, Span, Timed, scattered};
+use crate::rig::{
+    BLOCK, BY_CONTEXT, LIST_PAGES, PAGE, QUIRKS, SINGLES, Span, Timed, contiguous, scattered,
+};
 use crate::singles::{Single, Singles, threads};
 use crate::spans::OfSpan;
 use crate::tables_of_others::{MultiArch, Paging};
@@ -70,7 +72,18 @@ fn lists() -> Vec<Scenario> {
         make_limit: || Ok(Box::new(StoreList::written_back(scattered()))),
         ..hot
     };
-    vec![hot, cold, written]
+    let contiguous = Scenario {
+        name: "map_sg_contiguous",
+        what: "map_sg of 8192 pages of contiguous memory off alignment, in order, 17 leaf tables allocated",
+        peers: &[(LINUX, || {
+            Ok(Box::new(linux::LinuxMapList::contiguous(LinuxDomainKind::SNOOPS)?))
+        })],
+        targets: &[Target::Linux(7.0)],
+        make: || Ok(Box::new(MapList::contiguous()?)),
+        make_limit: || Ok(Box::new(StoreList::new(contiguous(), Cache::Hot))),
+        ..hot
+    };
+    vec![hot, cold, written, contiguous]
 }
 
 const TWO_MIB: Span = Span { count: 1, bytes: BLOCK, shift: 0 };
