@@ -7,8 +7,9 @@
 //! * [`fault`]: serving I/O page faults on this process's own memory.
 //! * [`iotlb`]: look-ups in a virtual machine's device's IOTLB.
 //! * [`linux`]: Linux's own code as a peer.
+//! * [`memory`]: heap memory of a device's space.
 //! * [`text`]: the reports for people.
-//! * [`markdown`]: the tables of docs/performance.md.
+//! * [`page`]: docs/performance.md, made of the figures of machines.
 //!
 //! Nothing here measures hardware.
 #![deny(unsafe_code)]
@@ -17,15 +18,18 @@ mod addresses;
 pub mod bounce;
 mod commands;
 pub mod fault;
+mod figures;
 mod formats;
 pub mod iotlb;
 pub mod linux;
 mod lists;
 mod live;
 mod mappings;
-pub mod markdown;
+mod markdown;
 pub mod measure;
+pub mod memory;
 mod owned;
+pub mod page;
 mod plain;
 mod raw;
 mod rig;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use portolan_bench::linux::{self, Absent, Fetch, Prepared};
 use portolan_bench::measure::{self, BenchReport, Extent};
-use portolan_bench::{all, bounce, fault, iotlb, markdown, text};
+use portolan_bench::{all, bounce, fault, iotlb, memory, page, text};
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 
@@ -15,8 +15,8 @@ use portolan_cli::{Outcome, Output};
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version, about)]
 struct Cli {
-    /// Measures only benchmarks that have this in their name; `fault`, `iotlb`, and `bounce` (pools on real
-    /// threads), only if named. `linux` measures nothing: it downloads Linux's sources if they are not here,
+    /// Measures only benchmarks that have this in their name; `fault`, `iotlb`, `memory`, and `bounce` (pools on
+    /// real threads), only if named. `linux` measures nothing: it downloads Linux's sources if they are not here,
     /// compiles them, runs their self-test and their driver of a virtio-iommu, this on portolan-vmm's device (exit
     /// code 3 if something is not installed).
     #[arg(default_value = "")]
@@ -27,9 +27,12 @@ struct Cli {
     /// For `bounce`: the most threads; as many as there are CPUs if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// The tables of docs/performance.md; not of `bounce`, `fault` and `iotlb`.
-    #[arg(long, conflicts_with_all = ["json", "wide"])]
-    markdown: bool,
+    /// Measures everything, and writes this machine's figures to docs/performance.md and the README.
+    #[arg(long, conflicts_with_all = ["name", "short", "threads", "json", "wide"])]
+    write: bool,
+    /// Measures nothing, and writes docs/performance.md from the figures of both machines.
+    #[arg(long, conflicts_with_all = ["name", "short", "threads", "json", "wide", "write"])]
+    page: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -82,6 +85,10 @@ fn run(args: &Cli) -> Result<Outcome> {
     if name != bounce::NAME && args.threads.is_some() {
         bail!("--threads is for `portolan-bench {}`", bounce::NAME);
     }
+    if args.page {
+        page::write_page()?;
+        return Ok(Outcome::Good);
+    }
     let extent = if args.short { Extent::Short } else { Extent::Whole };
     match name {
         bounce::NAME => {
@@ -89,16 +96,14 @@ fn run(args: &Cli) -> Result<Outcome> {
             output.show(&report, text::of_bounce)?;
         }
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
+        memory::NAME => output.show(&memory::measure()?, memory::text)?,
         iotlb::NAME => output.show(&iotlb::measure(extent)?, iotlb::text)?,
         name => {
-            let text = |report: &BenchReport, columns| {
-                if args.markdown {
-                    markdown::tables(report)
-                } else {
-                    text::of_scenarios(report, columns)
-                }
-            };
-            output.show(&scenarios(name, extent)?, text)?;
+            let report = scenarios(name, extent)?;
+            output.show(&report, text::of_scenarios)?;
+            if args.write {
+                page::write(&report)?;
+            }
         }
     }
     Ok(Outcome::Good)
@@ -111,11 +116,12 @@ fn scenarios(name: &str, extent: Extent) -> Result<BenchReport> {
     let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
     if wanted.is_empty() {
         bail!(
-            "no benchmark's name holds {name:?}; there are {}, {}, {} and {}",
+            "no benchmark's name holds {name:?}; there are {}, {}, {}, {} and {}",
             names.join(", "),
             bounce::NAME,
             fault::NAME,
-            iotlb::NAME
+            iotlb::NAME,
+            memory::NAME
         );
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

@@ -6,7 +6,7 @@ use portolan::addr::IovaRange;
 use portolan::dma::{DmaSpace, LazyBounds, Policy, SpaceOptions};
 use portolan::inval::{Capabilities, Walker};
 use portolan::iommu::{BoundDomain, Domain, PagedDomain};
-use portolan::platform::Nanos;
+use portolan::platform::{Cpus, Nanos};
 use portolan::table::PageTable;
 use portolan_chips::fixture::Attached;
 
@@ -23,19 +23,31 @@ const PAGES: u32 = 1 << 14;
 
 /// A space of 4 GiB. Nothing in it grows old.
 pub(crate) fn space(cpus: &Arc<Threads>, policy: Policy, walker: Walker) -> Result<Space, Failure> {
+    let bound = match walker {
+        Walker::Coherent => snooped()?,
+        Walker::NonCoherent => bound(written_back(&Arc::new(WrittenBack::new(PAGES)))?),
+    };
+    over(bound, cpus, policy)
+}
+
+/// A space over `bound` for any CPUs.
+pub(crate) fn over<P: Cpus>(
+    bound: BoundDomain,
+    cpus: &Arc<P>,
+    policy: Policy,
+) -> Result<DmaSpace<Arc<P>>, Failure> {
     let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
     let mut options = SpaceOptions::default();
     options.window = window.ok_or(Failure::Addresses)?;
     options.policy = policy;
     options.bounds = LazyBounds { age: Nanos::new(u64::MAX), ..LazyBounds::default() };
-    let bound = match walker {
-        Walker::Coherent => {
-            bound(PagedDomain::new(table(PAGES)?, CONTEXT, CAPS, QUIRKS, Commands::new()))
-        }
-        Walker::NonCoherent => bound(written_back(&Arc::new(WrittenBack::new(PAGES)))?),
-    };
     DmaSpace::with_cpus(bound, Arc::clone(cpus), &options, no_device())
         .map_err(|_| Failure::Addresses)
+}
+
+/// A domain of a walker that snoops.
+pub(crate) fn snooped() -> Result<BoundDomain, Failure> {
+    Ok(bound(PagedDomain::new(table(PAGES)?, CONTEXT, CAPS, QUIRKS, Commands::new())))
 }
 
 fn bound(domain: impl Domain + 'static) -> BoundDomain {

@@ -55,6 +55,42 @@ impl Cpus for Threads {
     }
 }
 
+/// Any number of CPUs, of which the calling thread is one after the other.
+#[derive(Debug)]
+pub(crate) struct InTurn(pub(crate) usize);
+
+impl InTurn {
+    /// Makes the calling thread another CPU.
+    pub(crate) fn be(&self, cpu: usize) {
+        CPU.set((cpu % self.0) as u32);
+    }
+}
+
+impl Clock for InTurn {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+impl Cpus for InTurn {
+    type Word = AtomicU64;
+    type Lock<T: Send> = SpinLock<T>;
+
+    fn count(&self) -> usize {
+        self.0
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(cpu())
+    }
+
+    fn flush_wanted(&self) {}
+
+    fn drop_later(&self, left: portolan::platform::LeftBehind) {
+        drop(left);
+    }
+}
+
 /// Work of a thread: the operation, so many times.
 pub(crate) type Turn = Box<dyn FnMut(u64) -> Result<(), Failure>>;
 

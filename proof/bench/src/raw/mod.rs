@@ -7,6 +7,7 @@
 mod buffers;
 mod cpus;
 mod generic_pt;
+mod heap;
 mod lines;
 mod linux;
 mod process;
@@ -14,6 +15,7 @@ mod viommu;
 
 pub(crate) use buffers::{Scattered, no_device, promised, unowned};
 pub(crate) use generic_pt::{GenericPt, LinuxFormat, LinuxTables};
+pub(crate) use heap::heap_in_use;
 pub(crate) use lines::{WrittenBack, barrier, write_back_words as write_back};
 pub(crate) use linux::{Bounced, Domain, Linux, LinuxDomainKind, List, OnCpu, SharedDomain, Space};
 pub(crate) use process::{Tables, tables};
