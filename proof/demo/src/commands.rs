@@ -34,6 +34,11 @@ impl Commands {
         Self(pairs.map(|((kind, now), (_, then))| (*kind, now - then)).collect())
     }
 
+    /// Number of commands of all kinds.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+
     /// Prints one line for each kind.
     pub fn print(&self) {
         for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {

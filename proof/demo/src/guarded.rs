@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use portolan::addr::{Iova, PciFunction};
 use portolan::dma::Direction;
 use portolan::iommu::{FaultEvent, IommuDomains};
-use portolan::platform::{Nanos, poll};
+use portolan::platform::{Nanos, Platform, poll};
 use portolan_bare::pci::Function;
 use portolan_bare::{Machine, Pages};
 use portolan_hw::topology::{DeviceOptions, Iommus};
@@ -70,9 +70,9 @@ pub fn forget_faults(unit: &Arc<dyn IommuDomains>) -> Outcome<()> {
 }
 
 /// Record of the unit about the access that `function` has just made, as text.
-pub fn recorded(
+pub fn recorded<P: Platform>(
     machine: Machine,
-    iommus: &Iommus<Machine>,
+    iommus: &Iommus<P>,
     function: PciFunction,
 ) -> Outcome<String> {
     let (unit, stream) = iommus.unit_of(function)?;

@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order: here
 //! are its steps, [`guarded`] shows the memory that devices reach and when, [`interrupts`] the interrupts
-//! that they raise, [`disk`] and [`flash`] move data under each policy, [`cpus`] has the other CPUs,
+//! that they raise, [`disk`] and [`flash`] move data under each policy, [`net`] has a network card whose buffers stay
+//! mapped, [`cpus`] the other CPUs,
 //! [`arch`] the code that differs between architectures. The platform itself, with the driver of NVMe
 //! disks, is `portolan-bare`.
 #![no_std]
@@ -21,7 +22,9 @@ mod flash;
 #[cfg(not(target_os = "none"))]
 mod freestanding;
 mod guarded;
+mod heap;
 mod interrupts;
+mod net;
 mod virtio;
 
 use alloc::boxed::Box;
@@ -29,9 +32,10 @@ use alloc::format;
 use core::error::Error;
 use core::ffi::c_void;
 
+use portolan::dma::Coherency;
 use portolan::platform::{AllMemory, Platform as _};
+use portolan_bare::Machine;
 use portolan_bare::pci::{self, Function};
-use portolan_bare::{DirectMap, Heap, Machine};
 use portolan_hw::TrustedDescription;
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::topology::{EnableError, Iommus, Options, TopologyError};
@@ -39,6 +43,7 @@ use portolan_hw::topology::{EnableError, Iommus, Options, TopologyError};
 use arch::Loader;
 use commands::Commands;
 use cpus::{Cpus, Task};
+use heap::HEAP;
 
 /// Result of the machine's run; the value is QEMU's exit code.
 #[derive(Clone, Copy)]
@@ -51,10 +56,6 @@ pub enum End {
 
 /// Result of a step.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
-// SAFETY: `boot.s` maps all of it one to one, RAM cached and registers not, for good.
-#[global_allocator]
-static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, arch::LAST_MAPPED) });
 
 /// Entry from `boot.s`, with the loader's pointer.
 #[unsafe(no_mangle)]
@@ -150,6 +151,13 @@ fn named(functions: &[Function], identity: (u16, u16)) -> Outcome<&Function> {
     found.ok_or_else(|| format!("there is no device {:04x}:{:04x}", identity.0, identity.1).into())
 }
 
+/// The two network cards.
+fn cards(functions: &[Function]) -> Outcome<[&Function; 2]> {
+    let mut found = functions.iter().filter(|of| of.identity() == net::IDENTITY);
+    let both = found.next().and_then(|one| Some([one, found.next()?]));
+    Ok(both.ok_or("there are no two network cards")?)
+}
+
 fn show(
     machine: Machine,
     before: Iommus<Machine>,
@@ -171,6 +179,7 @@ fn show(
     interrupts::show(machine, &iommus, edu, disk)?;
     disk::show(machine, &iommus, disk)?;
     flash::show(machine, &iommus, flash, cpus)?;
+    net::show(machine, &iommus, cards(functions)?, Coherency::Coherent)?;
 
     // Nothing is asked of the units from here on: QEMU has seen as many.
     Commands::of(&iommus).print();

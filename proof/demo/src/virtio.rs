@@ -15,7 +15,7 @@ use virtio_drivers::Hal;
 use virtio_drivers::transport::pci::PciTransport;
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction, PciRoot};
 
-use crate::HEAP;
+use crate::heap::HEAP;
 
 /// Addresses.
 struct Mapped;

@@ -1,6 +1,6 @@
 //! Machines with something broken on purpose. The kernel has to notice: one that does not would notice nothing else.
 
-use super::guests::{Guest, VHOST, VHOST_ATS};
+use super::guests::{Guest, VHOST, VHOST_ATS, VTD};
 use super::{DemoRun, said};
 
 /// A machine that has to fail.
@@ -42,6 +42,22 @@ pub const ALL: &[Broken] = &[
         daemon: &[],
         features: &["untold-device-tlb"],
         said: &["the disk has a TLB that its unit is not told of", LOST],
+    },
+    Broken {
+        name: "x86-vtd-mapped-packets",
+        step: "demo x86-vtd-mapped-packets, which has to fail",
+        of: &VTD,
+        daemon: &[],
+        features: &["map-each-packet"],
+        said: &["failed: 1000 packets cost"],
+    },
+    Broken {
+        name: "x86-vtd-mapped-pool",
+        step: "demo x86-vtd-mapped-pool, which has to fail",
+        of: &VTD,
+        daemon: &[],
+        features: &["pool-stays-mapped"],
+        said: &["NIC, Coherent", "failed: a card wrote to a pool that has ended"],
     },
 ];
 

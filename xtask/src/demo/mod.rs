@@ -171,7 +171,7 @@ fn boot(
     let error = |error: std::io::Error| error.to_string();
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
 
-    command.args(guest.arguments);
+    command.args(guest.arguments).args(guests::CARDS);
     for disk in &image::DISKS {
         let (name, file) = (disk.name, disk.image(&place));
         std::fs::write(&file, disk.before()).map_err(error)?;

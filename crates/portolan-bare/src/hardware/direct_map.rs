@@ -21,7 +21,8 @@ impl DirectMap {
     ///
     /// # Safety
     /// From the first use of the map on, for good, all of it is mapped for reading and writing: RAM
-    /// cached, registers of devices not.
+    /// cached, but for memory of [`Machine::add_uncached`](super::Machine::add_uncached), and registers of devices
+    /// not.
     pub const unsafe fn new(offset: usize, last: PhysAddr) -> Self {
         Self { offset, last }
     }

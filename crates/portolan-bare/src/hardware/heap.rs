@@ -8,6 +8,7 @@ use portolan::platform::Lock;
 use spin::Once;
 use thiserror::Error;
 
+use super::uncached::Uncached;
 use super::{CpuLock, DirectMap};
 use crate::arena::Arena;
 
@@ -23,6 +24,14 @@ pub enum HeapError {
     /// There is no room for the heap's own records.
     #[error("{0} has no room for the records of a heap")]
     TooSmall(PhysRange),
+    /// Memory that CPUs do not cache is the heap's.
+    #[error("{memory} is not to be cached, and {heap} is the heap's")]
+    Overlaps {
+        /// Memory that CPUs do not cache.
+        memory: PhysRange,
+        /// The heap's own.
+        heap: PhysRange,
+    },
 }
 
 /// One region of RAM, lent out in blocks of any power of two. It can be the kernel's
@@ -32,13 +41,15 @@ pub enum HeapError {
 pub struct Heap {
     map: DirectMap,
     arena: Once<CpuLock<Arena<'static>>>,
+    pub(super) uncached: Once<Uncached>,
 }
 
 impl Heap {
     /// A heap without memory.
     pub const fn new(map: DirectMap) -> Self {
         let arena = Once::new();
-        Self { map, arena }
+        let uncached = Once::new();
+        Self { map, arena, uncached }
     }
 
     /// Gives the heap its memory, of which it takes about a 250th for its own records.
@@ -101,7 +112,10 @@ impl Heap {
     pub fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
         let memory = self.memory()?;
         let first = self.map.virt(window)?;
-        (!window.overlaps(memory)).then_some(first)
+        let uncached = self.uncached.get().map(Uncached::memory);
+        let is_memory =
+            [Some(memory), uncached].into_iter().flatten().any(|of| of.overlaps(window));
+        (!is_memory).then_some(first)
     }
 
     pub(super) fn take(&self, layout: Layout) -> Option<PhysAddr> {

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
-use portolan::platform::{Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
+use portolan::platform::{AliasedMemory, Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
 use portolan_hw::topology::{Topology, TopologyError};
 use portolan_tables::TableError;
 use portolan_tables::fdt::DeviceTree;
@@ -241,6 +241,12 @@ impl Machine {
     pub(super) fn heap(&self) -> &'static Heap {
         self.state.heap
     }
+
+    /// Writes lines of `memory`, which is mapped from `first` on, back to memory, and drops them.
+    pub(super) fn drop_lines(&self, memory: PhysRange, first: NonNull<u8>) {
+        each_line_at(self, memory, first, cpu::invalidate_line);
+        cpu::barrier();
+    }
 }
 
 /// Firmware's tables, by the direct map.
@@ -261,10 +267,21 @@ impl Firmware for Mapped {
     }
 }
 
-/// The start of each cache line of `lines`.
+/// The start of each cache line of `lines`, which the direct map shows.
 fn each_line(machine: &Machine, lines: PhysRange, each: unsafe fn(*const u8)) {
-    let first = machine.heap().map().virt(lines);
-    let (Some(line), Some(first)) = (machine.state.line, first) else {
+    if let Some(first) = machine.heap().map().virt(lines) {
+        each_line_at(machine, lines, first, each);
+    }
+}
+
+/// The start of each cache line of `lines`, of which CPUs see the first byte at `first`.
+fn each_line_at(
+    machine: &Machine,
+    lines: PhysRange,
+    first: NonNull<u8>,
+    each: unsafe fn(*const u8),
+) {
+    let Some(line) = machine.state.line else {
         return;
     };
     let start = lines.start().align_down(line);
@@ -305,8 +322,19 @@ unsafe impl Platform for Machine {
         Some(at)
     }
 
+    /// From the memory of [`Machine::add_uncached`].
+    fn alloc_uncached(&self, layout: Layout) -> Option<AliasedMemory> {
+        self.state.heap.uncached.get()?.take_zeroed(layout)
+    }
+
     unsafe fn free(&self, at: PhysAddr, layout: Layout) {
         self.state.heap.give(at, layout);
+    }
+
+    unsafe fn free_aliased(&self, memory: AliasedMemory, layout: Layout) {
+        if let Some(uncached) = self.state.heap.uncached.get() {
+            uncached.give(memory.at, layout);
+        }
     }
 
     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {

@@ -1,7 +1,7 @@
 //! The machine itself: memory by address, registers, the CPU's own instructions.
 //!
 //! The only module of the crate in which `unsafe` is allowed. It relies on the promises to
-//! [`DirectMap::new`], [`Heap::init`] and [`Machine::from_acpi`].
+//! [`DirectMap::new`], [`Heap::init`], [`Machine::from_acpi`] and [`Machine::add_uncached`].
 #![allow(unsafe_code)]
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -16,6 +16,7 @@ mod imsic_file;
 mod machine;
 mod pages;
 mod pvh;
+mod uncached;
 
 pub use direct_map::DirectMap;
 pub use heap::{Heap, HeapError};

@@ -1,7 +1,7 @@
 //! The machines on which the kernel runs.
 
 use said::{
-    INTERRUPTED, INTERRUPTED_UNMAPPED, MOVED, MOVED_BY_TLB, MOVED_STRICTLY, RECORDED,
+    INTERRUPTED, INTERRUPTED_UNMAPPED, MOVED, MOVED_BY_TLB, MOVED_STRICTLY, POOLED, RECORDED,
     RECORDED_REMAPPED, REFUSED, REMAPPED,
 };
 
@@ -53,12 +53,12 @@ pub struct Guest {
     pub release: Release,
     /// Rust's target.
     pub target: &'static str,
-    /// QEMU's arguments for the machine, except those for the kernel and the disk's image.
+    /// QEMU's arguments for the machine, except those for the kernel, the network cards and the disks' images.
     pub arguments: &'static [&'static str],
     /// The kernel's exit code.
     pub code: i32,
     /// Starts of lines that the console must have, in this order: one list after the other.
-    pub said: [&'static [&'static str]; 4],
+    pub said: [&'static [&'static str]; 5],
     /// Firmware that describes the machine to the kernel.
     pub firmware: Firmware,
     /// Events to be traced.
@@ -74,6 +74,18 @@ pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
 /// Socket of a disk that a separate process serves.
 pub const SOCKET: &str = "socket,id=disk,path=disk.sock";
+
+/// QEMU's arguments for the network cards of each machine: two on one hub, with no way to the host.
+pub(super) const CARDS: [&str; 8] = [
+    "-netdev",
+    "hubport,id=one,hubid=0",
+    "-netdev",
+    "hubport,id=other,hubid=0",
+    "-device",
+    "virtio-net-pci,netdev=one,disable-legacy=on,iommu_platform=on,romfile=",
+    "-device",
+    "virtio-net-pci,netdev=other,disable-legacy=on,iommu_platform=on,romfile=",
+];
 
 /// A PC with a disk and an `edu` device behind `$iommu`.
 macro_rules! pc {
@@ -212,7 +224,8 @@ pub fn all() -> impl Iterator<Item = &'static Guest> {
     GUESTS.iter().chain(without::GUESTS)
 }
 
-const VTD: Guest = Guest {
+/// A PC with VT-d.
+pub(super) const VTD: Guest = Guest {
     name: "x86-vtd",
     step: "demo x86-vtd",
     program: "qemu-system-x86_64",
@@ -221,7 +234,7 @@ const VTD: Guest = Guest {
     target: X86,
     arguments: pc!("intel-iommu,intremap=on"),
     code: GOOD,
-    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
+    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED, POOLED],
     firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(),
@@ -240,7 +253,7 @@ pub(super) const VHOST: Guest = Guest {
         "intel-iommu,intremap=on"
     ),
     code: GOOD,
-    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
+    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED, POOLED],
     firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(),
@@ -260,7 +273,7 @@ pub(super) const VHOST_ATS: Guest = Guest {
         "intel-iommu,intremap=on,device-iotlb=on"
     ),
     code: GOOD,
-    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB],
+    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB, POOLED],
     firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(DEVICE_TLB),
@@ -275,7 +288,7 @@ const RISCV_SYSTEM: Guest = Guest {
     target: RISCV,
     arguments: riscv!("virt,iommu-sys=on"),
     code: GOOD,
-    said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED_UNMAPPED, MOVED],
+    said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED_UNMAPPED, MOVED, POOLED],
     firmware: Firmware::Own,
     traced: &["riscv_iommu_cmd"],
     kinds: &[
@@ -301,7 +314,7 @@ const GUESTS: &[Guest] = &[
         step: "demo x86-vtd-10",
         release: Release::Ten,
         // It records the interrupts that it refuses, as older releases do not.
-        said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED],
+        said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED, POOLED],
         ..VTD
     },
     VHOST,
@@ -317,7 +330,7 @@ const GUESTS: &[Guest] = &[
         arguments: pc!("amd-iommu,pt=off,intremap=on"),
         code: GOOD,
         // Its event log stays empty.
-        said: [REFUSED, REMAPPED, MOVED_STRICTLY, &[]],
+        said: [REFUSED, REMAPPED, MOVED_STRICTLY, POOLED, &[]],
         firmware: Firmware::Own,
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
@@ -343,7 +356,7 @@ const GUESTS: &[Guest] = &[
         target: X86,
         arguments: pc!("virtio-iommu-pci,romfile="),
         code: GOOD,
-        said: [RECORDED, MOVED_STRICTLY, &[], &[]],
+        said: [RECORDED, MOVED_STRICTLY, POOLED, &[], &[]],
         firmware: Firmware::Own,
         traced: &[
             "virtio_iommu_attach",
@@ -367,7 +380,7 @@ const GUESTS: &[Guest] = &[
         target: ARM,
         arguments: board!("virt,iommu=smmuv3"),
         code: GOOD,
-        said: [RECORDED, INTERRUPTED, MOVED, &[]],
+        said: [RECORDED, INTERRUPTED, MOVED, POOLED, &[]],
         firmware: Firmware::Own,
         traced: &["smmuv3_cmdq_opcode"],
         kinds: &[
@@ -387,7 +400,7 @@ const GUESTS: &[Guest] = &[
         name: "riscv-pci",
         step: "demo riscv-pci",
         arguments: riscv!("virt", "riscv-iommu-pci"),
-        said: [RECORDED, MOVED, &[], &[]],
+        said: [RECORDED, MOVED, POOLED, &[], &[]],
         ..RISCV_SYSTEM
     },
 ];

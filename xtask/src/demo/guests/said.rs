@@ -61,6 +61,13 @@ pub(super) const MOVED_STRICTLY: &[&str] = &[
     "NVMe on 2 CPUs, Strict, Trusted: 192 requests",
 ];
 
+/// Messages of network cards whose buffers stay mapped.
+pub(super) const POOLED: &[&str] = &[
+    "NIC, Coherent: 1000 packets",
+    "  0 commands, 0 uses of the heap, 0 pages of tables, 0 copies",
+    "  the pool has ended: refused",
+];
+
 /// And where no unit serves the disks.
 pub(super) const MOVED_DIRECTLY: &[&str] = &[
     "Direct, Trusted: 192 requests",

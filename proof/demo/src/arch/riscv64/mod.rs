@@ -16,7 +16,8 @@ use portolan_bare::fdt::DeviceTree;
 use portolan_bare::pci::{self, Function};
 use portolan_bare::{Heap, Machine, tree};
 
-use crate::{End, HEAP, Outcome, say};
+use crate::heap::HEAP;
+use crate::{End, Outcome, say};
 
 pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};

@@ -13,7 +13,8 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan_bare::pci::Function;
 use portolan_bare::{Heap, Machine, Pvh};
 
-use crate::{End, HEAP, Outcome};
+use crate::heap::HEAP;
+use crate::{End, Outcome};
 
 pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
