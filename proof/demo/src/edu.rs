@@ -1,4 +1,4 @@
-//! The driver of QEMU's `edu` device, which copies its internal buffer to memory.
+//! The driver of QEMU's `edu` device, which copies between its internal buffer and memory.
 //!
 //! QEMU: `docs/specs/edu`.
 
@@ -22,9 +22,11 @@ const COMMAND: usize = 0x98;
 const WINDOW: u64 = 0x1000;
 
 const START: u64 = 1;
+const TO_DEVICE: u64 = 0;
 const TO_MEMORY: u64 = 2;
-/// Offset of its buffer.
+/// Offset of its buffer, whose first half stays zero, and that of the second half.
 const BUFFER: u64 = 0x4_0000;
+const SECOND_HALF: u64 = BUFFER + 2048;
 /// A copy begins a tenth of a second after it was asked for.
 const LIMIT: Nanos = Nanos::from_millis(5000);
 
@@ -47,14 +49,24 @@ impl Edu {
         self.registers.write32(ACKNOWLEDGE, 1);
     }
 
-    /// Copies `bytes` bytes from the device to memory at `at`.
+    /// Copies `bytes` bytes from the device to memory at `at`: zeros.
     ///
     /// The device says that it is done also if its accesses were refused.
     pub fn write(&self, at: Iova, bytes: u64) -> Outcome<()> {
-        self.registers.write64(SOURCE, BUFFER);
-        self.registers.write64(DESTINATION, at.get());
+        self.transfer((BUFFER, at.get()), bytes, TO_MEMORY)
+    }
+
+    /// Copies `bytes` bytes from memory at `from` to memory at `to`, by way of the device.
+    pub fn copy(&self, from: Iova, to: Iova, bytes: u64) -> Outcome<()> {
+        self.transfer((from.get(), SECOND_HALF), bytes, TO_DEVICE)?;
+        self.transfer((SECOND_HALF, to.get()), bytes, TO_MEMORY)
+    }
+
+    fn transfer(&self, (from, to): (u64, u64), bytes: u64, direction: u64) -> Outcome<()> {
+        self.registers.write64(SOURCE, from);
+        self.registers.write64(DESTINATION, to);
         self.registers.write64(COUNT, bytes);
-        self.registers.write64(COMMAND, START | TO_MEMORY);
+        self.registers.write64(COMMAND, START | direction);
         let done = || (self.registers.read64(COMMAND) & START == 0).then_some(());
         poll(&self.machine, LIMIT, done).map_err(|_| "the edu device is stuck")?;
         Ok(())

@@ -3,7 +3,7 @@
 //! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order: here
 //! are its steps, [`guarded`] shows the memory that devices reach and when, [`interrupts`] the interrupts
 //! that they raise, [`disk`] and [`flash`] move data under each policy, [`net`] has a network card whose buffers stay
-//! mapped, [`cpus`] the other CPUs,
+//! mapped, [`uncached`] and [`unsnooped`] have devices and a unit that do not snoop, [`cpus`] the other CPUs,
 //! [`arch`] the code that differs between architectures. The platform itself, with the driver of NVMe
 //! disks, is `portolan-bare`.
 #![no_std]
@@ -25,6 +25,8 @@ mod guarded;
 mod heap;
 mod interrupts;
 mod net;
+mod uncached;
+mod unsnooped;
 mod virtio;
 
 use alloc::boxed::Box;
@@ -44,6 +46,7 @@ use arch::Loader;
 use commands::Commands;
 use cpus::{Cpus, Task};
 use heap::HEAP;
+use uncached::Aside;
 
 /// Result of the machine's run; the value is QEMU's exit code.
 #[derive(Clone, Copy)]
@@ -78,6 +81,8 @@ fn run(left: *const c_void) -> Outcome<End> {
     // SAFETY: the loader left the pointer, and nothing writes there.
     let loader = unsafe { Loader::at(left) }.ok_or("the loader left nothing that makes sense")?;
     let ram = loader.ram().ok_or("there is no RAM behind the kernel")?;
+    // SAFETY: no code uses RAM behind the kernel yet, and other CPUs are not started.
+    let (ram, aside) = unsafe { Aside::from(ram) }.ok_or("there is too little RAM")?;
     // SAFETY: the loader says that it is RAM, and the kernel lies before it; firmware's tables are in
     // memory of another kind, and all windows of registers come from firmware or from devices.
     let machine = unsafe {
@@ -94,7 +99,7 @@ fn run(left: *const c_void) -> Outcome<End> {
     pci::isolate(&functions);
     let cpus = Cpus::start(machine, &loader)?;
     match enable(machine) {
-        Ok(iommus) => show(machine, iommus, &functions, &cpus),
+        Ok(iommus) => show(machine, iommus, &functions, &cpus, &aside),
         Err(EnableError::Topology(why @ (TopologyError::NoTable | TopologyError::NoUnit))) => {
             without_iommu(machine, why, &functions, &cpus)
         }
@@ -163,23 +168,30 @@ fn show(
     before: Iommus<Machine>,
     functions: &[Function],
     cpus: &Cpus,
+    aside: &Aside,
 ) -> Outcome<End> {
+    let edu = named(functions, edu::IDENTITY)?;
+    uncached::show(machine, &before, edu, aside)?;
     // A kernel that is started by another one finds its units on; so does this one, by itself.
     Commands::of(&before).print();
     core::mem::forget(before);
+    unsnooped::show(machine, edu, aside)?;
     let iommus = enable(machine)?;
     say!("{} PCI functions", functions.len());
     for unit in iommus.units().iter().flatten() {
         say!("page faults: {:?}", unit.recoverable_faults());
     }
-    let edu = named(functions, edu::IDENTITY)?;
     let disk = named(functions, disk::IDENTITY)?;
     let flash = named(functions, flash::IDENTITY)?;
     guarded::show(machine, &iommus, edu)?;
     interrupts::show(machine, &iommus, edu, disk)?;
     disk::show(machine, &iommus, disk)?;
     flash::show(machine, &iommus, flash, cpus)?;
-    net::show(machine, &iommus, cards(functions)?, Coherency::Coherent)?;
+    let cards = cards(functions)?;
+    net::show(machine, &iommus, cards, Coherency::Coherent)?;
+    if aside.is_uncached() {
+        net::show(machine, &iommus, cards, Coherency::NotCoherent)?;
+    }
 
     // Nothing is asked of the units from here on: QEMU has seen as many.
     Commands::of(&iommus).print();

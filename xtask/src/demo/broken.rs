@@ -1,6 +1,6 @@
 //! Machines with something broken on purpose. The kernel has to notice: one that does not would notice nothing else.
 
-use super::guests::{Guest, VHOST, VHOST_ATS, VTD};
+use super::guests::{Guest, SMMU, VHOST, VHOST_ATS, VTD};
 use super::{DemoRun, said};
 
 /// A machine that has to fail.
@@ -58,6 +58,14 @@ pub const ALL: &[Broken] = &[
         daemon: &[],
         features: &["pool-stays-mapped"],
         said: &["NIC, Coherent", "failed: a card wrote to a pool that has ended"],
+    },
+    Broken {
+        name: "aarch64-unclean",
+        step: "demo aarch64-unclean, which has to fail",
+        of: &SMMU,
+        daemon: &[],
+        features: &["unclean-tables"],
+        said: &["failed: "],
     },
 ];
 

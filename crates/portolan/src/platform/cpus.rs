@@ -6,9 +6,10 @@
 //!
 //! *Context.* Interrupt, all methods of all traits here; constructors are called by tasks.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Clock, LeftBehind, Lock, Nanos, Tracer};
+use super::{Clock, DataCache, LeftBehind, Lock, Nanos, Tracer};
 use crate::addr::CpuId;
 
 /// A word that CPUs share, of 64 bits.
@@ -76,6 +77,13 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     /// to drop it. Where handlers call the library, it must not be dropped here.
     fn drop_later(&self, left: LeftBehind);
 
+    /// Maintenance of the CPUs' caches, for each device that is opened and does not snoop. None, as by default, leaves
+    /// it to [`Device::with_cache`](crate::dma::Device::with_cache); a [`Platform`](super::Platform) maintains them
+    /// itself. *Context.* Task.
+    fn data_cache(&self) -> Option<Arc<dyn DataCache>> {
+        None
+    }
+
     /// Tracer of maps, unmaps, flushes and faults. Without one, as by default, the reports are not
     /// compiled.
     #[inline]
@@ -92,7 +100,7 @@ pub(crate) fn count_of(cpus: &impl Cpus) -> usize {
     cpus.count().clamp(1, MOST)
 }
 
-impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
+impl<P: Cpus> Cpus for Arc<P> {
     type Word = P::Word;
     type Lock<T: Send> = P::Lock<T>;
 
@@ -118,6 +126,10 @@ impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
 
     fn drop_later(&self, left: LeftBehind) {
         (**self).drop_later(left);
+    }
+
+    fn data_cache(&self) -> Option<Arc<dyn DataCache>> {
+        (**self).data_cache()
     }
 
     #[inline]

@@ -5,4 +5,7 @@
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 mod this;
 
-pub use this::{Interrupts, LAST_MAPPED, Loader, exit, number, processor, put, set_number};
+pub use this::{
+    Interrupts, LAST_MAPPED, Loader, exit, map_uncached, number, processor, put, set_number,
+    uncached_type,
+};

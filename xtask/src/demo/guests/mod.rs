@@ -1,8 +1,9 @@
 //! The machines on which the kernel runs.
 
 use said::{
-    INTERRUPTED, INTERRUPTED_UNMAPPED, MOVED, MOVED_BY_TLB, MOVED_STRICTLY, POOLED, RECORDED,
-    RECORDED_REMAPPED, REFUSED, REMAPPED,
+    INTERRUPTED, INTERRUPTED_UNMAPPED, MOVED, MOVED_BY_TLB, MOVED_STRICTLY, POOLED,
+    POOLED_UNSNOOPED, RECORDED, RECORDED_REMAPPED, REFUSED, REFUSED_RINGS, REMAPPED, RINGS,
+    UNSNOOPED,
 };
 
 /// The kernel's names of some commands, and the event of QEMU that occurs as often.
@@ -58,7 +59,7 @@ pub struct Guest {
     /// The kernel's exit code.
     pub code: i32,
     /// Starts of lines that the console must have, in this order: one list after the other.
-    pub said: [&'static [&'static str]; 5],
+    pub said: [&'static [&'static str]; 6],
     /// Firmware that describes the machine to the kernel.
     pub firmware: Firmware,
     /// Events to be traced.
@@ -234,7 +235,7 @@ pub(super) const VTD: Guest = Guest {
     target: X86,
     arguments: pc!("intel-iommu,intremap=on"),
     code: GOOD,
-    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED, POOLED],
+    said: [UNSNOOPED, RECORDED, REMAPPED, INTERRUPTED, MOVED, POOLED_UNSNOOPED],
     firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(),
@@ -253,7 +254,7 @@ pub(super) const VHOST: Guest = Guest {
         "intel-iommu,intremap=on"
     ),
     code: GOOD,
-    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED, POOLED],
+    said: [UNSNOOPED, RECORDED, REMAPPED, INTERRUPTED, MOVED, POOLED_UNSNOOPED],
     firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(),
@@ -273,10 +274,35 @@ pub(super) const VHOST_ATS: Guest = Guest {
         "intel-iommu,intremap=on,device-iotlb=on"
     ),
     code: GOOD,
-    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB, POOLED],
+    said: [UNSNOOPED, RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB, POOLED_UNSNOOPED],
     firmware: Firmware::Own,
     traced: &["vtd_inv_desc*"],
     kinds: vtd_kinds!(DEVICE_TLB),
+};
+
+/// A board with an SMMUv3.
+pub(super) const SMMU: Guest = Guest {
+    name: "aarch64",
+    step: "demo aarch64",
+    program: "qemu-system-aarch64",
+    variable: "PORTOLAN_QEMU_ARM",
+    release: Release::Any,
+    target: ARM,
+    arguments: board!("virt,iommu=smmuv3"),
+    code: GOOD,
+    said: [UNSNOOPED, RECORDED, INTERRUPTED, MOVED, POOLED_UNSNOOPED, &[]],
+    firmware: Firmware::Own,
+    traced: &["smmuv3_cmdq_opcode"],
+    kinds: &[
+        kinds(&["CFGI_STE"], "SMMU_CMD_CFGI_STE"),
+        kinds(&["CFGI_STE_RANGE"], "SMMU_CMD_CFGI_STE_RANGE"),
+        kinds(&["CFGI_CD"], "SMMU_CMD_CFGI_CD"),
+        kinds(&["CFGI_CD_ALL"], "SMMU_CMD_CFGI_CD_ALL"),
+        kinds(&["TLBI_NH_ASID"], "SMMU_CMD_TLBI_NH_ASID"),
+        kinds(&["TLBI_NH_VA"], "SMMU_CMD_TLBI_NH_VA"),
+        kinds(&["TLBI_NSNH_ALL"], "SMMU_CMD_TLBI_NSNH_ALL"),
+        kinds(&["SYNC"], "SMMU_CMD_SYNC"),
+    ],
 };
 
 const RISCV_SYSTEM: Guest = Guest {
@@ -288,7 +314,7 @@ const RISCV_SYSTEM: Guest = Guest {
     target: RISCV,
     arguments: riscv!("virt,iommu-sys=on"),
     code: GOOD,
-    said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED_UNMAPPED, MOVED, POOLED],
+    said: [REFUSED_RINGS, RECORDED, RECORDED_REMAPPED, INTERRUPTED_UNMAPPED, MOVED, POOLED],
     firmware: Firmware::Own,
     traced: &["riscv_iommu_cmd"],
     kinds: &[
@@ -314,7 +340,7 @@ const GUESTS: &[Guest] = &[
         step: "demo x86-vtd-10",
         release: Release::Ten,
         // It records the interrupts that it refuses, as older releases do not.
-        said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED, POOLED],
+        said: [UNSNOOPED, RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED, POOLED_UNSNOOPED],
         ..VTD
     },
     VHOST,
@@ -330,7 +356,7 @@ const GUESTS: &[Guest] = &[
         arguments: pc!("amd-iommu,pt=off,intremap=on"),
         code: GOOD,
         // Its event log stays empty.
-        said: [REFUSED, REMAPPED, MOVED_STRICTLY, POOLED, &[]],
+        said: [RINGS, REFUSED, REMAPPED, MOVED_STRICTLY, POOLED_UNSNOOPED, &[]],
         firmware: Firmware::Own,
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
@@ -356,7 +382,7 @@ const GUESTS: &[Guest] = &[
         target: X86,
         arguments: pc!("virtio-iommu-pci,romfile="),
         code: GOOD,
-        said: [RECORDED, MOVED_STRICTLY, POOLED, &[], &[]],
+        said: [RINGS, RECORDED, MOVED_STRICTLY, POOLED_UNSNOOPED, &[], &[]],
         firmware: Firmware::Own,
         traced: &[
             "virtio_iommu_attach",
@@ -371,36 +397,14 @@ const GUESTS: &[Guest] = &[
             kinds(&["UNMAP"], "virtio_iommu_unmap"),
         ],
     },
-    Guest {
-        name: "aarch64",
-        step: "demo aarch64",
-        program: "qemu-system-aarch64",
-        variable: "PORTOLAN_QEMU_ARM",
-        release: Release::Any,
-        target: ARM,
-        arguments: board!("virt,iommu=smmuv3"),
-        code: GOOD,
-        said: [RECORDED, INTERRUPTED, MOVED, POOLED, &[]],
-        firmware: Firmware::Own,
-        traced: &["smmuv3_cmdq_opcode"],
-        kinds: &[
-            kinds(&["CFGI_STE"], "SMMU_CMD_CFGI_STE"),
-            kinds(&["CFGI_STE_RANGE"], "SMMU_CMD_CFGI_STE_RANGE"),
-            kinds(&["CFGI_CD"], "SMMU_CMD_CFGI_CD"),
-            kinds(&["CFGI_CD_ALL"], "SMMU_CMD_CFGI_CD_ALL"),
-            kinds(&["TLBI_NH_ASID"], "SMMU_CMD_TLBI_NH_ASID"),
-            kinds(&["TLBI_NH_VA"], "SMMU_CMD_TLBI_NH_VA"),
-            kinds(&["TLBI_NSNH_ALL"], "SMMU_CMD_TLBI_NSNH_ALL"),
-            kinds(&["SYNC"], "SMMU_CMD_SYNC"),
-        ],
-    },
+    SMMU,
     RISCV_SYSTEM,
     // Its node in the tree has neither wires nor a way for messages of devices.
     Guest {
         name: "riscv-pci",
         step: "demo riscv-pci",
         arguments: riscv!("virt", "riscv-iommu-pci"),
-        said: [RECORDED, MOVED, POOLED, &[], &[]],
+        said: [REFUSED_RINGS, RECORDED, MOVED, POOLED, &[], &[]],
         ..RISCV_SYSTEM
     },
 ];

@@ -61,12 +61,43 @@ pub(super) const MOVED_STRICTLY: &[&str] = &[
     "NVMe on 2 CPUs, Strict, Trusted: 192 requests",
 ];
 
-/// Messages of network cards whose buffers stay mapped.
-pub(super) const POOLED: &[&str] = &[
-    "NIC, Coherent: 1000 packets",
-    "  0 commands, 0 uses of the heap, 0 pages of tables, 0 copies",
-    "  the pool has ended: refused",
+/// Messages where no memory is uncached: rings of a device that does not snoop are refused.
+pub(super) const REFUSED_RINGS: &[&str] =
+    &["a ring for the host: the platform has no", "a ring without snooping: the platform has no"];
+
+/// Messages where CPUs can see memory without caching it.
+pub(super) const RINGS: &[&str] = &[
+    "a ring for the host: the platform has no",
+    "a ring without snooping: the platform has no",
+    "uncached memory at ",
+    SEEN,
 ];
+
+/// Messages where a unit can be told from one that snoops.
+pub(super) const UNSNOOPED: &[&str] = &[
+    "a ring for the host: the platform has no",
+    "a ring without snooping: the platform has no",
+    "uncached memory at ",
+    SEEN,
+    "without snooping: written, then refused, NotMapped",
+    "  lines written back: ",
+    "  lines taken in: 32",
+    SEEN,
+];
+
+/// Message about a ring in uncached memory.
+const SEEN: &str = "a ring without snooping is seen by both: ";
+
+/// Messages of network cards whose buffers stay mapped.
+pub(super) const POOLED: &[&str] = &["NIC, Coherent: 1000 packets", FREE, ENDED];
+
+/// Messages where the cards also have DMA that does not snoop.
+pub(super) const POOLED_UNSNOOPED: &[&str] =
+    &["NIC, Coherent: 1000 packets", FREE, ENDED, "NIC, NotCoherent: 1000 packets", FREE, ENDED];
+
+/// Messages about the cost of packets, and about one that arrives too late.
+const FREE: &str = "  0 commands, 0 uses of the heap, 0 pages of tables, 0 copies";
+const ENDED: &str = "  the pool has ended: refused";
 
 /// And where no unit serves the disks.
 pub(super) const MOVED_DIRECTLY: &[&str] = &[

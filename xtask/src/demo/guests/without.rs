@@ -60,7 +60,7 @@ const fn without_dma(
         target: X86,
         arguments,
         code: WITHOUT_DMA,
-        said: [said, &[], &[], &[], &[]],
+        said: [said, &[], &[], &[], &[], &[]],
         firmware: Firmware::Tables(tables),
         traced: &[],
         kinds: &[],
@@ -70,7 +70,7 @@ const fn without_dma(
 /// The same machine, which has no IOMMU: its disks move their data all the same.
 const fn without_iommu(guest: Guest) -> Guest {
     let [said, ..] = guest.said;
-    Guest { code: GOOD, said: [said, MOVED_DIRECTLY, &[], &[], &[]], ..guest }
+    Guest { code: GOOD, said: [said, MOVED_DIRECTLY, &[], &[], &[], &[]], ..guest }
 }
 
 /// The property `reg` of a node of a device tree: a base and a length of two cells each.
@@ -104,7 +104,7 @@ const fn riscv(
         target: RISCV,
         arguments,
         code: WITHOUT_DMA,
-        said: [said, &[], &[], &[], &[]],
+        said: [said, &[], &[], &[], &[], &[]],
         firmware,
         traced: &[],
         kinds: &[],
@@ -165,7 +165,7 @@ pub(super) const GUESTS: &[Guest] = &[
         target: ARM,
         arguments: board!("virt"),
         code: GOOD,
-        said: [&["no IOMMU: firmware's table has no unit"], MOVED_DIRECTLY, &[], &[], &[]],
+        said: [&["no IOMMU: firmware's table has no unit"], MOVED_DIRECTLY, &[], &[], &[], &[]],
         firmware: Firmware::Own,
         traced: &[],
         kinds: &[],

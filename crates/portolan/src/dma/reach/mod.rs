@@ -20,7 +20,7 @@ use spin::Once;
 use super::error::{Lost, MapError, PremapError};
 use super::flush_queue::Clearance;
 use super::layout::{DmaSegment, Layout};
-use super::policy::{Constraints, Trust};
+use super::policy::{Coherency, Constraints, Trust};
 use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::BouncePool;
@@ -114,12 +114,16 @@ impl<P: Cpus + Clone> DeviceContext<P> {
         requester: Requester,
         constraints: Constraints,
     ) -> Self {
+        let cache = match constraints.coherency {
+            Coherency::Coherent => None,
+            Coherency::NotCoherent => platform.data_cache(),
+        };
         Self {
             platform,
             space,
             requester,
             constraints,
-            cache: None,
+            cache,
             copying: None,
             spares: SpareRecords::new(),
             premapped: None,

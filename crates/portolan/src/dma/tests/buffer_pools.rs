@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::buffers::{Bytes, Pages, nothing, unowned};
+use super::buffers::{Bytes, Pages, unowned};
 use super::machine::{Frames, Machine, device_byte};
 use super::rig::{Rig, Setup, device_of};
 use super::sequences::Random;
@@ -145,7 +145,7 @@ fn slots_outlive_their_pool_and_their_device() {
 fn only_lines_that_are_used_are_written_back_and_dropped() {
     let rig = Rig::policy(Policy::Strict);
     let limits = Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() };
-    let device = device_of(&rig, 1, limits).with_cache(Arc::new(rig.cpus.clone()), nothing());
+    let device = device_of(&rig, 1, limits);
     let pool = pool(&rig, &device, Direction::FromDevice);
     let (cleaned, dropped) = (&rig.hardware.cleaned, &rig.hardware.dropped);
     cleaned.lock().clear();
@@ -248,7 +248,7 @@ fn slots_that_would_not_be_one_segment_or_alone_in_their_lines_are_refused() {
     let device = device_of(&rig, 3, Constraints { max_segment, ..Constraints::trusted() });
     assert_eq!(refused(&device, frames(&rig), SLOT), BufferPoolError::Cut { at: 0 });
     let limits = Constraints { coherency: Coherency::NotCoherent, ..Constraints::trusted() };
-    let device = device_of(&rig, 4, limits).with_cache(Arc::new(rig.cpus.clone()), nothing());
+    let device = device_of(&rig, 4, limits);
     let line = PageSize::of_lg2(7);
     assert_eq!(refused(&device, frames(&rig), 192), BufferPoolError::SharedLine { at: 0, line });
     let rig = Rig::new(&Setup { trust: Some(Trust::Untrusted), ..Setup::default() });

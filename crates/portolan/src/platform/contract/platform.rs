@@ -1,11 +1,12 @@
 //! The one trait that an embedder implements.
 
+use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 use super::shared_data::AliasedMemory;
 use crate::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
-use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tracer};
+use crate::platform::{Clock, Cpus, DataCache, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tracer};
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
 ///
@@ -273,6 +274,10 @@ impl<P: Platform> Cpus for P {
 
     fn drop_later(&self, left: LeftBehind) {
         Platform::drop_later(self, left);
+    }
+
+    fn data_cache(&self) -> Option<Arc<dyn DataCache>> {
+        Some(Arc::new(self.clone()))
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 // From the loader's entry at EL1, with the MMU off, to `kernel_main`.
 //
 // QEMU's `virt` machine: the device tree is at the start of RAM, which is at 1 GiB. Of physical memory the
-// lowest 512 GiB are mapped one to one, in blocks of 1 GiB: the second one, in which RAM begins, as memory,
-// the others as registers. The kernel's RAM is taken from the second.
+// lowest 512 GiB are mapped one to one: the second GiB, in which RAM begins, as memory, in blocks of 2 MiB, the
+// others as registers, in blocks of 1 GiB. The kernel's RAM is taken from the second.
 
     .section .text.start, "ax"
     .global start
@@ -21,9 +21,19 @@ start:
     add x1, x1, #1
     cmp x1, #512
     b.ne 1b
+    adrp x4, pages
+    add x4, x4, :lo12:pages
+    orr x3, x4, #3                  // a table
+    str x3, [x0, #8]
     mov x3, #0x705                  // a block, accessed, inner shareable, attribute 1
     movk x3, #0x4000, lsl #16
-    str x3, [x0, #8]
+    mov x1, #0
+2:
+    str x3, [x4, x1, lsl #3]
+    add x3, x3, #0x200, lsl #12
+    add x1, x1, #1
+    cmp x1, #512
+    b.ne 2b
 
     bl set_up
     mov x0, #0x40000000
@@ -49,6 +59,7 @@ set_up:
     add x0, x0, :lo12:blocks
     msr ttbr0_el1, x0
     mov x0, #0xff04                 // attribute 1: write-back; 0: device, nGnRE
+    movk x0, #0x44, lsl #16         // 2: not cached
     msr mair_el1, x0
     ldr x0, =0x200803519            // 39 bits of address, 40 of memory; walks cached, inner shareable
     msr tcr_el1, x0
@@ -86,6 +97,9 @@ exception:
     .section .bss.boot, "aw", @nobits
     .balign 4096
 blocks:
+    .skip 4096
+    .global pages
+pages:
     .skip 4096
 stack:
     .skip 256 * 1024

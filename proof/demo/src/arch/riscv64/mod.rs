@@ -5,6 +5,7 @@
 mod interrupts;
 mod processors;
 mod sbi;
+mod uncached;
 
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -22,6 +23,7 @@ use crate::{End, Outcome, say};
 pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
 pub use sbi::put;
+pub use uncached::{map_uncached, uncached_type};
 
 global_asm!(include_str!("boot.s"));
 

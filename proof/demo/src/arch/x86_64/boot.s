@@ -134,6 +134,7 @@ gdt_register:
 
     .section .bss.boot, "aw", @nobits
     .align 4096
+    .global directories
 root:
     .skip 4096
 pointers:

@@ -5,6 +5,7 @@
 
 mod interrupts;
 mod processors;
+mod uncached;
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
@@ -18,6 +19,7 @@ use crate::{End, Outcome};
 
 pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
+pub use uncached::{map_uncached, uncached_type};
 
 global_asm!(include_str!("boot.s"));
 
