@@ -37,7 +37,8 @@
 //! 4.1 (MCFG); Intel 64 and IA-32 architectures software developer's manual; Arm architecture
 //! reference manual for A-profile; RISC-V Instruction Set Manual. Not supported: confidential guests, whose memory is
 //! shared with a host ([`alloc_shared`](portolan::platform::Platform::alloc_shared) has none). Memory that CPUs do not
-//! cache is the kernel's to map ([`Machine::add_uncached`]). To start other CPUs is the kernel's; [`Machine::processors`] names them, and
+//! cache is the kernel's to map ([`Machine::add_uncached`]). To start other CPUs is the kernel's;
+//! [`Machine::processors`] names them, and
 //! [`Machine::with_cpus`] takes their numbers.
 #![no_std]
 #![deny(unsafe_code)]

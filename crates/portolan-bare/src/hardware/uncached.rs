@@ -62,8 +62,8 @@ impl Machine {
     /// Gives the machine memory that CPUs do not cache, of which [`alloc_uncached`] lends blocks out. Without it, rings
     /// of devices that do not snoop are refused ([`MapError::NoUncached`]).
     ///
-    /// `first` is the address at which CPUs see its first byte, and the others behind it. Lines of it that are in caches
-    /// are written back and dropped here.
+    /// `first` is the address at which CPUs see its first byte, and the others behind it. Lines of it that are in
+    /// caches are written back and dropped here.
     ///
     /// *Context.* Task.
     ///
@@ -73,8 +73,8 @@ impl Machine {
     /// # Safety
     /// For good, from now on:
     /// * `memory` is RAM that belongs to the machine alone.
-    /// * It is mapped from `first` on, on all CPUs, for reading and writing, and no CPU caches it by that mapping: it is
-    ///   UC on x86-64, Normal Non-cacheable on AArch64, NC of Svpbmt on RISC-V.
+    /// * It is mapped from `first` on, on all CPUs, for reading and writing, and no CPU caches it by that mapping: it
+    ///   is UC on x86-64, Normal Non-cacheable on AArch64, NC of Svpbmt on RISC-V.
     /// * No code reaches it by a mapping of another type.
     ///
     /// [`alloc_uncached`]: portolan::platform::Platform::alloc_uncached

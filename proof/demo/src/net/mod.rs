@@ -1,7 +1,7 @@
 //! A network card's receive pool behind the IOMMU: mapped once, however many packets arrive.
 //!
-//! Two virtio cards are on one hub of QEMU's: one receives what the other sends. Once the pool has ended, the card still
-//! has addresses of its slots, at which it must not reach memory.
+//! Two virtio cards are on one hub of QEMU's: one receives what the other sends. Once the pool has ended, the card
+//! still has addresses of its slots, at which it must not reach memory.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, section 5.1. Not supported: checksums, merged buffers, interrupts.
 

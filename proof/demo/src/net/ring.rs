@@ -184,8 +184,8 @@ impl PoolQueue {
         Ok(Some((slot.take_back_first(bytes), bytes)))
     }
 
-    /// Ends the pool while the card runs, and still knows the addresses of its slots: a driver's mistake, from which the
-    /// unit has to keep memory.
+    /// Ends the pool while the card runs, and still knows the addresses of its slots: a driver's mistake, from which
+    /// the unit has to keep memory.
     pub fn end_pool(self) -> Outcome<(RunningCard, Mapping<Machine, Pages>)> {
         let Self { transport, parts, pool, posted, .. } = self;
         posted.into_iter().flatten().for_each(|slot| drop(slot.take_back()));

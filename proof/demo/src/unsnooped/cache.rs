@@ -1,10 +1,11 @@
 //! A platform whose CPUs have a cache that units and devices do not snoop.
 //!
-//! QEMU's memory is coherent, so the cache is made here: CPUs see a copy of the memory, and only `clean` and `invalidate`
-//! exchange lines between the two. A table entry that is not written back does not exist for the unit.
+//! QEMU's memory is coherent, so the cache is made here: CPUs see a copy of the memory, and only `clean` and
+//! `invalidate` exchange lines between the two. A table entry that is not written back does not exist for the unit.
 //!
-//! Of VT-d, C in ECAP is about tables alone (VT-d specification, 11.4.3), and the driver looks for the status that a wait
-//! descriptor writes without taking its line in. So the copy follows what a unit writes while a driver waits for it.
+//! Of VT-d, C in ECAP is about tables alone (VT-d specification, 11.4.3), and the driver looks for the status that a
+//! wait descriptor writes without taking its line in. So the copy follows what a unit writes while a driver waits for
+//! it.
 
 use alloc::boxed::Box;
 use core::alloc::Layout;

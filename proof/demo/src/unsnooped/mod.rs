@@ -2,11 +2,13 @@
 
 mod cache;
 
+use alloc::vec::Vec;
+
 use portolan::dma::{Device, Direction};
 use portolan_bare::Machine;
 use portolan_bare::pci::Function;
 use portolan_hw::TrustedDescription;
-use portolan_hw::topology::{Iommus, Options};
+use portolan_hw::topology::{Iommus, Options, Topology};
 
 use crate::commands::Commands;
 use crate::edu::Edu;
@@ -17,6 +19,10 @@ use cache::Unsnooped;
 /// Bytes that the device writes, as in [`guarded`].
 const BYTES: u64 = 2048;
 const UNTOUCHED: u8 = 0x5a;
+/// The type of an SMMUv3's node in an IORT, the offset of its flags, and the flag.
+const SMMU_V3: u8 = 4;
+const FLAGS: usize = 24;
+const COHACC_OVERRIDE: u8 = 1;
 
 /// Enables the units on the machine with a cache, and shows what a device reaches and when. Nothing is shown for units
 /// that always snoop.
@@ -29,7 +35,9 @@ pub fn show(machine: Machine, function: &Function, aside: &Aside) -> Outcome<()>
     let platform = Unsnooped::new(machine, smmu)?;
     // SAFETY: the tables are this machine's, by the word of its loader.
     let described = unsafe { TrustedDescription::new() };
-    let iommus = machine.topology()?.enable(platform, Options::default(), described)?;
+    let tables: Vec<Vec<u8>> = machine.tables().map(not_coherent).collect();
+    let topology = Topology::from_acpi(tables.iter().map(Vec::as_slice))?;
+    let iommus = topology.enable(platform, Options::default(), described)?;
     if let Some(Err(error)) = iommus.units().iter().find(|unit| unit.is_err()) {
         return Err((*error).into());
     }
@@ -44,6 +52,36 @@ pub fn show(machine: Machine, function: &Function, aside: &Aside) -> Outcome<()>
     Commands::of(&iommus).print();
     core::mem::forget(iommus);
     Ok(())
+}
+
+/// A table of firmware's, an IORT without the flag that an SMMUv3 snoops whatever its IDR0 says (Arm DEN 0049,
+/// version E.f, sections 3 and 3.1.1.2: COHACC override).
+fn not_coherent(table: &[u8]) -> Vec<u8> {
+    let mut table = table.to_vec();
+    if table.starts_with(b"IORT") {
+        let _ = clear_override(&mut table);
+    }
+    table
+}
+
+/// Clears the flag in all nodes of an IORT; `None` if a node is not where it should be, which the topology refuses.
+fn clear_override(iort: &mut [u8]) -> Option<()> {
+    let word = |iort: &[u8], at: usize| {
+        let bytes = iort.get(at..at.checked_add(4)?)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let (nodes, mut at) = (word(iort, 36)?, word(iort, 40)? as usize);
+    for _ in 0..nodes {
+        let [kind, low, high, _] = word(iort, at)?.to_le_bytes();
+        if kind == SMMU_V3 {
+            *iort.get_mut(at + FLAGS)? &= !COHACC_OVERRIDE;
+        }
+        at += usize::from(u16::from_le_bytes([low, high]));
+    }
+    let sum = iort.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    let checksum = iort.get_mut(9)?;
+    *checksum = checksum.wrapping_sub(sum);
+    Some(())
 }
 
 /// Maps a page, lets the device write to it, and unmaps it.

@@ -281,7 +281,7 @@ pub(super) const VHOST_ATS: Guest = Guest {
 };
 
 /// A board with an SMMUv3.
-pub(super) const SMMU: Guest = Guest {
+const SMMU: Guest = Guest {
     name: "aarch64",
     step: "demo aarch64",
     program: "qemu-system-aarch64",

@@ -373,10 +373,10 @@ impl<P: Cpus + Clone> Device<P> {
         Arc::make_mut(&mut self.context)
     }
 
-    /// The same, with `cache` in place of the platform's for a device that does not snoop: of a machine with more caches
-    /// than those of its CPUs, or of [`Cpus`] that are no [`Platform`](crate::platform::Platform). One that snoops never
-    /// touches it. `_base` is the promise for it: lines that it leaves in a cache overwrite bytes that a device wrote, or
-    /// a neighbour's.
+    /// The same, with `cache` in place of the platform's for a device that does not snoop: of a machine with more
+    /// caches than those of its CPUs, or of [`Cpus`] that are no [`Platform`](crate::platform::Platform). One that
+    /// snoops never touches it. `_base` is the promise for it: lines that it leaves in a cache overwrite bytes that a
+    /// device wrote, or a neighbour's.
     ///
     /// *Context.* Task.
     #[must_use]
