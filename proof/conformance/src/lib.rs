@@ -8,9 +8,12 @@
 //! * [`command`]: the command line.
 //! * [`conformance`]: scenarios for every unit, of every vendor.
 //! * [`devices`]: devices of this machine to run those on, over the kernel's interfaces.
-//! * [`mappings`]: buffers through the DMA layer, by many CPUs in virtual time.
 //! * [`mutate`]: mutants of drivers, each without a part that it needs.
-//! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
+//!
+//! Two harnesses do random operations, and make a [`record`] of each run:
+//!
+//! * [`torture`]: on one table of any format, against the oracle and an adversarial IOMMU.
+//! * [`smp`]: by many CPUs in virtual time, on buffers and on memory that devices fault on.
 //!
 //! Without the feature `units` there are the scenarios and [`devices`] alone.
 //!
@@ -31,15 +34,15 @@ pub mod faults;
 #[cfg(feature = "units")]
 pub mod format;
 #[cfg(feature = "units")]
-pub mod mappings;
-#[cfg(feature = "units")]
 pub mod mutate;
 mod nvme;
 #[cfg(feature = "units")]
 pub mod oracle;
-#[cfg(feature = "units")]
-pub mod paging;
 mod promise;
+#[cfg(feature = "units")]
+pub mod record;
+#[cfg(feature = "units")]
+pub mod smp;
 #[cfg(feature = "units")]
 pub mod subject;
 #[cfg(feature = "units")]

@@ -11,6 +11,8 @@ use portolan::platform::{AllMemory, DmaMemory, ForeignTables, TrustedBase};
 #[derive(Debug)]
 pub(crate) struct Lent<O> {
     pub(crate) range: portolan::addr::PhysRange,
+    /// Gives it back when it is dropped.
+    #[expect(dead_code)]
     pub(crate) owner: O,
 }
 

@@ -1,18 +1,12 @@
 //! The command line of `portolan-verify`: conformance scenarios and torture.
 //!
 //! * [`check`]: the conformance scenarios on one backend; [`group`] has those that there are.
-//! * [`torture`]: [`tables`], [`mappings`], [`faults`] are its layers.
+//! * [`torture`]: random operations on one layer of the library.
 
 pub mod check;
-#[cfg(feature = "units")]
-pub mod faults;
 pub mod group;
 #[cfg(feature = "units")]
-pub mod mappings;
-#[cfg(feature = "units")]
-pub mod tables;
-#[cfg(feature = "units")]
-pub mod torture;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -36,7 +30,7 @@ struct Cli {
 enum Command {
     /// Run the conformance scenarios: on a model, on QEMU, or on devices of this machine.
     Check(CheckArgs),
-    /// Do random operations on every table format against an oracle and the adversarial model.
+    /// Do random operations on table formats, or on the layers above them, against an oracle and the adversarial model.
     #[cfg(feature = "units")]
     Torture(torture::TortureArgs),
 }

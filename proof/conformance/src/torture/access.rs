@@ -53,7 +53,7 @@ impl<F: Format> TableRound<'_, F> {
         let Some((pa, access)) = self.oracle.translate(iova) else {
             return Ok(());
         };
-        self.events.accesses += 2;
+        self.tally.add("accesses", 2);
         for (kind, right) in [(AccessKind::Read, Access::READ), (AccessKind::Write, Access::WRITE)]
         {
             let outcome = match kind {
@@ -76,7 +76,7 @@ impl<F: Format> TableRound<'_, F> {
 
     /// Checks that no access to `iova` succeeds.
     pub(super) fn must_fault(&mut self, iova: Iova) -> Checked {
-        self.events.accesses += 1;
+        self.tally.count("accesses");
         match self.iommu.translate(self.stream(), iova, AccessKind::Read) {
             Err(_) => Ok(()),
             Ok(at) => Err(format!("{iova} leads to {at:x?}, and nothing is mapped there")),
@@ -97,7 +97,7 @@ impl<F: Format> TableRound<'_, F> {
             let mapped = oracle.translate(place.iova);
             mapped.is_some_and(|(pa, access)| pa == place.pa && access.contains(right))
         };
-        self.events.retries += self.device.reached().count() as u64;
+        self.tally.add("retries", self.device.reached().count() as u64);
         let stale = self.device.try_stale(allowed);
         if let Some(place) = stale.first() {
             return Err(format!("after a sync the old address still answers: {place:x?}"));

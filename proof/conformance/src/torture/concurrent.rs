@@ -18,6 +18,7 @@ use super::memory::TortureMemory;
 use crate::audit::{Audited, WaitingTables, audit};
 use crate::format::{FormatName, Visitor};
 use crate::oracle::Oracle;
+use crate::record::{Record, Tally};
 use crate::subject::{any_capabilities, pay};
 
 /// Slots that the threads share.
@@ -27,29 +28,15 @@ const OWNED: u64 = 6;
 /// Pages of table memory.
 const MEMORY_PAGES: u32 = 64;
 
-/// Results of a concurrent run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConcurrentReport {
-    /// The format.
-    pub format: FormatName,
-    /// Seed of the threads' operations.
-    pub seed: u64,
-    /// Operations of all threads.
-    pub operations: u64,
-    /// Violations that were found.
-    pub violations: Vec<String>,
-}
-
 /// Runs `threads` threads of `operations` operations each on one table.
-pub fn concurrent(
-    format: FormatName,
-    seed: u64,
-    threads: u64,
-    operations: u64,
-) -> ConcurrentReport {
+pub fn concurrent(format: FormatName, seed: u64, threads: u64, operations: u64) -> Record {
     let run = Crowd { seed, threads: threads.max(1), operations };
     let violations = format.visit(SplitRule::Direct, DirtyTracking::Off, run);
-    ConcurrentReport { format, seed, operations: run.threads * operations, violations }
+    let tally = Tally::default();
+    tally.add("shared_operations", run.threads * operations);
+    tally.begin(format!("{format}, {threads} threads, seed {seed}"));
+    violations.into_iter().for_each(|what| tally.violation(what));
+    tally.record(seed)
 }
 
 #[derive(Clone, Copy)]

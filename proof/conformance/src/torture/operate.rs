@@ -44,14 +44,14 @@ impl<F: Format> TableRound<'_, F> {
         match outcome {
             Ok(mapped) if free && mapped == range => self.note_map(range, &list, access, gather),
             Err(TableMapError::AlreadyMapped { iova }) if !free => {
-                self.events.refused_maps += 1;
+                self.tally.count("refused_maps");
                 if self.oracle.find(iova).is_none() && !range.contains(iova) {
                     return Err(format!("{iova} is named as taken and is not"));
                 }
                 self.unchanged(pages, &gather)
             }
             Err(TableMapError::Memory(_)) => {
-                self.events.out_of_memory += 1;
+                self.tally.count("out_of_memory");
                 self.unchanged(pages, &gather)?;
                 self.drain()
             }
@@ -74,7 +74,7 @@ impl<F: Format> TableRound<'_, F> {
         access: Access,
         gather: Gather,
     ) -> Checked {
-        self.events.maps += 1;
+        self.tally.count("maps");
         let effective = self
             .plan
             .name
@@ -262,7 +262,7 @@ impl<F: Format> TableRound<'_, F> {
     }
 
     fn note_unmap(&mut self, range: IovaRange, mut gather: Gather) -> Checked {
-        self.events.unmaps += 1;
+        self.tally.count("unmaps");
         self.oracle.unmap(range);
         self.owed.map(range, PhysAddr::new(0), Access::empty());
         let ranges = vec![range];
@@ -292,14 +292,14 @@ impl<F: Format> TableRound<'_, F> {
         let pending = match split {
             Ok(pending) => pending,
             Err(SplitError::Memory(_)) => {
-                self.events.out_of_memory += 1;
+                self.tally.count("out_of_memory");
                 self.unchanged(pages, &gather)?;
                 self.drain()?;
                 return Ok(false);
             }
             Err(other) => return Err(format!("splitting {block:x?} gives {other:?}")),
         };
-        self.events.breaks += 1;
+        self.tally.count("breaks");
         let quiesced = self.pay(gather, Side::Unmap)?;
         if self.table.format().split_rule() == SplitRule::BreakBeforeMake {
             self.must_fault(block.start())?;
@@ -341,7 +341,7 @@ impl<F: Format> TableRound<'_, F> {
             }
             _ => self.oracle.find(inside).is_some() || self.table.unmap(free, &mut gather).is_err(),
         };
-        self.events.refused_unmaps += 1;
+        self.tally.count("refused_unmaps");
         if !refused {
             return Err(format!("a senseless request at {inside} was accepted"));
         }

@@ -11,10 +11,11 @@ use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
 
 use super::memory::TortureMemory;
 use super::sabotage::{Saboteur, Side};
-use super::{DebtSabotage, TortureEvents, machine};
+use super::{DebtSabotage, machine};
 use crate::audit::{Audited, WaitingTables, audit};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
+use crate::record::Tally;
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 const STREAM: StreamId = StreamId::new(3);
@@ -55,7 +56,7 @@ pub(super) struct TableRound<'a, F: Format> {
     pub(super) plan: Plan,
     pub(super) model: TableFormat,
     pub(super) rng: &'a mut Rng,
-    pub(super) events: &'a mut TortureEvents,
+    pub(super) tally: &'a Tally,
     /// Capabilities that the plan is made for.
     pub(super) caps: Capabilities,
     pub(super) quirks: Quirks,
@@ -82,8 +83,7 @@ pub(super) fn run<F: Format>(
     model: TableFormat,
     plan: Plan,
     rng: &mut Rng,
-    events: &mut TortureEvents,
-    tick: &mut dyn FnMut(u64),
+    tally: &Tally,
 ) -> Checked {
     let caps = machine::capabilities(rng, F::GRANULE, plan.sabotage);
     let quirks = machine::quirks(rng, plan.sabotage);
@@ -101,7 +101,7 @@ pub(super) fn run<F: Format>(
             plan,
             model,
             rng,
-            events,
+            tally,
             caps: plan.sabotage.believed(caps),
             quirks,
             memory: &memory,
@@ -116,7 +116,7 @@ pub(super) fn run<F: Format>(
             paid: Vec::new(),
             windows,
         };
-        let outcome = round.all(tick);
+        let outcome = round.all();
         let split = format.split_rule();
         outcome.map_err(|what| format!("{what} ({caps:?}, {quirks:?}, {split:?})"))
     };
@@ -144,11 +144,11 @@ fn windows(rng: &mut Rng, model: TableFormat) -> [u64; WINDOWS] {
 }
 
 impl<F: Format> TableRound<'_, F> {
-    fn all(&mut self, tick: &mut dyn FnMut(u64)) -> Checked {
+    fn all(&mut self) -> Checked {
         let mut until_audit = self.rng.u64(1..=64);
-        for done in 1..=self.plan.operations {
+        for _ in 0..self.plan.operations {
             self.operation()?;
-            tick(done);
+            self.tally.operation();
             until_audit -= 1;
             if until_audit == 0 {
                 self.audit()?;
@@ -178,7 +178,7 @@ impl<F: Format> TableRound<'_, F> {
     /// Pays for `gather` through the IOMMU.
     pub(super) fn pay(&mut self, mut gather: Gather, side: Side) -> Checked<Quiesced> {
         let queue = Saboteur { queue: self.iommu, sabotage: self.plan.sabotage, side };
-        self.events.syncs += 1;
+        self.tally.count("syncs");
         let facts = (&self.caps, &self.quirks);
         self.table
             .sync(&queue, CONTEXT, facts, &mut gather)
@@ -215,7 +215,7 @@ impl<F: Format> TableRound<'_, F> {
         let Paid { quiesced, ranges } = self.paid.swap_remove(at);
         let before = self.memory.live();
         self.table.reclaim(quiesced).expect("a proof of this table");
-        self.events.reclaimed += before.saturating_sub(self.memory.live()) as u64;
+        self.tally.add("reclaimed", before.saturating_sub(self.memory.live()) as u64);
         for range in ranges {
             self.quiet.unmap(range);
         }
@@ -231,7 +231,7 @@ impl<F: Format> TableRound<'_, F> {
         if let Some(debt) = self.debts.get_mut(at) {
             self.table.absorb(&mut debt.gather, &mut other.gather).expect("debts of this table");
             debt.ranges.extend(other.ranges);
-            self.events.absorbed += 1;
+            self.tally.count("absorbed");
         }
         Ok(())
     }
@@ -242,14 +242,14 @@ impl<F: Format> TableRound<'_, F> {
         let mut gather = Gather::new();
         let all = self.table.input_range();
         let pruned = self.table.prune(all, &mut gather);
-        self.events.pruned += pruned.map_err(|wrong| wrong.to_string())? as u64;
+        self.tally.add("pruned", pruned.map_err(|wrong| wrong.to_string())? as u64);
         let quiesced = self.pay(gather, Side::Unmap)?;
         self.table.reclaim(quiesced).expect("a proof of this table");
         Ok(())
     }
 
     pub(super) fn audit(&mut self) -> Checked {
-        self.events.audits += 1;
+        self.tally.count("audits");
         let waiting = self
             .debts
             .iter()
@@ -287,7 +287,7 @@ impl<F: Format> TableRound<'_, F> {
             return Err(format!("{pages} table pages stay after everything is unmapped"));
         }
         let counts = self.iommu.counters().invalidations;
-        self.events.invalidations += counts.page + counts.range + counts.context;
+        self.tally.add("invalidations", counts.page + counts.range + counts.context);
         Ok(())
     }
 

@@ -1,32 +1,69 @@
 //! Devices that do not keep to the rules of page requests, each in its own way.
 
+use fastrand::Rng;
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::iommu::TagPool;
 use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind, Taken};
 
-use super::cpu::PagingRig;
-use super::devices::{GroupRequest, Manner, add};
-use super::world::{BASE, PAGE, PAGES};
-use fastrand::Rng;
+use super::region::{FaultingRegion, PAGES, page_at};
 
 /// Groups that a flood begins at once.
 const FLOOD: u16 = 48;
 /// An address space that is not registered.
 const UNKNOWN: Pasid = Pasid::new(77);
 
-impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
+/// Misbehaviour of every second device of a round, now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Correct.
+    Good,
+    /// The last request of a group is missing.
+    NoLast,
+    /// The last request of a group is sent twice.
+    Twice,
+    /// A PASID that the device does not have.
+    WrongPasid,
+    /// More groups than allowed.
+    Flood,
+    /// The device is reset and forgets its requests; responses come afterwards.
+    Reset,
+}
+
+impl Manner {
+    /// Each in its turn.
+    pub(super) const fn of_round(seed: u64) -> Self {
+        match seed % 6 {
+            0 => Self::Good,
+            1 => Self::NoLast,
+            2 => Self::Twice,
+            3 => Self::WrongPasid,
+            4 => Self::Flood,
+            _ => Self::Reset,
+        }
+    }
+}
+
+/// A request of a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupRequest {
+    pub(super) stream: StreamId,
+    pub(super) pasid: Option<Pasid>,
+    pub(super) group: GroupId,
+    pub(super) iova: Iova,
+    pub(super) place: Place,
+}
+
+impl FaultingRegion<'_> {
     /// Sends a request.
     pub(super) fn send(&self, asked: GroupRequest) -> Taken {
-        add(&self.tally.requests, 1);
-        let GroupRequest { group, place, .. } = asked;
-        let raw = RawPageRequest {
-            stream: asked.stream,
-            pasid: asked.pasid,
-            iova: Iova::new(BASE + asked.page * PAGE),
+        self.machine.tally.operation();
+        let GroupRequest { stream, pasid, group, iova, place } = asked;
+        let Ok(taken) = self.dispatcher.accept(RawPageRequest {
+            stream,
+            pasid,
+            iova,
             wants: Permissions::READ | Permissions::WRITE,
             kind: RequestKind::Pri { group, place },
-        };
-        let Ok(taken) = self.dispatcher.accept(raw);
+        });
         taken
     }
 
@@ -35,17 +72,17 @@ impl<Q: TagPool + Send + Sync + 'static> PagingRig<'_, Q> {
         self.devices.owe(asked.stream, asked.group);
         match self.send(asked) {
             Taken::Duplicate => self.devices.settle(asked.stream, asked.group),
-            _ => add(&self.tally.groups, 1),
+            _ => self.machine.tally.count("groups"),
         }
     }
 
-    /// Misbehaves in its manner.
+    /// Misbehaves in the round's manner.
     pub(super) fn misbehave(&self, stream: StreamId, rng: &mut Rng) {
         let Some(group) = self.devices.free(stream) else {
             return;
         };
-        let asked =
-            GroupRequest { stream, pasid: None, group, page: rng.u64(..PAGES), place: Place::Last };
+        let iova = page_at(rng.u64(..PAGES));
+        let asked = GroupRequest { stream, pasid: None, group, iova, place: Place::Last };
         match self.manner {
             Manner::Good => {}
             Manner::NoLast => self.send_owed(GroupRequest { place: Place::More, ..asked }),
