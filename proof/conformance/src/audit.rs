@@ -1,15 +1,15 @@
 //! The full audit of a table: against the oracle, through the library's cursor and through a decoder
 //! that shares nothing with it.
 
-use std::marker::PhantomData;
-
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::platform::{TableMem, Word};
-use portolan::table::format::{Entry, Format, LiveCount};
-use portolan::table::{Access, PageTable};
+use portolan::table::Access;
+use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount};
 use portolan_sim::decode::{AccessKind, Decoded, Permissions, TableFormat};
 
-use crate::oracle::{Oracle, Piece, merged};
+use crate::memory::CheckedTables;
+use crate::oracle::{Piece, merged};
+use crate::subject::Subject;
 
 /// Table pages that may be waiting for quiet outside of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ const LISTED: usize = 8;
 
 /// Leaves whose dirty state the hardware keeps in their permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DirtyManaged {
+struct DirtyManaged {
     /// The bit that such a leaf has.
-    pub managed: u64,
+    managed: u64,
     /// The bit that the hardware changes with the first write.
-    pub mark: u64,
+    mark: u64,
     /// Value of the entry once it is dirty.
-    pub dirty: u64,
+    dirty: u64,
 }
 
 impl DirtyManaged {
@@ -44,43 +44,10 @@ impl DirtyManaged {
     }
 }
 
-/// A table, and the memory that it is in.
-#[derive(Debug)]
-pub struct Audited<'t, F: Format, M: TableMem<F::Word>> {
-    /// The table.
-    pub table: &'t PageTable<F, &'t M>,
-    /// The memory.
-    pub memory: &'t M,
-}
-
-impl<F: Format, M: TableMem<F::Word>> Clone for Audited<'_, F, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<F: Format, M: TableMem<F::Word>> Copy for Audited<'_, F, M> {}
-
-/// Compares all of a table with `oracle`; returns the differences, in words.
-pub fn audit<F: Format, M: TableMem<F::Word>>(
-    audited: Audited<'_, F, M>,
-    model: TableFormat,
-    oracle: &Oracle,
-    waiting: WaitingTables,
-) -> Vec<String> {
-    audit_managed(audited, model, None, oracle, waiting)
-}
-
-/// Audits like [`audit`], for hardware that may keep dirty state in permissions.
-pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
-    audited: Audited<'_, F, M>,
-    model: TableFormat,
-    managed: Option<DirtyManaged>,
-    oracle: &Oracle,
-    waiting: WaitingTables,
-) -> Vec<String> {
+/// Compares all of a table with its oracle; returns the differences, in words.
+pub fn audit<F: Format>(subject: &Subject<'_, F>, waiting: WaitingTables) -> Vec<String> {
     let mut found = Vec::new();
-    let table = audited.table;
+    let Subject { name, table, oracle, .. } = subject;
     let runs = table.mappings(table.input_range()).map(|run| Piece {
         range: run.range,
         pa: run.pa,
@@ -89,8 +56,18 @@ pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
     let library = merged(runs);
     compare("the cursor", &library, &merged(oracle.pieces()), &mut found);
 
-    let mut tree = Tree::<F, M>::new(audited.memory, model, managed);
-    tree.walk(table.root(), model.levels() - 1, 0, Permissions::ALL);
+    let on = table.format().dirty_tracking() == DirtyTracking::Hardware;
+    let bits = name.dirty_managed().zip(name.dirty_mark()).filter(|_| on);
+    let mut tree = Tree {
+        memory: subject.memory,
+        model: subject.model,
+        managed: bits.map(|(managed, (mark, dirty))| DirtyManaged { managed, mark, dirty }),
+        leaves: Vec::new(),
+        found: Vec::new(),
+        linked: 0,
+        marked: 0,
+    };
+    tree.walk(table.root(), subject.model.levels() - 1, 0, Permissions::ALL);
     let visible =
         |piece: Piece| Piece { access: piece.access & (Access::READ | Access::WRITE), ..piece };
     let wanted = merged(oracle.pieces().map(visible));
@@ -102,9 +79,9 @@ pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
     found
 }
 
-fn check_pages<F: Format, M: TableMem<F::Word>>(
+fn check_pages<F: Format>(
     pages: usize,
-    tree: &Tree<'_, F, M>,
+    tree: &Tree<'_, F>,
     waiting: WaitingTables,
     found: &mut Vec<String>,
 ) {
@@ -140,9 +117,8 @@ fn compare(who: &str, found: &[Piece], wanted: &[Piece], out: &mut Vec<String>) 
 }
 
 /// Everything that can be reached from the root.
-struct Tree<'t, F: Format, M: TableMem<F::Word>> {
-    memory: &'t M,
-    format: PhantomData<F>,
+struct Tree<'t, F: Format> {
+    memory: &'t CheckedTables<F>,
     model: TableFormat,
     managed: Option<DirtyManaged>,
     leaves: Vec<Piece>,
@@ -153,20 +129,7 @@ struct Tree<'t, F: Format, M: TableMem<F::Word>> {
     marked: usize,
 }
 
-impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
-    fn new(memory: &'t M, model: TableFormat, managed: Option<DirtyManaged>) -> Self {
-        Self {
-            memory,
-            format: PhantomData,
-            model,
-            managed,
-            leaves: Vec::new(),
-            found: Vec::new(),
-            linked: 0,
-            marked: 0,
-        }
-    }
-
+impl<F: Format> Tree<'_, F> {
     /// Visits the table at `at`, whose first address is `base`; returns its entries that are not 0.
     fn walk(&mut self, at: PhysAddr, level: u8, base: u64, above: Permissions) -> u32 {
         self.linked += 1;

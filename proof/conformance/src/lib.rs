@@ -1,7 +1,7 @@
 //! Naive oracles and the conformance scenarios: the referees of the library.
 //!
 //! * [`oracle`], [`audit`], [`subject`]: the expected mappings, and their comparison with a whole table.
-//! * [`faults`]: table memory whose n-th allocation fails.
+//! * [`memory`]: table memory that fails when told, and checks what is given back.
 //! * [`mod@format`]: the formats by name.
 //! * [`contract`]: the same questions to every format.
 //! * [`backend`]: machines to run those on.
@@ -30,9 +30,9 @@ pub mod conformance;
 pub mod contract;
 pub mod devices;
 #[cfg(feature = "units")]
-pub mod faults;
-#[cfg(feature = "units")]
 pub mod format;
+#[cfg(feature = "units")]
+pub mod memory;
 #[cfg(feature = "units")]
 pub mod mutate;
 mod nvme;

@@ -4,22 +4,15 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
     Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks, Step, TablesLeft,
 };
-use portolan::platform::{SlabTables, TableMem};
-use portolan::table::format::{DirtyTracking, Format, SplitRule};
+use portolan::platform::TableMem;
+use portolan::table::format::{Format, SplitRule};
 use portolan::table::{Access, PageTable, Segment, TableMapError, TableUnmapError};
 use portolan_sim::decode::TableFormat;
 
-use crate::audit::{Audited, DirtyManaged, WaitingTables, audit_managed};
+use crate::audit::{WaitingTables, audit};
 use crate::format::FormatName;
+use crate::memory::CheckedTables;
 use crate::oracle::Oracle;
-
-/// First physical address of table memory.
-pub const TABLES_AT: PhysAddr = PhysAddr::new(0x1_4000_0000);
-
-/// Table memory for a format, of `pages` pages that hold a root each.
-pub fn tables<F: Format>(pages: u32) -> SlabTables<F::Word> {
-    SlabTables::new(TABLES_AT, F::ROOT, pages)
-}
 
 /// A queue that completes at once: for tests that look at tables only.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,32 +51,37 @@ pub fn pay<F: Format, M: TableMem<F::Word>>(
 }
 
 /// A table with its oracle and its debt.
-#[derive(Debug)]
-pub struct Subject<'m, F: Format, M: TableMem<F::Word>> {
+pub struct Subject<'m, F: Format> {
     /// The format.
     pub name: FormatName,
     /// The format for the independent decoder.
     pub model: TableFormat,
     /// The table.
-    pub table: PageTable<F, &'m M>,
-    memory: &'m M,
+    pub table: PageTable<F, &'m CheckedTables<F>>,
+    /// Its memory.
+    pub(crate) memory: &'m CheckedTables<F>,
     /// Expected mappings.
     pub oracle: Oracle,
     /// Invalidations that are owed.
     pub owed: Gather,
 }
 
-impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
+impl<'m, F: Format> Subject<'m, F> {
     /// An empty table in `memory`.
     ///
     /// # Panics
     /// If there is no memory for the root.
-    pub fn new(name: FormatName, format: F, model: TableFormat, memory: &'m M) -> Self {
+    pub fn new(
+        name: FormatName,
+        format: F,
+        model: TableFormat,
+        memory: &'m CheckedTables<F>,
+    ) -> Self {
         let table = PageTable::new(format, memory).expect("memory for the root");
         Self { name, model, table, memory, oracle: Oracle::new(), owed: Gather::new() }
     }
 
-    /// Maps a list in both.
+    /// Maps a list in both; returns the range that it takes.
     ///
     /// # Errors
     /// The table's error; the oracle then stays as it was.
@@ -92,10 +90,11 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
         iova: Iova,
         list: &[Segment],
         access: Access,
-    ) -> Result<(), TableMapError> {
+    ) -> Result<IovaRange, TableMapError> {
         let segments = list.iter().copied();
-        self.table.map_sg(iova, segments, access, &mut self.owed)?;
-        let effective = self.name.effective(access).expect("the table accepted the access");
+        let mapped = self.table.map_sg(iova, segments, access, &mut self.owed)?;
+        // An access that cannot be expressed is one that the audit does not find.
+        let effective = self.name.effective(access).unwrap_or(access);
         let mut at = iova;
         for segment in list {
             let Some(range) = IovaRange::from_len(at, segment.bytes) else {
@@ -104,7 +103,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
             self.oracle.map(range, segment.pa, effective);
             at = Iova::new(at.get() + segment.bytes);
         }
-        Ok(())
+        Ok(mapped)
     }
 
     /// Maps one piece in both.
@@ -117,7 +116,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
         pa: u64,
         bytes: u64,
         access: Access,
-    ) -> Result<(), TableMapError> {
+    ) -> Result<IovaRange, TableMapError> {
         let pa = PhysAddr::new(pa);
         self.map_sg(Iova::new(iova), &[Segment { pa, bytes }], access)
     }
@@ -160,7 +159,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
                     let completed = self.table.complete_split(pending, &quiesced, &mut self.owed);
                     completed.expect("a proof of this table");
                     self.table.reclaim(quiesced).expect("a proof of this table");
-                    self.audit(WaitingTables::AtMost(self.owed.table_pages()));
+                    self.audit_open();
                 }
                 other => return other,
             }
@@ -173,15 +172,7 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// If they differ.
     #[track_caller]
     pub fn audit(&self, waiting: WaitingTables) {
-        let on = self.table.format().dirty_tracking() == DirtyTracking::Hardware;
-        let bits = self.name.dirty_managed().zip(self.name.dirty_mark());
-        let managed = bits.filter(|_| on).map(|(managed, (mark, dirty))| DirtyManaged {
-            managed,
-            mark,
-            dirty,
-        });
-        let audited = Audited { table: &self.table, memory: self.memory };
-        let found = audit_managed(audited, self.model, managed, &self.oracle, waiting);
+        let found = audit(self, waiting);
         assert!(found.is_empty(), "{}: {found:#?}", self.name);
     }
 
@@ -194,9 +185,18 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
         self.audit(WaitingTables::AtMost(self.owed.table_pages()));
     }
 
-    fn pay_all(&mut self) {
+    /// Pays everything.
+    pub(crate) fn pay(&mut self) {
         let quiesced = pay(&self.table, std::mem::take(&mut self.owed));
         self.table.reclaim(quiesced).expect("a proof of this table");
+    }
+
+    /// Takes empty tables out, and pays.
+    pub(crate) fn prune(&mut self) {
+        let all = self.table.input_range();
+        let pruned = self.table.prune(all, &mut self.owed);
+        pruned.expect("a debt of this table");
+        self.pay();
     }
 
     /// Pays everything, takes empty tables out, and audits.
@@ -205,13 +205,9 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// If table and oracle differ.
     #[track_caller]
     pub fn settle(&mut self) {
-        for _ in 0..2 {
-            self.pay_all();
-            let all = self.table.input_range();
-            let pruned = self.table.prune(all, &mut self.owed);
-            pruned.expect("a debt of this table");
-        }
-        self.pay_all();
+        self.pay();
+        self.prune();
+        self.prune();
         self.audit(WaitingTables::Nothing);
         if self.oracle.is_empty() {
             assert_eq!(self.table.pages(), 1, "{}: tables stayed", self.name);

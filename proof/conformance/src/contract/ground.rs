@@ -3,25 +3,13 @@
 use std::fmt::Debug;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
-use portolan::platform::SlabTables;
 use portolan::table::format::Format;
 use portolan::table::{Access, MappedRun};
 use portolan_sim::decode::TableFormat;
 
-use crate::faults::FailingTables;
 use crate::format::FormatName;
-use crate::subject::{Subject, tables};
-
-/// Pages of table memory: more than any check needs.
-const MEMORY_PAGES: u32 = 64;
-
-/// Table memory whose n-th allocation can be made to fail.
-pub(super) type Memory<F> = FailingTables<SlabTables<<F as Format>::Word>>;
-
-/// Memory for one table.
-pub(super) fn memory<F: Format>() -> Memory<F> {
-    FailingTables::new(tables::<F>(MEMORY_PAGES))
-}
+use crate::memory::CheckedTables;
+use crate::subject::Subject;
 
 /// The access that every format can express exactly.
 pub(super) const BOTH: Access = Access::READ.union(Access::WRITE);
@@ -45,8 +33,8 @@ pub(super) struct Dump {
 
 /// A table under test.
 pub(super) struct Ground<'m, F: Format> {
-    pub(super) subject: Subject<'m, F, Memory<F>>,
-    pub(super) memory: &'m Memory<F>,
+    pub(super) subject: Subject<'m, F>,
+    pub(super) memory: &'m CheckedTables<F>,
 }
 
 impl<'m, F: Format> Ground<'m, F> {
@@ -54,7 +42,7 @@ impl<'m, F: Format> Ground<'m, F> {
         name: FormatName,
         format: F,
         model: TableFormat,
-        memory: &'m Memory<F>,
+        memory: &'m CheckedTables<F>,
     ) -> Self {
         let subject = Subject::new(name, format, model, memory);
         Self { subject, memory }
@@ -118,7 +106,7 @@ impl<'m, F: Format> Ground<'m, F> {
         Dump {
             runs: table.mappings(table.input_range()).collect(),
             pages: table.pages(),
-            live: self.memory.inner().live(),
+            live: self.memory.live(),
         }
     }
 
@@ -134,7 +122,7 @@ impl<'m, F: Format> Ground<'m, F> {
     #[track_caller]
     pub(super) fn refused<T: Debug, E: Debug>(
         &mut self,
-        act: impl FnOnce(&mut Subject<'m, F, Memory<F>>) -> Result<T, E>,
+        act: impl FnOnce(&mut Subject<'m, F>) -> Result<T, E>,
     ) -> E {
         let before = self.dump();
         let open = std::mem::take(&mut self.subject.owed);

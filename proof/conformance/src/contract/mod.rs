@@ -17,8 +17,13 @@ mod starve;
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan_sim::decode::TableFormat;
 
-use self::ground::{Ground, memory};
+use self::ground::Ground;
 use crate::format::{FormatName, Visitor};
+use crate::memory::CheckedTables;
+use crate::subject::any_capabilities;
+
+/// Pages of table memory: more than any check needs.
+const MEMORY_PAGES: u32 = 64;
 
 /// A promise of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +81,8 @@ impl Visitor for Held {
     type Output = ();
 
     fn visit<F: Format>(self, format: F, model: TableFormat) {
-        let memory = memory::<F>();
+        let caps = any_capabilities(F::GRANULE);
+        let memory = CheckedTables::new(&format, &caps, MEMORY_PAGES);
         let mut ground = Ground::new(self.format, format, model, &memory);
         match self.check {
             Check::Translate => ground.translate(),
@@ -94,6 +100,7 @@ impl Visitor for Held {
         }
         ground.subject.clear();
         drop(ground);
-        assert_eq!(memory.inner().live(), 0, "table pages outlive the table");
+        assert_eq!(memory.live(), 0, "table pages outlive the table");
+        assert_eq!(memory.wrong_frees(), 0, "table pages are freed twice");
     }
 }

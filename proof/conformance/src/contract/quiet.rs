@@ -40,14 +40,14 @@ impl<F: Format> Ground<'_, F> {
             for at in [table, self.input() - table] {
                 self.subject.map(at, size, table, BOTH).expect("all is free");
                 self.subject.settle();
-                let live = self.memory.inner().live();
+                let live = self.memory.live();
                 self.subject.unmap(range(at, table)).expect("all is mapped");
                 self.subject.audit_open();
                 assert!(self.subject.owed.table_pages() > 0, "no table waits for quiet");
-                let now = self.memory.inner().live();
+                let now = self.memory.live();
                 assert_eq!(now, live, "a table page came back before quiet");
                 self.subject.settle();
-                assert_eq!(self.memory.inner().live(), 1);
+                assert_eq!(self.memory.live(), 1);
             }
         }
     }
@@ -57,17 +57,17 @@ impl<F: Format> Ground<'_, F> {
         let bytes = all.len_minus_one() + 1;
         self.map(all.start().get(), 3 * bytes, bytes, BOTH);
         self.subject.settle();
-        let live = self.memory.inner().live();
+        let live = self.memory.live();
         for &step in steps {
             self.subject.unmap(step).expect("it is mapped");
             self.subject.audit_open();
-            let now = self.memory.inner().live();
+            let now = self.memory.live();
             assert_eq!(now, live, "a table page came back before quiet");
         }
         assert_eq!(self.subject.table.pages(), live);
         self.subject.settle();
         assert_eq!(self.subject.table.pages(), 1);
-        assert_eq!(self.memory.inner().live(), 1);
+        assert_eq!(self.memory.live(), 1);
     }
 
     /// A table that was emptied and is wanted again before quiet: the earlier debt must not free it.

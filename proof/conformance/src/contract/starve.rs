@@ -9,8 +9,7 @@ use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Format;
 use portolan::table::{Segment, SplitError, TableMapError};
 
-use super::ground::{BOTH, Ground, Memory, pa};
-use crate::faults::Fired;
+use super::ground::{BOTH, Ground, pa};
 use crate::subject::{Subject, pay};
 
 /// More allocations than any operation here makes.
@@ -67,7 +66,7 @@ impl<'m, F: Format> Ground<'m, F> {
     #[track_caller]
     fn sweep<T: Debug, E: Debug>(
         &mut self,
-        act: impl Fn(&mut Subject<'m, F, Memory<F>>) -> Result<T, E>,
+        act: impl Fn(&mut Subject<'m, F>) -> Result<T, E>,
         expected: impl Fn(&E) -> bool,
     ) -> u64 {
         let memory = self.memory;
@@ -78,13 +77,13 @@ impl<'m, F: Format> Ground<'m, F> {
             let outcome = act(&mut self.subject);
             let mut owed = std::mem::replace(&mut self.subject.owed, open);
             match (memory.disarm(), outcome) {
-                (Fired::Yes, Err(error)) => {
+                (true, Err(error)) => {
                     assert!(expected(&error), "allocation {n}: {error:?}");
                     assert!(owed.is_empty(), "allocation {n}: {owed:?}");
                     assert_eq!(self.dump(), before, "allocation {n}");
                     self.subject.audit_open();
                 }
-                (Fired::No, Ok(_)) => {
+                (false, Ok(_)) => {
                     self.subject
                         .table
                         .absorb(&mut self.subject.owed, &mut owed)
@@ -118,7 +117,7 @@ impl<'m, F: Format> Ground<'m, F> {
             split
         });
         assert!(matches!(error, SplitError::Memory(_)), "{error}");
-        assert_eq!(self.memory.disarm(), Fired::Yes);
+        assert!(self.memory.disarm());
         let mut gather = Gather::new();
         let pending = self.subject.table.split(at, &mut gather).expect("there is memory again");
         let quiesced = pay(&self.subject.table, gather);

@@ -14,11 +14,11 @@ const TRIED: u64 = 6;
 impl<F: Format> TableRound<'_, F> {
     /// Uses a random mapping whose debt is paid, or an address where nothing is.
     pub(super) fn use_live(&mut self) -> Checked {
-        let count = self.oracle.pieces().count();
+        let count = self.subject.oracle.pieces().count();
         if count == 0 || self.rng.u8(..6) == 0 {
             return self.use_nothing();
         }
-        let Some(piece) = self.oracle.pieces().nth(self.rng.usize(..count)) else {
+        let Some(piece) = self.subject.oracle.pieces().nth(self.rng.usize(..count)) else {
             return Ok(());
         };
         self.visit(piece.range)
@@ -26,9 +26,11 @@ impl<F: Format> TableRound<'_, F> {
 
     fn use_nothing(&mut self) -> Checked {
         let window = self.windows[self.rng.usize(..self.windows.len())];
-        let offset = self.rng.u64(..2 * self.model.span(1).bytes());
-        let iova = Iova::new(window.saturating_add(offset) & self.table.input_range().last().get());
-        if self.oracle.find(iova).is_some() || self.owed.find(iova).is_some() {
+        let offset = self.rng.u64(..2 * self.subject.model.span(1).bytes());
+        let iova = Iova::new(
+            window.saturating_add(offset) & self.subject.table.input_range().last().get(),
+        );
+        if self.subject.oracle.find(iova).is_some() || self.owed.find(iova).is_some() {
             return Ok(());
         }
         self.must_fault(iova)
@@ -50,7 +52,7 @@ impl<F: Format> TableRound<'_, F> {
         if self.unpaid.iter().any(|(_, open)| open.contains(iova)) {
             return Ok(());
         }
-        let Some((pa, access)) = self.oracle.translate(iova) else {
+        let Some((pa, access)) = self.subject.oracle.translate(iova) else {
             return Ok(());
         };
         self.tally.add("accesses", 2);
@@ -85,7 +87,7 @@ impl<F: Format> TableRound<'_, F> {
 
     /// After a sync: tries the translations that the device remembers and a few addresses that were unmapped.
     pub(super) fn retry(&mut self, ranges: &[IovaRange]) -> Checked {
-        let (oracle, owed) = (&self.oracle, &self.owed);
+        let (oracle, owed) = (&self.subject.oracle, &self.owed);
         let allowed = |place: &Reached| {
             if owed.find(place.iova).is_some() {
                 return true;

@@ -14,12 +14,11 @@ use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, PageTable};
 use portolan_sim::decode::TableFormat;
 
-use super::memory::TortureMemory;
-use crate::audit::{Audited, WaitingTables, audit};
+use crate::audit::{WaitingTables, audit};
 use crate::format::{FormatName, Visitor};
-use crate::oracle::Oracle;
+use crate::memory::CheckedTables;
 use crate::record::{Record, Tally};
-use crate::subject::{any_capabilities, pay};
+use crate::subject::{Subject, any_capabilities, pay};
 
 /// Slots that the threads share.
 const SLOTS: u64 = 2;
@@ -30,7 +29,7 @@ const MEMORY_PAGES: u32 = 64;
 
 /// Runs `threads` threads of `operations` operations each on one table.
 pub fn concurrent(format: FormatName, seed: u64, threads: u64, operations: u64) -> Record {
-    let run = Crowd { seed, threads: threads.max(1), operations };
+    let run = Crowd { format, seed, threads: threads.max(1), operations };
     let violations = format.visit(SplitRule::Direct, DirtyTracking::Off, run);
     let tally = Tally::default();
     tally.add("shared_operations", run.threads * operations);
@@ -41,6 +40,7 @@ pub fn concurrent(format: FormatName, seed: u64, threads: u64, operations: u64) 
 
 #[derive(Clone, Copy)]
 struct Crowd {
+    format: FormatName,
     seed: u64,
     threads: u64,
     operations: u64,
@@ -51,14 +51,8 @@ impl Visitor for Crowd {
 
     fn visit<F: Format>(self, format: F, model: TableFormat) -> Vec<String> {
         let caps = any_capabilities(F::GRANULE);
-        let memory = TortureMemory::<F>::new(&format, &caps, MEMORY_PAGES);
-        let mut found = match PageTable::new(format, &memory) {
-            Ok(table) => {
-                let (table, memory) = (&table, &memory);
-                self.on(Audited { table, memory }, model)
-            }
-            Err(error) => vec![error.to_string()],
-        };
+        let memory = CheckedTables::<F>::new(&format, &caps, MEMORY_PAGES);
+        let mut found = self.on(Subject::new(self.format, format, model, &memory));
         if memory.live() != 0 || memory.wrong_frees() != 0 {
             let (live, wrong) = (memory.live(), memory.wrong_frees());
             found.push(format!("{live} pages stay, {wrong} were freed wrongly"));
@@ -68,12 +62,8 @@ impl Visitor for Crowd {
 }
 
 impl Crowd {
-    fn on<F: Format, M: TableMem<F::Word> + Sync>(
-        self,
-        audited: Audited<'_, F, M>,
-        model: TableFormat,
-    ) -> Vec<String> {
-        let table = audited.table;
+    fn on<F: Format>(self, mut subject: Subject<'_, F>) -> Vec<String> {
+        let table = &subject.table;
         let left: Vec<Result<BTreeMap<u64, u64>, String>> = std::thread::scope(|scope| {
             let cpus: Vec<_> = (0..self.threads)
                 .map(|cpu| scope.spawn(move || TableCpu::new(self, cpu, table).run()))
@@ -82,14 +72,13 @@ impl Crowd {
                 .map(|cpu| cpu.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
                 .collect()
         });
-        let mut oracle = Oracle::new();
         let mut found = Vec::new();
         for cpu in left {
             match cpu {
                 Ok(mapped) => {
                     for (iova, pa) in mapped {
                         let page = IovaRange::page(Iova::new(iova), F::GRANULE);
-                        oracle.map(page, PhysAddr::new(pa), Access::READ);
+                        subject.oracle.map(page, PhysAddr::new(pa), Access::READ);
                     }
                 }
                 Err(what) => found.push(what),
@@ -98,34 +87,22 @@ impl Crowd {
         if !found.is_empty() {
             return found;
         }
-        found.extend(settled(audited, model, &oracle));
-        for piece in oracle.pieces() {
-            let mut gather = Gather::new();
-            if let Err(error) = table.unmap(piece.range, &mut gather) {
+        subject.prune();
+        found.extend(audit(&subject, WaitingTables::Nothing));
+        while let Some(piece) = subject.oracle.next_from(Iova::new(0)) {
+            if let Err(error) = subject.unmap(piece.range) {
                 found.push(format!("at the end: {error}"));
+                return found;
             }
-            table.reclaim(pay(table, gather)).expect("a proof of this table");
+            subject.pay();
         }
-        found.extend(settled(audited, model, &Oracle::new()));
-        if table.pages() != 1 {
-            found.push(format!("{} table pages stay at the end", table.pages()));
+        subject.prune();
+        found.extend(audit(&subject, WaitingTables::Nothing));
+        if subject.table.pages() != 1 {
+            found.push(format!("{} table pages stay at the end", subject.table.pages()));
         }
         found
     }
-}
-
-/// Prunes, pays and audits.
-fn settled<F: Format, M: TableMem<F::Word>>(
-    audited: Audited<'_, F, M>,
-    model: TableFormat,
-    oracle: &Oracle,
-) -> Vec<String> {
-    let table = audited.table;
-    let mut gather = Gather::new();
-    let pruned = table.prune(table.input_range(), &mut gather);
-    pruned.expect("a debt of this table");
-    table.reclaim(pay(table, gather)).expect("a proof of this table");
-    audit(audited, model, oracle, WaitingTables::Nothing)
 }
 
 /// A thread.

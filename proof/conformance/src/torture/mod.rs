@@ -9,7 +9,6 @@
 mod access;
 mod concurrent;
 mod machine;
-mod memory;
 mod operate;
 mod round;
 mod sabotage;

@@ -1,5 +1,7 @@
 //! The operations of a round: map, unmap with splits, and requests that have to be refused.
 
+use std::mem::take;
+
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
 use portolan::table::format::{Format, SplitRule};
@@ -19,7 +21,7 @@ const CROWDED: usize = 48;
 
 impl<F: Format> TableRound<'_, F> {
     pub(super) fn map(&mut self) -> Checked {
-        if self.oracle.pieces().count() > CROWDED {
+        if self.subject.oracle.pieces().count() > CROWDED {
             return self.unmap();
         }
         let Some((range, list)) = self.request() else {
@@ -35,59 +37,40 @@ impl<F: Format> TableRound<'_, F> {
             Access::READ | Access::WRITE | Access::DEVICE,
         ][self.rng.usize(..4)];
         let fail = if self.rng.u8(..32) == 0 { self.rng.u64(1..=3) } else { 0 };
-        let pages = self.table.pages();
-        let mut gather = Gather::new();
-        self.memory.fail_at(fail);
-        let outcome = self.table.map_sg(range.start(), list.iter().copied(), access, &mut gather);
-        self.memory.fail_at(0);
-        let free = self.oracle.is_free(range);
+        let (pages, free) = (self.subject.table.pages(), self.subject.oracle.is_free(range));
+        self.subject.memory.fail_at(fail);
+        let outcome = self.subject.map_sg(range.start(), &list, access);
+        self.subject.memory.fail_at(0);
         match outcome {
-            Ok(mapped) if free && mapped == range => self.note_map(range, &list, access, gather),
+            Ok(mapped) if free && mapped == range => self.note_map(range),
             Err(TableMapError::AlreadyMapped { iova }) if !free => {
                 self.tally.count("refused_maps");
-                if self.oracle.find(iova).is_none() && !range.contains(iova) {
+                if self.subject.oracle.find(iova).is_none() && !range.contains(iova) {
                     return Err(format!("{iova} is named as taken and is not"));
                 }
-                self.unchanged(pages, &gather)
+                self.unchanged(pages)
             }
             Err(TableMapError::Memory(_)) => {
                 self.tally.count("out_of_memory");
-                self.unchanged(pages, &gather)?;
+                self.unchanged(pages)?;
                 self.drain()
             }
             other => Err(format!("mapping {range:x?} (free: {free}) gives {other:?}")),
         }
     }
 
-    fn unchanged(&mut self, pages: usize, gather: &Gather) -> Checked {
-        if self.table.pages() != pages || !gather.is_empty() {
-            let now = self.table.pages();
-            return Err(format!("a refused request left {now} pages of {pages}, and {gather:?}"));
+    /// Checks that a refused request left `pages` pages, as there were, and no debt.
+    fn unchanged(&mut self, pages: usize) -> Checked {
+        let (now, owed) = (self.subject.table.pages(), &self.subject.owed);
+        match now == pages && owed.is_empty() {
+            true => Ok(()),
+            false => Err(format!("a refused request left {now} pages of {pages}, and {owed:?}")),
         }
-        Ok(())
     }
 
-    fn note_map(
-        &mut self,
-        range: IovaRange,
-        list: &[Segment],
-        access: Access,
-        gather: Gather,
-    ) -> Checked {
+    fn note_map(&mut self, range: IovaRange) -> Checked {
         self.tally.count("maps");
-        let effective = self
-            .plan
-            .name
-            .effective(access)
-            .ok_or("an access was accepted that cannot be expressed")?;
-        let mut at = range.start().get();
-        for segment in list {
-            if let Some(part) = IovaRange::from_len(Iova::new(at), segment.bytes) {
-                self.oracle.map(part, segment.pa, effective);
-                at += segment.bytes;
-            }
-        }
-        self.unpaid.push((gather, range));
+        self.unpaid.push((take(&mut self.subject.owed), range));
         if self.unpaid.len() > UNPAID || self.rng.u8(..4) != 0 {
             self.pay_map(self.unpaid.len() - 1)?;
         }
@@ -107,14 +90,14 @@ impl<F: Format> TableRound<'_, F> {
     fn pay_map(&mut self, at: usize) -> Checked {
         let (gather, range) = self.unpaid.swap_remove(at);
         let quiesced = self.pay(gather, Side::Map)?;
-        self.table.reclaim(quiesced).expect("a proof of this table");
+        self.subject.table.reclaim(quiesced).expect("a proof of this table");
         self.visit(range)
     }
 
     /// A random place and length with a random list for it.
     fn request(&mut self) -> Option<(IovaRange, Vec<Segment>)> {
         let granule = self.granule();
-        let slot = self.model.span(1);
+        let slot = self.subject.model.span(1);
         let large = self.large();
         let window = self.windows[self.rng.usize(..self.windows.len())];
         let (offset, bytes) = match self.rng.u8(..20) {
@@ -134,7 +117,7 @@ impl<F: Format> TableRound<'_, F> {
             iova &= !(large.bytes() - 1);
         }
         let range = IovaRange::from_len(Iova::new(iova), bytes)?;
-        if !self.table.input_range().covers(range) {
+        if !self.subject.table.input_range().covers(range) {
             return None;
         }
         Some((range, self.list(iova, bytes)))
@@ -147,14 +130,14 @@ impl<F: Format> TableRound<'_, F> {
 
     /// Size of the largest leaf, or of a slot if the format has no blocks.
     fn large(&self) -> PageSize {
-        let sizes = self.table.format().page_sizes();
+        let sizes = self.subject.table.format().page_sizes();
         let largest = sizes.iter().last().unwrap_or(F::GRANULE);
-        largest.max(self.model.span(1))
+        largest.max(self.subject.model.span(1))
     }
 
     /// A random list for `bytes` bytes: in one piece, cut into runs, or page by page.
     fn list(&mut self, iova: u64, bytes: u64) -> Vec<Segment> {
-        let slot = self.model.span(1).bytes();
+        let slot = self.subject.model.span(1).bytes();
         let pages = bytes >> self.granule().lg2();
         let cut = self.rng.u8(..4);
         if bytes >= slot && (cut != 0 || bytes > 2 * slot) {
@@ -191,7 +174,7 @@ impl<F: Format> TableRound<'_, F> {
     }
 
     fn memory_lg2(&self) -> u32 {
-        self.table.format().output_lg2().min(MEMORY_LG2)
+        self.subject.table.format().output_lg2().min(MEMORY_LG2)
     }
 
     fn random_memory(&mut self, bytes: u64) -> u64 {
@@ -209,11 +192,11 @@ impl<F: Format> TableRound<'_, F> {
 
     /// A random range that is mapped: a piece, a part of one, or more than one.
     fn mapped_range(&mut self) -> Option<IovaRange> {
-        let count = self.oracle.pieces().count();
+        let count = self.subject.oracle.pieces().count();
         if count == 0 {
             return None;
         }
-        let piece = self.oracle.pieces().nth(self.rng.usize(..count))?;
+        let piece = self.subject.oracle.pieces().nth(self.rng.usize(..count))?;
         let mut range = piece.range;
         let lg2 = self.granule().lg2();
         match self.rng.u8(..4) {
@@ -226,7 +209,7 @@ impl<F: Format> TableRound<'_, F> {
             }
             1 => {
                 while let Some(next) = range.last().checked_add(1) {
-                    let Some(more) = self.oracle.find(next) else {
+                    let Some(more) = self.subject.oracle.find(next) else {
                         break;
                     };
                     range = range.hull(more.range);
@@ -242,16 +225,15 @@ impl<F: Format> TableRound<'_, F> {
         while let Some(at) = self.unpaid.iter().position(|(_, open)| open.overlaps(range)) {
             self.pay_map(at)?;
         }
-        let pages = self.table.pages();
-        let mut gather = Gather::new();
+        let pages = self.subject.table.pages();
         // Taking back needs no memory.
-        self.memory.fail_at(1);
-        let outcome = self.table.unmap(range, &mut gather);
-        self.memory.fail_at(0);
+        self.subject.memory.fail_at(1);
+        let outcome = self.subject.unmap(range);
+        self.subject.memory.fail_at(0);
         match outcome {
-            Ok(()) => self.note_unmap(range, gather),
+            Ok(()) => self.note_unmap(range),
             Err(TableUnmapError::NeedsSplit { block }) => {
-                self.unchanged(pages, &gather)?;
+                self.unchanged(pages)?;
                 if self.split_block(block)? {
                     self.unmap_range(range)?;
                 }
@@ -261,19 +243,15 @@ impl<F: Format> TableRound<'_, F> {
         }
     }
 
-    fn note_unmap(&mut self, range: IovaRange, mut gather: Gather) -> Checked {
+    fn note_unmap(&mut self, range: IovaRange) -> Checked {
         self.tally.count("unmaps");
-        self.oracle.unmap(range);
         self.owed.map(range, PhysAddr::new(0), Access::empty());
-        let ranges = vec![range];
-        if self.rng.bool() && !self.debts.is_empty() {
-            let at = self.rng.usize(..self.debts.len());
-            if let Some(debt) = self.debts.get_mut(at) {
-                self.table.absorb(&mut debt.gather, &mut gather).expect("debts of this table");
-                debt.ranges.extend(ranges);
-            }
-        } else {
-            self.debts.push(Debt { gather, ranges });
+        let new = Debt { gather: take(&mut self.subject.owed), ranges: vec![range] };
+        let join = self.rng.bool();
+        let at = self.rng.choice(0..self.debts.len()).filter(|_| join);
+        match at.and_then(|at| self.debts.get_mut(at)) {
+            Some(debt) => debt.absorb(&self.subject.table, new),
+            None => self.debts.push(new),
         }
         if self.debts.len() > DEBTS {
             self.drain()?;
@@ -283,69 +261,64 @@ impl<F: Format> TableRound<'_, F> {
 
     /// Splits `block`; returns if there was memory for it.
     fn split_block(&mut self, block: IovaRange) -> Checked<bool> {
-        let mut gather = Gather::new();
-        let pages = self.table.pages();
+        let pages = self.subject.table.pages();
         let fail = if self.rng.u8(..32) == 0 { 1 } else { 0 };
-        self.memory.fail_at(fail);
-        let split = self.table.split(block.start(), &mut gather);
-        self.memory.fail_at(0);
+        self.subject.memory.fail_at(fail);
+        let split = self.subject.table.split(block.start(), &mut self.subject.owed);
+        self.subject.memory.fail_at(0);
         let pending = match split {
             Ok(pending) => pending,
             Err(SplitError::Memory(_)) => {
                 self.tally.count("out_of_memory");
-                self.unchanged(pages, &gather)?;
+                self.unchanged(pages)?;
                 self.drain()?;
                 return Ok(false);
             }
             Err(other) => return Err(format!("splitting {block:x?} gives {other:?}")),
         };
         self.tally.count("breaks");
+        let gather = take(&mut self.subject.owed);
         let quiesced = self.pay(gather, Side::Unmap)?;
-        if self.table.format().split_rule() == SplitRule::BreakBeforeMake {
+        if self.subject.table.format().split_rule() == SplitRule::BreakBeforeMake {
             self.must_fault(block.start())?;
             self.must_fault(block.last())?;
         }
         let mut made = Gather::new();
-        let completed = self.table.complete_split(pending, &quiesced, &mut made);
+        let completed = self.subject.table.complete_split(pending, &quiesced, &mut made);
         completed.map_err(|wrong| wrong.to_string())?;
-        self.table.reclaim(quiesced).expect("a proof of this table");
+        self.subject.table.reclaim(quiesced).expect("a proof of this table");
         let quiesced = self.pay(made, Side::Map)?;
-        self.table.reclaim(quiesced).expect("a proof of this table");
+        self.subject.table.reclaim(quiesced).expect("a proof of this table");
         self.visit(block)?;
         Ok(true)
     }
 
     /// Makes a request that must be refused and change nothing.
     pub(super) fn refused(&mut self) -> Checked {
-        let pages = self.table.pages();
-        let mut gather = Gather::new();
-        let granule = self.granule().bytes();
-        let top = self.table.input_range().last();
-        let wild = Iova::new(self.rng.u64(..));
-        let inside = Iova::new(wild.get() & top.get()).align_down(self.granule());
-        let free = IovaRange::page(inside, self.granule());
+        let pages = self.subject.table.pages();
+        let granule = self.granule();
+        let top = self.subject.table.input_range().last();
+        let inside = Iova::new(self.rng.u64(..) & top.get()).align_down(granule);
+        let mut map =
+            |at: Iova, pa, bytes| self.subject.map(at.get(), pa, bytes, Access::READ).is_err();
         let refused = match self.rng.u8(..5) {
-            0 => self
-                .table
-                .map(inside, PhysAddr::new(granule / 2), granule, Access::READ, &mut gather)
-                .is_err(),
-            1 => self.table.map(inside, PhysAddr::new(0), 0, Access::READ, &mut gather).is_err(),
-            2 => {
-                let last = top.align_down(self.granule());
-                let bytes = granule.saturating_mul(2);
-                self.table.map(last, PhysAddr::new(0), bytes, Access::READ, &mut gather).is_err()
-            }
+            0 => map(inside, granule.bytes() / 2, granule.bytes()),
+            1 => map(inside, 0, 0),
+            2 => map(top.align_down(granule), 0, granule.bytes().saturating_mul(2)),
             3 => {
-                let range = IovaRange::from_len(inside, granule / 2);
-                range.is_none_or(|range| self.table.unmap(range, &mut gather).is_err())
+                let range = IovaRange::from_len(inside, granule.bytes() / 2);
+                range.is_none_or(|range| self.subject.unmap(range).is_err())
             }
-            _ => self.oracle.find(inside).is_some() || self.table.unmap(free, &mut gather).is_err(),
+            _ => {
+                self.subject.oracle.find(inside).is_some()
+                    || self.subject.unmap(IovaRange::page(inside, granule)).is_err()
+            }
         };
         self.tally.count("refused_unmaps");
         if !refused {
             return Err(format!("a senseless request at {inside} was accepted"));
         }
-        self.unchanged(pages, &gather)
+        self.unchanged(pages)
     }
 }
 

@@ -3,19 +3,21 @@
 use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
 use portolan::inval::{Capabilities, Gather, Quiesced, Quirks};
+use portolan::platform::TableMem;
 use portolan::table::PageTable;
 use portolan::table::format::Format;
 use portolan_sim::decode::{TableFormat, TableRoot};
 use portolan_sim::device::Device;
 use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
 
-use super::memory::TortureMemory;
 use super::sabotage::{Saboteur, Side};
 use super::{DebtSabotage, machine};
-use crate::audit::{Audited, WaitingTables, audit};
+use crate::audit::{WaitingTables, audit};
 use crate::format::FormatName;
+use crate::memory::CheckedTables;
 use crate::oracle::Oracle;
 use crate::record::Tally;
+use crate::subject::Subject;
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 const STREAM: StreamId = StreamId::new(3);
@@ -45,6 +47,18 @@ pub(super) struct Debt {
     pub(super) ranges: Vec<IovaRange>,
 }
 
+impl Debt {
+    /// Takes another over, of the same table.
+    pub(super) fn absorb<F: Format, M: TableMem<F::Word>>(
+        &mut self,
+        table: &PageTable<F, M>,
+        mut other: Self,
+    ) {
+        table.absorb(&mut self.gather, &mut other.gather).expect("debts of this table");
+        self.ranges.extend(other.ranges);
+    }
+}
+
 /// A paid debt whose pages and addresses have not been given back.
 pub(super) struct Paid {
     pub(super) quiesced: Quiesced,
@@ -54,18 +68,15 @@ pub(super) struct Paid {
 /// A table from start to end.
 pub(super) struct TableRound<'a, F: Format> {
     pub(super) plan: Plan,
-    pub(super) model: TableFormat,
+    /// The table, the pages that are mapped, and the debt of the operation under way.
+    pub(super) subject: Subject<'a, F>,
     pub(super) rng: &'a mut Rng,
     pub(super) tally: &'a Tally,
     /// Capabilities that the plan is made for.
     pub(super) caps: Capabilities,
     pub(super) quirks: Quirks,
-    pub(super) memory: &'a TortureMemory<F>,
-    pub(super) table: &'a PageTable<F, &'a TortureMemory<F>>,
-    pub(super) iommu: &'a Iommu<&'a TortureMemory<F>>,
-    pub(super) device: Device<'a, &'a TortureMemory<F>>,
-    /// Pages that are mapped.
-    pub(super) oracle: Oracle,
+    pub(super) iommu: &'a Iommu<&'a CheckedTables<F>>,
+    pub(super) device: Device<'a, &'a CheckedTables<F>>,
     /// Mapped, but the map's debt is open: not to be used yet.
     pub(super) unpaid: Vec<(Gather, IovaRange)>,
     /// Unmapped and not synced: the old translation may answer.
@@ -88,27 +99,24 @@ pub(super) fn run<F: Format>(
     let caps = machine::capabilities(rng, F::GRANULE, plan.sabotage);
     let quirks = machine::quirks(rng, plan.sabotage);
     let pages = (MEMORY >> F::ROOT.lg2()).max(FEWEST_PAGES) as u32;
-    let memory = TortureMemory::<F>::new(&format, &caps, pages);
+    let memory = CheckedTables::<F>::new(&format, &caps, pages);
     let outcome = {
-        let table = PageTable::new(format, &memory).map_err(|error| error.to_string())?;
+        let subject = Subject::new(plan.name, format, model, &memory);
         let setup = Setup { names: machine::names(&caps), ..Setup::adversarial(caps) };
         let iommu = Iommu::new(setup, &memory);
-        let root = TableRoot { root: table.root(), format: model };
+        let root = TableRoot { root: subject.table.root(), format: model };
         let config = StreamConfig::Translate { context: CONTEXT, table: root };
         iommu.attach(STREAM, config);
         let windows = windows(rng, model);
         let mut round = TableRound {
             plan,
-            model,
+            subject,
             rng,
             tally,
             caps: plan.sabotage.believed(caps),
             quirks,
-            memory: &memory,
-            table: &table,
             iommu: &iommu,
             device: Device::new(&iommu, STREAM, REMEMBERED),
-            oracle: Oracle::new(),
             unpaid: Vec::new(),
             owed: Oracle::new(),
             quiet: Oracle::new(),
@@ -154,7 +162,7 @@ impl<F: Format> TableRound<'_, F> {
                 self.audit()?;
                 until_audit = self.rng.u64(1..=64);
             }
-            if self.memory.wrong_frees() != 0 {
+            if self.subject.memory.wrong_frees() != 0 {
                 return Err("a table page was freed twice".to_owned());
             }
         }
@@ -180,7 +188,8 @@ impl<F: Format> TableRound<'_, F> {
         let queue = Saboteur { queue: self.iommu, sabotage: self.plan.sabotage, side };
         self.tally.count("syncs");
         let facts = (&self.caps, &self.quirks);
-        self.table
+        self.subject
+            .table
             .sync(&queue, CONTEXT, facts, &mut gather)
             .map_err(|error| format!("a plan cannot be carried out: {error}"))
     }
@@ -213,9 +222,9 @@ impl<F: Format> TableRound<'_, F> {
         }
         let at = self.rng.usize(..self.paid.len());
         let Paid { quiesced, ranges } = self.paid.swap_remove(at);
-        let before = self.memory.live();
-        self.table.reclaim(quiesced).expect("a proof of this table");
-        self.tally.add("reclaimed", before.saturating_sub(self.memory.live()) as u64);
+        let before = self.subject.memory.live();
+        self.subject.table.reclaim(quiesced).expect("a proof of this table");
+        self.tally.add("reclaimed", before.saturating_sub(self.subject.memory.live()) as u64);
         for range in ranges {
             self.quiet.unmap(range);
         }
@@ -226,11 +235,10 @@ impl<F: Format> TableRound<'_, F> {
         if self.debts.len() < 2 {
             return Ok(());
         }
-        let mut other = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
+        let other = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
         let at = self.rng.usize(..self.debts.len());
         if let Some(debt) = self.debts.get_mut(at) {
-            self.table.absorb(&mut debt.gather, &mut other.gather).expect("debts of this table");
-            debt.ranges.extend(other.ranges);
+            debt.absorb(&self.subject.table, other);
             self.tally.count("absorbed");
         }
         Ok(())
@@ -240,11 +248,11 @@ impl<F: Format> TableRound<'_, F> {
     /// table where one has left.
     fn prune(&mut self) -> Checked {
         let mut gather = Gather::new();
-        let all = self.table.input_range();
-        let pruned = self.table.prune(all, &mut gather);
+        let all = self.subject.table.input_range();
+        let pruned = self.subject.table.prune(all, &mut gather);
         self.tally.add("pruned", pruned.map_err(|wrong| wrong.to_string())? as u64);
         let quiesced = self.pay(gather, Side::Unmap)?;
-        self.table.reclaim(quiesced).expect("a proof of this table");
+        self.subject.table.reclaim(quiesced).expect("a proof of this table");
         Ok(())
     }
 
@@ -258,9 +266,8 @@ impl<F: Format> TableRound<'_, F> {
             .sum();
         let waiting =
             if waiting == 0 { WaitingTables::Nothing } else { WaitingTables::AtMost(waiting) };
-        let audited = Audited { table: self.table, memory: self.memory };
-        let mut found = audit(audited, self.model, &self.oracle, waiting);
-        let (live, pages) = (self.memory.live(), self.table.pages());
+        let mut found = audit(&self.subject, waiting);
+        let (live, pages) = (self.subject.memory.live(), self.subject.table.pages());
         if live != pages {
             found.push(format!("{live} pages are allocated, {pages} are counted"));
         }
@@ -269,11 +276,11 @@ impl<F: Format> TableRound<'_, F> {
 
     /// Pays everything, unmaps everything, prunes: only the root may stay.
     fn take_down(&mut self) -> Checked {
-        self.memory.fail_at(0);
-        while let Some(piece) = self.oracle.next_from(Iova::new(0)) {
-            let before = self.oracle.pieces().count();
+        self.subject.memory.fail_at(0);
+        while let Some(piece) = self.subject.oracle.next_from(Iova::new(0)) {
+            let before = self.subject.oracle.pieces().count();
             self.unmap_range(piece.range)?;
-            if self.oracle.pieces().count() == before {
+            if self.subject.oracle.pieces().count() == before {
                 // No memory for a split: give some back and continue.
                 self.drain()?;
             }
@@ -282,7 +289,7 @@ impl<F: Format> TableRound<'_, F> {
         self.audit()?;
         self.prune()?;
         self.audit()?;
-        let pages = self.table.pages();
+        let pages = self.subject.table.pages();
         if pages != 1 {
             return Err(format!("{pages} table pages stay after everything is unmapped"));
         }

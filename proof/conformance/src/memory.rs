@@ -1,5 +1,5 @@
-//! Table memory for torture: late or not, fails when told, poisons freed pages, and notices pages
-//! that are freed twice.
+//! Table memory for tests: its writes are seen late or at once, its n-th allocation fails, it poisons freed pages, and
+//! notices pages that are freed twice.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use portolan::table::format::Format;
 use portolan_sim::decode::{TableReader, WalkMemory};
 use portolan_sim::tables::{Lag, NonCoherentTables};
 
-use crate::subject::TABLES_AT;
-
+/// First physical address of table memory.
+const TABLES_AT: PhysAddr = PhysAddr::new(0x1_4000_0000);
 /// Address that poisoned entries lead to: nothing is ever mapped to it.
-pub(super) const POISON: PhysAddr = PhysAddr::new(0x2_aaaa_0000);
+const POISON: PhysAddr = PhysAddr::new(0x2_aaaa_0000);
 
 /// Memory of tables, with caches that are coherent or late.
 #[derive(Debug)]
@@ -25,19 +25,20 @@ enum MemoryKind<W> {
     Late(NonCoherentTables<W>),
 }
 
-/// The memory.
+/// Table memory that fails when told, and checks what is given back.
 #[derive(Debug)]
-pub(super) struct TortureMemory<F: Format> {
+pub struct CheckedTables<F: Format> {
     kind: MemoryKind<F::Word>,
     live: Mutex<BTreeSet<PhysAddr>>,
     wrong_frees: AtomicU64,
+    /// Allocations until one fails; 0 once it has, or if none is to.
     countdown: AtomicU64,
     poison: u64,
 }
 
-impl<F: Format> TortureMemory<F> {
+impl<F: Format> CheckedTables<F> {
     /// Makes memory of `pages` pages whose writes become visible as late as `caps` allows.
-    pub(super) fn new(format: &F, caps: &Capabilities, pages: u32) -> Self {
+    pub(crate) fn new(format: &F, caps: &Capabilities, pages: u32) -> Self {
         let late = |lag| MemoryKind::Late(NonCoherentTables::new(TABLES_AT, F::ROOT, pages, lag));
         let kind = match (caps.walker, caps.write_buffer) {
             (Walker::NonCoherent, _) => late(Lag::CacheLines),
@@ -55,17 +56,22 @@ impl<F: Format> TortureMemory<F> {
     }
 
     /// Makes the `n`-th allocation from now on fail (from 1; 0 for none).
-    pub(super) fn fail_at(&self, n: u64) {
+    pub(crate) fn fail_at(&self, n: u64) {
         self.countdown.store(n, Ordering::Relaxed);
     }
 
+    /// Calls the failure off; returns if it has happened.
+    pub(crate) fn disarm(&self) -> bool {
+        self.countdown.swap(0, Ordering::Relaxed) == 0
+    }
+
     /// Pages handed out.
-    pub(super) fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.pages().len()
     }
 
     /// Pages freed that were not handed out.
-    pub(super) fn wrong_frees(&self) -> u64 {
+    pub(crate) fn wrong_frees(&self) -> u64 {
         self.wrong_frees.load(Ordering::Relaxed)
     }
 
@@ -81,7 +87,7 @@ impl<F: Format> TortureMemory<F> {
     }
 }
 
-impl<F: Format> TableMem<F::Word> for TortureMemory<F> {
+impl<F: Format> TableMem<F::Word> for CheckedTables<F> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         let left = self.countdown.load(Ordering::Relaxed);
         if left > 0 {
@@ -127,7 +133,7 @@ impl<F: Format> TableMem<F::Word> for TortureMemory<F> {
     }
 }
 
-impl<F: Format> WalkMemory for TortureMemory<F> {
+impl<F: Format> WalkMemory for CheckedTables<F> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         match &self.kind {
             MemoryKind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u64(pa),
