@@ -3,13 +3,13 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::platform::{TableMem, Word};
-use portolan::table::Access;
 use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount};
+use portolan::table::{Access, PageTable};
 use portolan_sim::decode::{AccessKind, Decoded, Permissions, TableFormat};
 
+use crate::format::FormatName;
 use crate::memory::CheckedTables;
-use crate::oracle::{Piece, merged};
-use crate::subject::Subject;
+use crate::oracle::{Oracle, Piece, merged};
 
 /// Table pages that may be waiting for quiet outside of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,20 @@ impl DirtyManaged {
     }
 }
 
+/// A table, and what it is compared with.
+pub(crate) struct Audited<'t, 'm, F: Format> {
+    pub(crate) name: FormatName,
+    /// The format for the independent decoder.
+    pub(crate) model: TableFormat,
+    pub(crate) table: &'t PageTable<F, &'m CheckedTables<F>>,
+    pub(crate) memory: &'m CheckedTables<F>,
+    pub(crate) oracle: &'t Oracle,
+}
+
 /// Compares all of a table with its oracle; returns the differences, in words.
-pub fn audit<F: Format>(subject: &Subject<'_, F>, waiting: WaitingTables) -> Vec<String> {
+pub(crate) fn audit<F: Format>(audited: Audited<'_, '_, F>, waiting: WaitingTables) -> Vec<String> {
     let mut found = Vec::new();
-    let Subject { name, table, oracle, .. } = subject;
+    let Audited { name, model, table, memory, oracle } = audited;
     let runs = table.mappings(table.input_range()).map(|run| Piece {
         range: run.range,
         pa: run.pa,
@@ -59,15 +69,15 @@ pub fn audit<F: Format>(subject: &Subject<'_, F>, waiting: WaitingTables) -> Vec
     let on = table.format().dirty_tracking() == DirtyTracking::Hardware;
     let bits = name.dirty_managed().zip(name.dirty_mark()).filter(|_| on);
     let mut tree = Tree {
-        memory: subject.memory,
-        model: subject.model,
+        memory,
+        model,
         managed: bits.map(|(managed, (mark, dirty))| DirtyManaged { managed, mark, dirty }),
         leaves: Vec::new(),
         found: Vec::new(),
         linked: 0,
         marked: 0,
     };
-    tree.walk(table.root(), subject.model.levels() - 1, 0, Permissions::ALL);
+    tree.walk(table.root(), model.levels() - 1, 0, Permissions::ALL);
     let visible =
         |piece: Piece| Piece { access: piece.access & (Access::READ | Access::WRITE), ..piece };
     let wanted = merged(oracle.pieces().map(visible));

@@ -9,7 +9,7 @@ use portolan::table::format::{Format, SplitRule};
 use portolan::table::{Access, PageTable, Segment, TableMapError, TableUnmapError};
 use portolan_sim::decode::TableFormat;
 
-use crate::audit::{WaitingTables, audit};
+use crate::audit::{Audited, WaitingTables, audit};
 use crate::format::FormatName;
 use crate::memory::CheckedTables;
 use crate::oracle::Oracle;
@@ -58,7 +58,6 @@ pub struct Subject<'m, F: Format> {
     pub model: TableFormat,
     /// The table.
     pub table: PageTable<F, &'m CheckedTables<F>>,
-    /// Its memory.
     pub(crate) memory: &'m CheckedTables<F>,
     /// Expected mappings.
     pub oracle: Oracle,
@@ -166,13 +165,19 @@ impl<'m, F: Format> Subject<'m, F> {
         }
     }
 
+    /// Differences between table and oracle, in words.
+    pub fn differences(&self, waiting: WaitingTables) -> Vec<String> {
+        let Self { name, model, ref table, memory, ref oracle, .. } = *self;
+        audit(Audited { name, model, table, memory, oracle }, waiting)
+    }
+
     /// Compares table and oracle.
     ///
     /// # Panics
     /// If they differ.
     #[track_caller]
     pub fn audit(&self, waiting: WaitingTables) {
-        let found = audit(self, waiting);
+        let found = self.differences(waiting);
         assert!(found.is_empty(), "{}: {found:#?}", self.name);
     }
 

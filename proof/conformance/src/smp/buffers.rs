@@ -1,13 +1,11 @@
 //! Buffers through the DMA layer: each CPU maps some, lets the device read them, unmaps them in one of the ways that
 //! the policy has, and lets the device try the old addresses.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange, StreamId};
 use portolan::dma::{
-    Constraints, Deferred, Device, DmaSpace, LazyBounds, Mapping, NotUnmapped, SpaceOptions,
-    ToDevice,
+    Constraints, Device, DmaSpace, LazyBounds, Mapping, NotUnmapped, SpaceOptions, ToDevice,
 };
 use portolan::inval::{CombineOptions, Combined, Ranges};
 use portolan::iommu::{BoundDomain, TagPool};
@@ -19,7 +17,8 @@ use portolan_sim::decode::AccessKind;
 use portolan_sim::iommu::Setup;
 
 use super::UnmapMode;
-use super::machine::{BETWEEN_NS, Domain, SmpCpu, SmpMachine};
+use super::cpu::SmpCpu;
+use super::machine::{BETWEEN_NS, Domain, SmpMachine};
 use super::world::{Block, FrameReached, PAGE};
 use crate::promise::simulated;
 
@@ -42,19 +41,6 @@ const LONGEST: u64 = 9;
 const OLD: usize = 64;
 /// Tries at the end to get everything back from hardware that fails.
 const PATIENCE: usize = 1000;
-
-/// A mapping and the memory of its buffer.
-type Live = (Mapping<VirtualCpus, Block, ToDevice>, PhysRange);
-
-/// Buffers and old addresses of one CPU.
-#[derive(Default)]
-pub(super) struct Hands {
-    live: Vec<Live>,
-    deferred: Vec<Deferred<VirtualCpus, Block>>,
-    old: VecDeque<Iova>,
-    /// Time at which the CPU's timer looks next.
-    timer_ns: u64,
-}
 
 /// A space, and the device that reads its buffers.
 pub(super) struct Buffers<'m> {

@@ -1,15 +1,56 @@
-//! The devices' side of page requests: the responses that they are owed.
+//! The devices' side of page requests: the responses that they are owed, and the rules that they break.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::StreamId;
-use portolan::iopf::{GroupId, ReplyName, ReplyTo, Responder, Response};
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::iopf::{GroupId, Place, ReplyName, ReplyTo, Responder, Response};
 
 use crate::record::Tally;
 
 /// Groups of a device that may be on their way.
 const GROUPS: u16 = 8;
+
+/// Misbehaviour of every second device of a round, now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Correct.
+    Good,
+    /// The last request of a group is missing.
+    NoLast,
+    /// The last request of a group is sent twice.
+    Twice,
+    /// A PASID that the device does not have.
+    WrongPasid,
+    /// More groups than allowed.
+    Flood,
+    /// The device is reset and forgets its requests; responses come afterwards.
+    Reset,
+}
+
+impl Manner {
+    /// Each in its turn.
+    pub(super) const fn of_round(seed: u64) -> Self {
+        match seed % 6 {
+            0 => Self::Good,
+            1 => Self::NoLast,
+            2 => Self::Twice,
+            3 => Self::WrongPasid,
+            4 => Self::Flood,
+            _ => Self::Reset,
+        }
+    }
+}
+
+/// A request of a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupRequest {
+    pub(super) stream: StreamId,
+    pub(super) pasid: Option<Pasid>,
+    pub(super) group: GroupId,
+    pub(super) iova: Iova,
+    pub(super) place: Place,
+}
 
 /// Name of a group.
 type Name = (StreamId, ReplyName);

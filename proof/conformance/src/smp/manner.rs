@@ -1,56 +1,16 @@
 //! Devices that do not keep to the rules of page requests, each in its own way.
 
 use fastrand::Rng;
-use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::addr::{Pasid, StreamId};
 use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind, Taken};
 
+use super::devices::{GroupRequest, Manner};
 use super::region::{FaultingRegion, PAGES, page_at};
 
 /// Groups that a flood begins at once.
 const FLOOD: u16 = 48;
 /// An address space that is not registered.
 const UNKNOWN: Pasid = Pasid::new(77);
-
-/// Misbehaviour of every second device of a round, now and then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// Correct.
-    Good,
-    /// The last request of a group is missing.
-    NoLast,
-    /// The last request of a group is sent twice.
-    Twice,
-    /// A PASID that the device does not have.
-    WrongPasid,
-    /// More groups than allowed.
-    Flood,
-    /// The device is reset and forgets its requests; responses come afterwards.
-    Reset,
-}
-
-impl Manner {
-    /// Each in its turn.
-    pub(super) const fn of_round(seed: u64) -> Self {
-        match seed % 6 {
-            0 => Self::Good,
-            1 => Self::NoLast,
-            2 => Self::Twice,
-            3 => Self::WrongPasid,
-            4 => Self::Flood,
-            _ => Self::Reset,
-        }
-    }
-}
-
-/// A request of a group.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GroupRequest {
-    pub(super) stream: StreamId,
-    pub(super) pasid: Option<Pasid>,
-    pub(super) group: GroupId,
-    pub(super) iova: Iova,
-    pub(super) place: Place,
-}
 
 impl FaultingRegion<'_> {
     /// Sends a request.

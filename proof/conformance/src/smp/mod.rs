@@ -10,11 +10,13 @@
 //! round of a run from there is the same. Equal seeds give equal runs.
 
 mod buffers;
+mod cpu;
 mod devices;
 mod failing;
 mod machine;
 mod manner;
 mod region;
+mod round;
 mod world;
 
 use std::sync::Arc;
@@ -150,6 +152,6 @@ pub fn sabotaged(
 ) -> Record {
     let whole = Round { seed: plan.seed, operations: plan.operations };
     in_rounds(whole, ROUND, progress, |Round { seed, operations }, tally| {
-        machine::run(SmpPlan { seed, operations, ..plan }, tally, wrap);
+        round::run(SmpPlan { seed, operations, ..plan }, tally, wrap);
     })
 }

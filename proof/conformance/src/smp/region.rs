@@ -26,9 +26,9 @@ use portolan::table::format::DirtyTracking;
 use portolan_sim::cpus::VirtualCpus;
 use portolan_sim::decode::AccessKind;
 
-use super::devices::AskingDevices;
-use super::machine::{Domain, Server, SmpCpu, SmpMachine};
-use super::manner::{GroupRequest, Manner};
+use super::cpu::SmpCpu;
+use super::devices::{AskingDevices, GroupRequest, Manner};
+use super::machine::{Domain, Server, SmpMachine};
 use super::world::{FrameReached, FrameWorld, LeavingFrames, PAGE};
 use crate::promise::simulated;
 

@@ -14,7 +14,7 @@ use portolan::table::format::{DirtyTracking, Format, SplitRule};
 use portolan::table::{Access, PageTable};
 use portolan_sim::decode::TableFormat;
 
-use crate::audit::{WaitingTables, audit};
+use crate::audit::WaitingTables;
 use crate::format::{FormatName, Visitor};
 use crate::memory::CheckedTables;
 use crate::record::{Record, Tally};
@@ -88,7 +88,7 @@ impl Crowd {
             return found;
         }
         subject.prune();
-        found.extend(audit(&subject, WaitingTables::Nothing));
+        found.extend(subject.differences(WaitingTables::Nothing));
         while let Some(piece) = subject.oracle.next_from(Iova::new(0)) {
             if let Err(error) = subject.unmap(piece.range) {
                 found.push(format!("at the end: {error}"));
@@ -97,7 +97,7 @@ impl Crowd {
             subject.pay();
         }
         subject.prune();
-        found.extend(audit(&subject, WaitingTables::Nothing));
+        found.extend(subject.differences(WaitingTables::Nothing));
         if subject.table.pages() != 1 {
             found.push(format!("{} table pages stay at the end", subject.table.pages()));
         }

@@ -12,7 +12,7 @@ use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
 
 use super::sabotage::{Saboteur, Side};
 use super::{DebtSabotage, machine};
-use crate::audit::{WaitingTables, audit};
+use crate::audit::WaitingTables;
 use crate::format::FormatName;
 use crate::memory::CheckedTables;
 use crate::oracle::Oracle;
@@ -266,7 +266,7 @@ impl<F: Format> TableRound<'_, F> {
             .sum();
         let waiting =
             if waiting == 0 { WaitingTables::Nothing } else { WaitingTables::AtMost(waiting) };
-        let mut found = audit(&self.subject, waiting);
+        let mut found = self.subject.differences(waiting);
         let (live, pages) = (self.subject.memory.live(), self.subject.table.pages());
         if live != pages {
             found.push(format!("{live} pages are allocated, {pages} are counted"));
