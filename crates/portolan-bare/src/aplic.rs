@@ -9,6 +9,7 @@
 use portolan::addr::PhysRange;
 use portolan::platform::Mmio;
 use portolan_tables::fdt::DeviceTree;
+use thiserror::Error;
 
 use crate::imsic::Place;
 use crate::tree;
@@ -39,6 +40,27 @@ pub fn window(tree: DeviceTree<'_>, place: &Place) -> Option<PhysRange> {
     node.reg()
 }
 
+/// Error of a wire that is to interrupt.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// The domain has no such wire.
+    #[error("the APLIC has no wire {wire}")]
+    NoSuchWire {
+        /// Number of the wire.
+        wire: u32,
+    },
+    /// The domain cannot send that interrupt there.
+    #[error("the APLIC cannot send hart {hart} the interrupt {identity}")]
+    Target {
+        /// Index of the hart.
+        hart: u32,
+        /// Interrupt.
+        identity: u32,
+    },
+}
+
 /// One domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Aplic<R> {
@@ -53,18 +75,26 @@ impl<R: Mmio> Aplic<R> {
         sends.then_some(Self { registers })
     }
 
-    /// Has the edge-triggered wire `source` send the hart of `place` the interrupt `identity`; `None` if there is
-    /// no such wire, hart or interrupt.
-    pub fn listen(&self, source: u32, place: &Place, identity: u32) -> Option<()> {
-        let known = (1..=MOST_SOURCES).contains(&source) && place.has(identity);
-        (known && place.index < MOST_HARTS).then_some(())?;
+    /// Has the edge-triggered wire `source` send the hart of `place` the interrupt `identity`.
+    ///
+    /// # Errors
+    /// See [`WireError`].
+    pub fn listen(&self, source: u32, place: &Place, identity: u32) -> Result<(), WireError> {
+        if !place.has(identity) || place.index >= MOST_HARTS {
+            return Err(WireError::Target { hart: place.index, identity });
+        }
+        if !(1..=MOST_SOURCES).contains(&source) {
+            return Err(WireError::NoSuchWire { wire: source });
+        }
         let at = 4 * source as usize;
         self.registers.write32(SOURCES + at, RISING);
         // A source that the domain does not have stays inactive.
-        (self.registers.read32(SOURCES + at) == RISING).then_some(())?;
+        if self.registers.read32(SOURCES + at) != RISING {
+            return Err(WireError::NoSuchWire { wire: source });
+        }
         self.registers.write32(TARGETS + at, place.index << HART | identity);
         self.registers.write32(ENABLE, source);
-        Some(())
+        Ok(())
     }
 }
 
@@ -100,11 +130,11 @@ mod tests {
     fn a_wire_that_rises_is_a_message_to_the_hart() {
         let fake = Fake(Mutex::default(), u32::MAX);
         let aplic = Aplic::new(&fake).unwrap();
-        assert_eq!(aplic.listen(0x24, &PLACE, 0x42), Some(()));
+        assert_eq!(aplic.listen(0x24, &PLACE, 0x42), Ok(()));
         let wrote = [(0, 0x104), (0x90, 4), (0x3090, 0x4_0042), (0x1edc, 0x24)];
         assert_eq!(*fake.0.lock().unwrap(), wrote);
         for (source, identity) in [(0, 1), (1024, 1), (1, 0), (1, 256)] {
-            assert_eq!(aplic.listen(source, &PLACE, identity), None);
+            assert!(aplic.listen(source, &PLACE, identity).is_err());
         }
     }
 
@@ -114,6 +144,6 @@ mod tests {
         // The domain is there, and a source is another one's.
         let others = Fake(Mutex::default(), !RISING);
         let others = Aplic { registers: &others };
-        assert_eq!(others.listen(7, &PLACE, 1), None);
+        assert_eq!(others.listen(7, &PLACE, 1), Err(WireError::NoSuchWire { wire: 7 }));
     }
 }

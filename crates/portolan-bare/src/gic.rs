@@ -8,6 +8,7 @@
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::platform::Mmio;
+use thiserror::Error;
 
 /// The distributor: switched on, and for each line its enable bit, the CPUs that take it, and its trigger.
 const CONTROL: usize = 0x000;
@@ -27,6 +28,14 @@ const NO_LINE: u32 = 1020;
 const LINE: u32 = 0x3ff;
 /// Bytes of each of the two windows.
 const BYTES: u64 = 0x1000;
+
+/// Error of a line that the controller does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the interrupt controller has no line {line}")]
+pub struct NoSuchLine {
+    /// Number of the line.
+    pub line: u32,
+}
 
 /// The distributor, and the part of the CPU that calls.
 #[derive(Clone, Copy, Debug)]
@@ -49,10 +58,13 @@ impl<R: Mmio> Gic<R> {
         Self { distributor, cpu }
     }
 
-    /// Has the first CPU take the interrupts of an edge-triggered line; `None` if there is no such line.
-    pub fn listen(&self, line: u32) -> Option<()> {
+    /// Has the first CPU take the interrupts of an edge-triggered line.
+    ///
+    /// # Errors
+    /// [`NoSuchLine`].
+    pub fn listen(&self, line: u32) -> Result<(), NoSuchLine> {
         if !(FIRST_LINE..NO_LINE).contains(&line) {
-            return None;
+            return Err(NoSuchLine { line });
         }
         let set = |first: usize, bits: u32, value: u32| {
             let per_word = 32 / bits;
@@ -66,7 +78,7 @@ impl<R: Mmio> Gic<R> {
         // Zeros change nothing there.
         let (word, bit) = ((line / 32) as usize * 4, line % 32);
         self.distributor.write32(ENABLE + word, 1 << bit);
-        Some(())
+        Ok(())
     }
 
     /// Takes the interrupt that came, if one did, serves it, and ends it.
@@ -109,8 +121,8 @@ mod tests {
     fn a_line_is_edge_triggered_and_the_first_cpus() {
         let (distributor, cpu) = (fake(0xffff_ffff), fake(0));
         let gic = Gic::new(&distributor, &cpu);
-        assert_eq!([31, 1020, u32::MAX].map(|line| gic.listen(line)), [None; 3]);
-        assert_eq!(gic.listen(106), Some(()));
+        assert_eq!([31, 1020, u32::MAX].map(|line| gic.listen(line).is_err()), [true; 3]);
+        assert_eq!(gic.listen(106), Ok(()));
         let wrote = core::mem::take(&mut *distributor.0.lock().unwrap());
         let lines = [(0x000, 1), (0xc18, 0xffef_ffff), (0x868, 0xff01_ffff), (0x10c, 1 << 10)];
         assert_eq!(wrote, lines);

@@ -9,6 +9,7 @@
 use portolan::addr::PhysAddr;
 use portolan::iommu::MsiMessage;
 use portolan_tables::fdt::{DeviceTree, TreeNode};
+use thiserror::Error;
 
 use crate::tree;
 
@@ -23,6 +24,14 @@ const IDENTITY: u64 = 0x7ff;
 const PAGE_LG2: u32 = 12;
 /// A hart's number of its external interrupt for supervisor mode.
 const SUPERVISOR: u32 = 9;
+
+/// Error of an interrupt that the file does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the IMSIC has no interrupt {identity}")]
+pub struct NoSuchIdentity {
+    /// The interrupt.
+    pub identity: u32,
+}
 
 /// The registers of one hart's file.
 pub trait File {
@@ -109,14 +118,19 @@ impl<F: File> Imsic<F> {
         &self.place
     }
 
-    /// Takes the interrupts of `identity` from now on; `None` if there is no such identity.
-    pub fn listen(&self, identity: u32) -> Option<()> {
-        self.place.has(identity).then_some(())?;
+    /// Takes the interrupts of `identity` from now on.
+    ///
+    /// # Errors
+    /// [`NoSuchIdentity`].
+    pub fn listen(&self, identity: u32) -> Result<(), NoSuchIdentity> {
+        if !self.place.has(identity) {
+            return Err(NoSuchIdentity { identity });
+        }
         // Registers of 64 bits have even numbers.
         let register = ENABLED + (identity / 64 * 2) as u16;
         let enabled = self.file.read(register);
         self.file.write(register, enabled | 1 << (identity % 64));
-        Some(())
+        Ok(())
     }
 
     /// Takes the interrupt that came, if one did, and serves it.
@@ -200,8 +214,9 @@ mod tests {
         let (bytes, file) = (tree(0, 0x2000), Fake::default());
         let place = Place::of(DeviceTree::parse(&bytes).unwrap(), 0).unwrap();
         let imsic = Imsic::new(&file, place);
-        assert_eq!(imsic.listen(0x42), Some(()));
-        assert_eq!((imsic.listen(0), imsic.listen(256)), (None, None));
+        assert_eq!(imsic.listen(0x42), Ok(()));
+        let refused = |identity| Err(NoSuchIdentity { identity });
+        assert_eq!([0, 256].map(|of| imsic.listen(of)), [0, 256].map(refused));
         let wrote = [(0x70, 1), (0x72, 0), (0xc2, 1 << 63 | 1 << 2)];
         assert_eq!(*file.wrote.borrow(), wrote);
         let served = Cell::new(None);

@@ -12,6 +12,7 @@ use portolan::iommu::{DeviceTlb, MsiMessage};
 use portolan::platform::Mmio;
 use portolan_hw::topology::pci::PciOverrides;
 use portolan_spec::pci::{capabilities, extended_capabilities, extended_id, id};
+use thiserror::Error;
 
 use crate::{Machine, Registers};
 
@@ -47,6 +48,28 @@ const ATS_ON: u32 = 1 << 31;
 /// Access control services that keep functions from each other: source validation, redirection of requests
 /// and of completions, upstream forwarding.
 const ISOLATION: u32 = 0x1d;
+
+/// Error of a function that is to interrupt by message, and cannot.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{function} has no MSI")]
+pub struct NoMsiCapability {
+    /// The function.
+    pub function: PciFunction,
+}
+
+/// Error of memory with too few addresses for the windows of all functions.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no room in {memory} for the windows of {function}")]
+pub struct OutOfAddresses {
+    /// The first function without room.
+    pub function: PciFunction,
+    /// The memory.
+    pub memory: PhysRange,
+}
 
 /// A function, by its configuration space.
 #[derive(Clone, Copy, Debug)]
@@ -95,10 +118,14 @@ impl<R: Mmio> Function<R> {
         self.space.write32(COMMAND, command & !BUS_MASTER);
     }
 
-    /// Has the function raise its interrupt by `message`; `None` if it has no MSI capability.
-    pub fn set_message(&self, message: MsiMessage) -> Option<()> {
+    /// Has the function raise its interrupt by `message`.
+    ///
+    /// # Errors
+    /// [`NoMsiCapability`].
+    pub fn set_message(&self, message: MsiMessage) -> Result<(), NoMsiCapability> {
         let space = &self.space;
-        let found = capabilities(|at| Some(space.read32(at.into()))).first(id::MSI)?;
+        let found = capabilities(|at| Some(space.read32(at.into()))).first(id::MSI);
+        let found = found.ok_or(NoMsiCapability { function: self.at })?;
         let at = usize::from(found.at);
         let head = found.head & !(MSI_ENABLED | MSI_SEVERAL);
         // So that no message is sent with half of an address.
@@ -113,7 +140,7 @@ impl<R: Mmio> Function<R> {
         };
         space.write32(data, message.data & 0xffff);
         space.write32(at, head | MSI_ENABLED);
-        Some(())
+        Ok(())
     }
 
     /// Offset of the first extended capability with this identifier.
@@ -239,12 +266,20 @@ pub fn isolate<R: Mmio>(functions: &[Function<R>]) {
     functions.iter().for_each(Function::isolate);
 }
 
-/// Gives all windows of registers addresses in `memory`, where no firmware did; `None` if there is too
-/// little of it.
-pub fn give_addresses<R: Mmio>(functions: &[Function<R>], memory: PhysRange) -> Option<()> {
-    let mut devices = functions.iter().filter(|of| !of.is_bridge());
-    let next = devices.try_fold(memory.start().get(), |next, of| of.place(next, memory));
-    next.map(drop)
+/// Gives all windows of registers addresses in `memory`, where no firmware did.
+///
+/// # Errors
+/// [`OutOfAddresses`].
+pub fn give_addresses<R: Mmio>(
+    functions: &[Function<R>],
+    memory: PhysRange,
+) -> Result<(), OutOfAddresses> {
+    let mut next = memory.start().get();
+    for device in functions.iter().filter(|of| !of.is_bridge()) {
+        let none = OutOfAddresses { function: device.at, memory };
+        next = device.place(next, memory).ok_or(none)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -288,7 +323,7 @@ mod tests {
             let head = control << 16 | u32::from(id::MSI);
             let list = [(4, 1 << 20), (0x34, 0x40), (0x40, 0x5010), (0x50, head)];
             let function = Space::with(&list, |_| u32::MAX);
-            assert_eq!(function.set_message(MESSAGE), Some(()));
+            assert_eq!(function.set_message(MESSAGE), Ok(()));
             let found = [0x50, 0x54, 0x58, 0x5c].map(|at| function.space.read32(at));
             assert_eq!(found, words);
         }
@@ -297,9 +332,9 @@ mod tests {
     #[test]
     fn a_list_of_capabilities_that_never_ends_is_left() {
         let circle = Space::with(&[(4, 1 << 20), (0x34, 0x40), (0x40, 0x4010)], |_| 0);
-        assert_eq!(circle.set_message(MESSAGE), None);
+        assert_eq!(circle.set_message(MESSAGE), Err(NoMsiCapability { function: circle.at() }));
         let nowhere = Space::with(&[], |_| 0);
-        assert_eq!(nowhere.set_message(MESSAGE), None);
+        assert_eq!(nowhere.set_message(MESSAGE), Err(NoMsiCapability { function: nowhere.at() }));
     }
 
     /// A window of 4 KiB, one of 64 bits and 1 MiB, and ports.
@@ -318,11 +353,13 @@ mod tests {
     fn windows_are_placed_by_their_sizes_or_not_at_all() {
         let device = [Space::with(&[(0x14, WIDE), (0x1c, PORTS)], bars)];
         let memory = |last| PhysRange::new(PhysAddr::new(0x1000_0000), PhysAddr::new(last));
-        assert_eq!(give_addresses(&device, memory(0x101f_ffff).unwrap()), Some(()));
+        assert_eq!(give_addresses(&device, memory(0x101f_ffff).unwrap()), Ok(()));
         let found = [0x10, 0x14, 0x18].map(|at| device[0].space.read32(at));
         assert_eq!(found, [0x1000_0000, 0x1010_0004, 0]);
         assert_eq!(device[0].first_bar(), Some(PhysAddr::new(0x1000_0000)));
-        assert_eq!(give_addresses(&device, memory(0x101f_fffe).unwrap()), None);
+        let memory = memory(0x101f_fffe).unwrap();
+        let function = device[0].at();
+        assert_eq!(give_addresses(&device, memory), Err(OutOfAddresses { function, memory }));
     }
 
     #[test]

@@ -90,12 +90,13 @@ pub(crate) fn of_firmware(region: IovaRange) -> Option<DmaMemory> {
 pub(crate) fn leading_to_firmware<F: Format, M: TableMem<F::Word>, Q: TagPool>(
     table: PageTable<F, M>,
     context: InvalTag,
-    (caps, quirks): (Capabilities, Quirks),
+    caps: Capabilities,
+    quirks: Quirks,
     queue: Q,
 ) -> PagedDomain<F, M, Q> {
     // SAFETY: as in `of_firmware`.
     let promised = unsafe { PromisedMappings::new() };
-    PagedDomain::with_mappings((table, promised), context, caps, quirks, queue)
+    PagedDomain::with_mappings(table, promised, context, caps, quirks, queue)
 }
 
 /// The drivers of this crate and their domains.

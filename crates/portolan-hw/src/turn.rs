@@ -8,6 +8,21 @@ use portolan::platform::{Cpus, Guarded, Nanos, poll};
 #[derive(Debug)]
 pub(crate) struct Turn<C: Cpus, T: Send>(Guarded<C, Option<T>>);
 
+/// Longest wait for a turn, and the clock that measures it.
+#[derive(Debug)]
+pub(crate) struct TurnWait<'a, C> {
+    pub(crate) clock: &'a C,
+    pub(crate) limit: Nanos,
+}
+
+impl<C> Clone for TurnWait<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for TurnWait<'_, C> {}
+
 impl<C: Cpus, T: Send> Turn<C, T> {
     pub(crate) fn new(value: T) -> Self {
         Self(Guarded::new(Some(value)))
@@ -22,15 +37,15 @@ impl<C: Cpus, T: Send> Turn<C, T> {
         Some(done)
     }
 
-    /// Waits for the value, not longer than `limit`, and lends it to `work`. The unit is not to blame
+    /// Waits for the value, not longer than the limit, and lends it to `work`. The unit is not to blame
     /// for a wait that was too long, and the error says so.
     pub(crate) fn with<X>(
         &self,
-        (clock, limit): (&C, Nanos),
+        wait: TurnWait<'_, C>,
         work: impl FnOnce(&mut T) -> X,
     ) -> Result<X, IommuError> {
         let awaited = Awaited::Turn;
-        let mut value = poll(clock, limit, || self.0.lock().take())
+        let mut value = poll(wait.clock, wait.limit, || self.0.lock().take())
             .map_err(|waited| IommuError::TimedOut { awaited, waited })?;
         let done = work(&mut value);
         *self.0.lock() = Some(value);

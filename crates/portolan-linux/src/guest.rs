@@ -169,25 +169,27 @@ impl GuestMemory {
         Ok(taken)
     }
 
-    /// Writes to a page, so that it is there; one that is being given back is not taken for it.
-    fn touch_page(&self, page: u64, at: PhysAddr) -> Option<()> {
-        let byte = self.memory.byte(at).ok()?;
+    /// Writes to a page, so that it is there, and tells if it is; one that is being given back is not taken for it.
+    fn touch_page(&self, page: u64, at: PhysAddr) -> bool {
+        let Ok(byte) = self.memory.byte(at) else {
+            return false;
+        };
         for _ in 0..LOOKS {
             if self.state().gone.contains(&page) {
-                return None;
+                return false;
             }
             // A write of any byte; adding nothing may become a mere read.
             let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             let mut state = self.state();
             if !state.removed.contains(&page) {
                 state.handed.insert(page);
-                return Some(());
+                return true;
             }
             drop(state);
             // The thread that gives it back has been told to go on.
             std::thread::yield_now();
         }
-        None
+        false
     }
 
     /// Writes to each page, so that it is there, and hands it over.
@@ -197,7 +199,9 @@ impl GuestMemory {
         let (first, last) = Self::numbers(range);
         for page in first..=last {
             let at = self.behind(Iova::new(page * PAGE)).ok_or(absent)?;
-            self.touch_page(page, at).ok_or(absent)?;
+            if !self.touch_page(page, at) {
+                return Err(absent);
+            }
             let page = self.memory.for_devices(at, PAGE).map_err(|_| absent)?;
             if frames.push(page).is_err() {
                 break;

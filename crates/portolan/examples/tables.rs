@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Paying it proves that the hardware forgot; only then table pages come back.
     println!("paid:");
-    let quiet = table.sync(&Printing, ASID, (&SMMU, &quirks), &mut owed);
+    let quiet = table.sync(&Printing, ASID, &SMMU, &quirks, &mut owed);
     let quiet = quiet.map_err(|error| format!("{error:?}"))?;
     table.reclaim(quiet).map_err(|wrong| wrong.error)?;
     println!("table pages: {}", table.pages());

@@ -51,7 +51,7 @@ fn pages_come_back_while_others_look() {
                 Ok(range) => table.unmap(range, &mut owed).unwrap(),
                 Err(_) => refused += 1,
             }
-            let quiet = table.sync(&Prompt, InvalTag::new(1), (&caps, &quirks), &mut owed);
+            let quiet = table.sync(&Prompt, InvalTag::new(1), &caps, &quirks, &mut owed);
             table.reclaim(quiet.unwrap()).unwrap();
             most = most.max(table.pages());
         }

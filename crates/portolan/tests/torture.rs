@@ -243,8 +243,8 @@ impl<'r> World<'r> {
                 let old = self.hardware.remembers(addresses);
                 assert_eq!(old, None, "{addresses} is said to be quiet");
             }
-            Ok(()) | Err((_, None)) => {}
-            Err((_, Some(range))) => self.held.push(range),
+            Ok(()) => {}
+            Err(failed) => self.held.extend(failed.value),
         }
     }
 

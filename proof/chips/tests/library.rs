@@ -39,7 +39,7 @@ fn life<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
     let mut device = Device::new(&iommu, STREAM, 64);
     let pay = |mut gather: Gather| {
         let quiet =
-            table.sync(&iommu, CONTEXT, (&caps, &quirks), &mut gather).expect("the model refused");
+            table.sync(&iommu, CONTEXT, &caps, &quirks, &mut gather).expect("the model refused");
         table.reclaim(quiet).expect("a proof of this table");
     };
     let leaf_table = granule << F::INDEX_LG2;
@@ -183,9 +183,9 @@ fn an_injected_failure_hands_the_debt_back() {
     table.map(at, PhysAddr::new(MEMORY), 4096, Access::READ, &mut gather).unwrap();
     let range = IovaRange::page(at, PageSize::SIZE_4K);
     table.unmap(range, &mut gather).unwrap();
-    let facts = (&caps, &Quirks::default());
-    table.sync(&iommu, CONTEXT, facts, &mut gather).unwrap_err();
-    let quiet = table.sync(&iommu, CONTEXT, facts, &mut gather).unwrap();
+    let quirks = Quirks::default();
+    table.sync(&iommu, CONTEXT, &caps, &quirks, &mut gather).unwrap_err();
+    let quiet = table.sync(&iommu, CONTEXT, &caps, &quirks, &mut gather).unwrap();
     table.reclaim(quiet).expect("a proof of this table");
     assert!(iommu.pay(&mut std::iter::empty(), TablesLeft::ByDepth).is_ok());
     assert_eq!(iommu.counters().syncs, 1);

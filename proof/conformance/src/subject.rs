@@ -45,8 +45,7 @@ pub fn pay<F: Format, M: TableMem<F::Word>>(
     mut gather: Gather,
 ) -> Quiesced {
     let caps = any_capabilities(F::GRANULE);
-    let facts = (&caps, &Quirks::default());
-    let paid = table.sync(&Prompt, InvalTag::new(1), facts, &mut gather);
+    let paid = table.sync(&Prompt, InvalTag::new(1), &caps, &Quirks::default(), &mut gather);
     paid.expect("a debt of this table")
 }
 

@@ -94,11 +94,7 @@ impl<W: Word> TableMem<W> for CountedTables<W> {
 }
 
 /// Memory for `pages` tables of `format`, in which one of `cpus` needs `line_ns` to write a line back.
-pub fn tables<F: Format>(
-    format: &F,
-    pages: u32,
-    (cpus, line_ns): (&VirtualCpus, f64),
-) -> Tables<F> {
+pub fn tables<F: Format>(format: &F, pages: u32, cpus: &VirtualCpus, line_ns: f64) -> Tables<F> {
     // Memory outside the format's reach would do for tables that only CPUs read.
     let at = TABLES_AT.min(1 << (format.output_lg2() - 1));
     Arc::new(CountedTables {
@@ -303,7 +299,7 @@ impl Fixture {
         let (caps, quirks) = (setup.caps, setup.quirks);
         let cpus = cpus(setup.cpus);
         let line_ns = CommandPrices::of(setup.profile)?.clean_line;
-        let memory = tables(&format, setup.table_pages, (&cpus, line_ns));
+        let memory = tables(&format, setup.table_pages, &cpus, line_ns);
         let model = model::<F>(setup.profile, caps, memory.clone())?;
         let queue = Arc::new(ModelQueue::new(model.clone(), cpus.clone()));
         let submit: Arc<dyn TagPool> = match setup.submitting {

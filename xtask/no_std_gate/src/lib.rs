@@ -74,17 +74,16 @@ fn cycle(iova: Iova, pa: PhysAddr, bytes: u64) -> Option<u64> {
     let queue = Counter(core::cell::Cell::new(0));
     let quirks = Quirks::default();
     let context = InvalTag::new(1);
-    let facts = (&CAPABILITIES, &quirks);
 
     let mut owed = Gather::new();
     let range = table.map(iova, pa, bytes, Access::READ, &mut owed).ok()?;
-    let quiet = table.sync(&queue, context, facts, &mut owed).ok()?;
+    let quiet = table.sync(&queue, context, &CAPABILITIES, &quirks, &mut owed).ok()?;
     table.reclaim(quiet).ok()?;
     table.translate(iova)?;
 
     let mut owed = Gather::new();
     table.unmap(range, &mut owed).ok()?;
-    let quiet = table.sync(&queue, context, facts, &mut owed).ok()?;
+    let quiet = table.sync(&queue, context, &CAPABILITIES, &quirks, &mut owed).ok()?;
     table.reclaim(quiet).ok()?;
     Some(queue.0.get())
 }

@@ -78,7 +78,7 @@ struct DemoRun {
 
 /// Builds and runs one, whole or broken, and checks its results.
 pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
-    let ready = emulator(root, (guest.program, guest.variable), guest.release, LIMIT)
+    let ready = emulator(root, guest.program, guest.variable, guest.release, LIMIT)
         .and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
     let (qemu, mut cargo) = match ready {
         Ok(ready) => ready,
@@ -109,7 +109,8 @@ pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
 /// program.
 pub fn emulator(
     root: &Path,
-    (program, variable): (&str, &str),
+    program: &str,
+    variable: &str,
     release: Release,
     limit: &str,
 ) -> Result<Command, String> {
@@ -193,7 +194,7 @@ fn boot(
         }
         Firmware::Tree(says, instead) => {
             let file = place.join("tree.dtb");
-            tree::write(&command, &file, (says, instead))?;
+            tree::write(&command, &file, says, instead)?;
             command.arg("-dtb").arg(file);
         }
     }

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 pub(super) fn write(
     command: &Command,
     file: &Path,
-    (says, instead): (&[u8], &[u8]),
+    says: &[u8],
+    instead: &[u8],
 ) -> Result<(), String> {
     let mut dump = Command::new(command.get_program());
     dump.args(command.get_args());

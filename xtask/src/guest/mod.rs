@@ -160,9 +160,9 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
         Ok(initramfs) => initramfs,
         Err(why) => return Ended::Failed(why),
     };
-    let program = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
     let once = || {
-        let qemu = demo::emulator(root, program, machine.release, machine.limit);
+        let (program, variable) = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
+        let qemu = demo::emulator(root, program, variable, machine.release, machine.limit);
         qemu.map(|qemu| boot(root, machine, qemu, &debian.kernel, &initramfs))
     };
     let mut booted = once();

@@ -61,7 +61,8 @@ pub(super) fn check(files: &[(String, String)]) -> Vec<Finding> {
 
 /// The files of the crate whose sources are below `source`, without those for tests.
 pub(super) fn product<'a>(source: &str, files: &'a [(String, String)]) -> Modules<'a> {
-    let mut modules: Modules = files.iter().filter_map(|file| read(source, file)).collect();
+    let mut modules: Modules =
+        files.iter().filter_map(|(path, text)| read(source, path, text)).collect();
     let tests = tests_of(&modules);
     let is_of = |module: &[&str], test: &Vec<String>| {
         module.len() >= test.len() && module.iter().zip(test).all(|(a, b)| a == b)
@@ -71,7 +72,7 @@ pub(super) fn product<'a>(source: &str, files: &'a [(String, String)]) -> Module
 }
 
 /// Module of a file of the crate whose sources are below `source`, and the file's declarations.
-fn read<'a>(source: &str, (path, text): &'a (String, String)) -> Option<(Vec<&'a str>, File<'a>)> {
+fn read<'a>(source: &str, path: &'a str, text: &'a str) -> Option<(Vec<&'a str>, File<'a>)> {
     let module = module(path.strip_prefix(source)?)?;
     let declared = scan::scan(text);
     let file = File { path, text, declared };

@@ -72,6 +72,13 @@ pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
         if let Some(vendor) = names_vendor(&code).filter(|_| general) {
             say("vendor", format!("line {number} names {vendor}"));
         }
+        let is_product = !is_test && !path.starts_with("proof/");
+        if is_product && code.contains("Option<()>") {
+            say(
+                "option",
+                format!("line {number} has an Option of (): a bool or a Result says more"),
+            );
+        }
         let above = &lines[number.saturating_sub(5)..number - 1];
         let asks = is_test && CLOCK.iter().any(|call| code.contains(call));
         if asks && !above.iter().any(|l| l.contains("CLOCK:")) {

@@ -26,6 +26,7 @@ fn each_rule_catches_its_case() {
         ("crates/x/src/walk.rs", format!("//! {}\n", "x".repeat(130)), "column"),
         ("crates/x/src/walk.rs", format!("{GOOD}// {}ME\n", "FIX"), "mark"),
         ("crates/portolan/src/walk.rs", format!("{GOOD}fn intel() {{}}\n"), "vendor"),
+        ("crates/x/src/walk.rs", format!("{GOOD}fn g() -> Option<()> {{}}\n"), "option"),
         ("crates/x/tests/walk.rs", format!("{GOOD}fn g() {{ Instant::now() }}\n"), "clock"),
         (
             "crates/x/src/walk.rs",

@@ -3,6 +3,7 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2
 //! and 2.4 (invalidations after each change).
 
+use crate::turn::TurnWait;
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -11,7 +12,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, FaultEvent, FaultReason, InterruptTarget, Iommu,
     IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage,
 };
-use portolan::platform::{AllMemory, Nanos, UnitPlatform};
+use portolan::platform::{AllMemory, UnitPlatform};
 
 use super::command::{self, Counted};
 use super::queue::AmdShared;
@@ -31,9 +32,9 @@ fn forget(stream: u16, id: u16) -> [Counted; 3] {
 impl<P: UnitPlatform> AmdVi<P> {
     /// Clock and limit for a turn: a caller that has the turn moves streams, and waits no longer
     /// than the limit.
-    pub(super) fn turn(&self) -> (&P, Nanos) {
+    pub(super) fn turn(&self) -> TurnWait<'_, P> {
         let control = &self.shared.control;
-        (&control.clock, control.limit)
+        TurnWait { clock: &control.clock, limit: control.limit }
     }
 
     /// Blocks all streams.

@@ -23,8 +23,8 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{
-    AttachError, Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget,
-    IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
+    AttachError, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
+    InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
 };
 use portolan::platform::{TableMem, UnitPlatform};
 use portolan_spec::amd::entry::{
@@ -284,7 +284,7 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
                 set(table.block, mem, index, 0);
                 return Err(error.into());
             }
-            let place = (table.block.at, index, serial);
+            let place = InterruptPlace { table: table.block.at, index, serial };
             Ok(Interrupt::given_out(place, source, target))
         })?
     }

@@ -32,7 +32,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr, RequesterId, StreamId};
 use portolan::inval::{Gather, Walker};
-use portolan::iommu::{Interrupt, InterruptError, IommuError, ReservedRegion, disjoint};
+use portolan::iommu::{
+    Interrupt, InterruptError, InterruptPlace, IommuError, ReservedRegion, disjoint,
+};
 use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform, Word};
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, PageTable, TableMapError, TableView};
@@ -145,7 +147,7 @@ impl DeviceTable {
     /// Sets the fields for memory in the entry of `stream`, before the unit is told of the table.
     pub(super) fn prepare(&self, mem: &impl TableMem<AtomicU64>, stream: u16, memory: Memory) {
         let at = self.at(stream);
-        at.fill((mem, Walker::Coherent), &merged(at.read(mem), memory));
+        at.fill(mem, Walker::Coherent, &merged(at.read(mem), memory));
     }
 
     /// Tells if the entry of `stream` lets nothing through.
@@ -215,7 +217,7 @@ impl DeviceTable {
         let old = at.read(mem);
         let new = merged(old, new.unwrap_or_else(|| self.blocking(old[1])));
         // Stores are in order, and the unit snoops.
-        let changed = at.change((mem, Walker::Coherent), &ENTRY, &new, |after| match after {
+        let changed = at.change(mem, Walker::Coherent, &ENTRY, &new, |after| match after {
             After::Closed => shared.run(&mut forget.old.iter().copied()),
             After::Unread if !ENTRY.is_closed(new[0]) => Ok(()),
             // Of an entry that blocks its other words are kept too.
@@ -249,7 +251,7 @@ pub(super) struct InterruptSlots {
 impl InterruptSlots {
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
-        let (table, index, _) = interrupt.place();
+        let InterruptPlace { table, index, .. } = interrupt.place();
         if table == self.block.at && self.slots.holds(interrupt) {
             Ok(index)
         } else {

@@ -133,8 +133,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
             let queue = AmdQueue(Arc::clone(&shared));
-            let about = (caps, config.quirks);
-            let domain = leading_to_firmware(of.table, of.context, about, queue)
+            let domain = leading_to_firmware(of.table, of.context, caps, config.quirks, queue)
                 .shadowed(shared.control.features.shadowing());
             let attachment = Attachment::new(id, &Arc::new(domain));
             for streams in streams {

@@ -10,7 +10,7 @@
 //! *Context.* Interrupt: [`Book::try_with`], and looking at the value that it lends. Task: the
 //! others, which wait for the hardware, allocate, and let go of domains.
 
-use crate::turn::Turn;
+use crate::turn::{Turn, TurnWait};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Bound;
 use portolan::iommu::{Domain, IommuError};
-use portolan::platform::{Cpus, Nanos};
+use portolan::platform::Cpus;
 
 /// Keeps a domain alive.
 #[derive(Clone)]
@@ -233,10 +233,10 @@ impl<C: Cpus, K: Ord + Copy + Send, T: Send, S: Send> Book<C, K, T, S> {
     /// As [`Turn::with`].
     pub(crate) fn with<X>(
         &self,
-        turn: (&C, Nanos),
+        wait: TurnWait<'_, C>,
         work: impl FnOnce(&mut Streams<K, T, S>) -> X,
     ) -> Result<X, IommuError> {
-        self.0.with(turn, work)
+        self.0.with(wait, work)
     }
 
     /// As [`Turn::try_with`].
@@ -251,12 +251,12 @@ impl<C: Cpus, K: Ord + Copy + Send, T: Send, S: Send> Book<C, K, T, S> {
     /// The first failure; the others are tried all the same.
     pub(crate) fn block_all<E: From<IommuError>>(
         &self,
-        turn: (&C, Nanos),
+        wait: TurnWait<'_, C>,
         mut block: impl FnMut(K) -> Result<(), E>,
     ) -> Result<(), E> {
         let (mut result, mut from) = (Ok(()), Bound::Unbounded);
         while let Some(key) =
-            self.with(turn, |all| all.not_blocked((from, Bound::Unbounded)).next())?
+            self.with(wait, |all| all.not_blocked((from, Bound::Unbounded)).next())?
         {
             result = result.and(block(key));
             from = Bound::Excluded(key);
@@ -285,7 +285,8 @@ mod tests {
     use super::*;
     use portolan_chips::fixture::Still;
 
-    const TURN: (&Still, Nanos) = (&Still, Nanos::new(1));
+    const TURN: TurnWait<'static, Still> =
+        TurnWait { clock: &Still, limit: portolan::platform::Nanos::new(1) };
 
     #[test]
     fn streams_that_are_blocked_are_not_blocked_again() {

@@ -184,7 +184,7 @@ impl At {
     }
 
     /// Writes an entry that hardware does not look at yet.
-    pub(crate) fn fill<M: TableMem<AtomicU64>>(self, (mem, walker): (&M, Walker), new: &Words) {
+    pub(crate) fn fill<M: TableMem<AtomicU64>>(self, mem: &M, walker: Walker, new: &Words) {
         for (word, &value) in new.iter().enumerate() {
             self.write(mem, word, value);
         }
@@ -212,7 +212,8 @@ impl At {
     /// closed one or the new one: the caller closes it.
     pub(crate) fn change<M: TableMem<AtomicU64>, E>(
         self,
-        (mem, walker): (&M, Walker),
+        mem: &M,
+        walker: Walker,
         kind: &Kind,
         new: &Words,
         mut forget: impl FnMut(After) -> Result<(), E>,

@@ -48,9 +48,9 @@ impl Slots {
 
     /// Tells if the entry of `interrupt` is still in use for it.
     pub(crate) fn holds(&self, interrupt: &Interrupt) -> bool {
-        let (_, index, of) = interrupt.place();
-        let slot = self.slots.get(usize::from(index));
-        matches!(slot, Some(Slot::InUse { serial, .. }) if *serial == of)
+        let place = interrupt.place();
+        let slot = self.slots.get(usize::from(place.index));
+        matches!(slot, Some(Slot::InUse { serial, .. }) if *serial == place.serial)
     }
 
     /// Tells if any entry is in use.

@@ -22,6 +22,7 @@ use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
 use crate::chassis::{common_methods, plain};
 use crate::promise;
+use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
@@ -32,7 +33,7 @@ use portolan::iommu::{
     FaultRecord, InterruptRefusal, Iommu, IommuDomains, IommuError, PagedDomain, RecoverableFaults,
     RemapInterrupts, ReservedRegion, Stage,
 };
-use portolan::platform::{AllMemory, Nanos, UnitPlatform};
+use portolan::platform::{AllMemory, UnitPlatform};
 use portolan::table::format::{Riscv, RiscvFirstStage, RiscvSecondStage};
 use portolan_spec::riscv::context::{
     BY_DEFAULT, CONTROL, DIRECTORY, FIRST, MODE, PROCESS_WORDS, ROOT, V,
@@ -55,9 +56,9 @@ pub(super) fn forget(context: Counted, tag: Option<RiscvTag>) -> ArrayVec<Counte
 impl<P: UnitPlatform> RiscvIommu<P> {
     /// Clock and limit for a turn: a caller that has the turn moves streams, and waits no longer
     /// than the limit.
-    pub(super) fn turn(&self) -> (&P, Nanos) {
+    pub(super) fn turn(&self) -> TurnWait<'_, P> {
         let control = &self.shared.control;
-        (&control.clock, control.limit)
+        TurnWait { clock: &control.clock, limit: control.limit }
     }
 
     /// Blocks all streams.
@@ -169,7 +170,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         }
         let change = |tables: &mut Tables, old: Option<&Attachment>, new: Option<&Attachment>| {
             let old = old.and_then(|old| old.to);
-            let old = self.before_change(tables, (key, at), old, &words)?;
+            let old = self.before_change(tables, key, at, old, &words)?;
             let new = new.map(|new| new.to);
             self.enter(tables, key, new);
             let changed = self.change(at, &words, &forget(context, old));
@@ -188,7 +189,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     /// still use its copy of it.
     pub(super) fn change(&self, at: At, words: &Words, old: &[Counted]) -> Result<(), IommuError> {
         let mem = &self.shared.control.mem;
-        let changed = at.change((mem, Walker::Coherent), &CONTEXT, words, |after| match after {
+        let changed = at.change(mem, Walker::Coherent, &CONTEXT, words, |after| match after {
             After::Closed => self.shared.run(old.iter().copied()),
             // A context that does not count is not kept.
             After::Unread | After::Changed => Ok(()),

@@ -142,7 +142,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     pub(super) fn before_change(
         &self,
         tables: &mut Tables,
-        (key, at): (Key, At),
+        key: Key,
+        at: At,
         old: Option<RiscvTag>,
         wanted: &Words,
     ) -> Result<Option<RiscvTag>, IommuError> {

@@ -15,7 +15,7 @@ use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
-    AttachError, Delivery, Destination, Interrupt, InterruptError, InterruptSource,
+    AttachError, Delivery, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
     InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
 };
 use portolan::platform::UnitPlatform;
@@ -140,7 +140,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             }
         };
         table.set(&self.shared.control.mem, index, word);
-        let place = (table.at(), index, serial);
+        let place = InterruptPlace { table: table.at(), index, serial };
         Ok(Interrupt::given_out(place, source, target))
     }
 

@@ -24,8 +24,8 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{
-    AttachError, Interrupt, InterruptError, InterruptTarget, IommuError, MsiMessage, ReservedKind,
-    ReservedRegion,
+    AttachError, Interrupt, InterruptError, InterruptPlace, InterruptTarget, IommuError,
+    MsiMessage, ReservedKind, ReservedRegion,
 };
 use portolan::platform::{TableMem, Word};
 use portolan_spec::riscv::context::{
@@ -447,7 +447,7 @@ impl MessageTable {
 
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
-        let (table, index, _) = interrupt.place();
+        let InterruptPlace { table, index, .. } = interrupt.place();
         if table == self.block.at && self.slots.holds(interrupt) {
             Ok(index)
         } else {

@@ -11,13 +11,14 @@ use super::queue::{BankTag, SmmuV2Queue};
 use super::streams::{Group, GroupDestination, GroupError, Kept, StreamGroups, StreamMatch};
 use super::unit::SmmuV2;
 use crate::chassis::book::{self, Left};
+use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::StreamId;
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
 };
-use portolan::platform::{AllMemory, Nanos, UnitPlatform};
+use portolan::platform::{AllMemory, UnitPlatform};
 use portolan::table::format::Format;
 
 type Attachment = book::Attachment<GroupDestination>;
@@ -76,9 +77,9 @@ impl<P: UnitPlatform> SmmuV2<P> {
         })
     }
 
-    fn turn(&self) -> (&P, Nanos) {
+    fn turn(&self) -> TurnWait<'_, P> {
         let machine = &self.shared.machine;
-        (&machine.clock, machine.limit)
+        TurnWait { clock: &machine.clock, limit: machine.limit }
     }
 
     /// Makes the unit forget translations that were cached by way of an attachment.

@@ -397,7 +397,7 @@ impl<C: Cpus> Gate<C> {
         loop {
             // Taken before the look: the synchronisation under way then was so at this time.
             let now = clock.now();
-            if let Some(result) = self.look(wanted, (now, limit), &mut seen, &begin, &active) {
+            if let Some(result) = self.look(wanted, now, limit, &mut seen, &begin, &active) {
                 return result;
             }
             clock.relax();
@@ -408,7 +408,8 @@ impl<C: Cpus> Gate<C> {
     fn look(
         &self,
         wanted: u64,
-        (now, limit): (Nanos, Nanos),
+        now: Nanos,
+        limit: Nanos,
         seen: &mut Seen,
         begin: &impl Fn(),
         active: &impl Fn() -> Result<bool, IommuError>,

@@ -325,7 +325,7 @@ impl<P: UnitPlatform> Smmu<P> {
                 Err(_) => continue,
             };
             let entry = passed_through(&self.shared.features).entry;
-            place.fill(machine.tables(), &entry);
+            machine.fill(place, &entry);
         }
         Ok(())
     }

@@ -96,9 +96,14 @@ impl<P: UnitPlatform> SmmuHardware<P> {
         words.get(word).map_or(0, Word::load)
     }
 
-    /// Table memory, and the way in which the unit reads it.
-    pub fn tables(&self) -> (&P::Memory, Walker) {
-        (&self.mem, arm::walker(self.coherent))
+    /// The way in which the unit reads tables.
+    pub fn walker(&self) -> Walker {
+        arm::walker(self.coherent)
+    }
+
+    /// Writes an entry that the unit does not look at yet.
+    pub fn fill(&self, at: At, new: &Words) {
+        at.fill(&self.mem, self.walker(), new);
     }
 
     /// Returns the words of an entry.
@@ -108,7 +113,7 @@ impl<P: UnitPlatform> SmmuHardware<P> {
 
     /// Writes word 0 of an entry, visible to the unit before later writes.
     pub fn decide(&self, at: At, value: u64) {
-        let (mem, walker) = self.tables();
+        let (mem, walker) = (&self.mem, self.walker());
         at.write(mem, 0, value);
         at.publish(mem, walker);
     }

@@ -15,6 +15,7 @@ use super::tables::{CONTEXT, ContextTable};
 use super::unit::Smmu;
 use crate::chassis::entry::{At, Kind, Words as Entry};
 use crate::chassis::sets::Atc;
+use crate::turn::TurnWait;
 use arrayvec::ArrayVec;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
@@ -44,8 +45,8 @@ impl<P: UnitPlatform> Smmu<P> {
         self.shared.queue.running()?;
         let machine = &*self.shared.machine;
         let place = self.table.place(machine, id)?;
-        let turn = (&machine.clock, machine.limit);
-        self.streams.of(id).with(turn, |stream| work(stream, place))?
+        let wait = TurnWait { clock: &machine.clock, limit: machine.limit };
+        self.streams.of(id).with(wait, |stream| work(stream, place))?
     }
 
     /// Moves a stream.
@@ -65,7 +66,7 @@ impl<P: UnitPlatform> Smmu<P> {
             self.settle(id, stream)?;
             self.enlist(id, stream, None, attachment.as_ref());
             let moved = self.move_main(id, stream, place, &entry, descriptor.as_ref());
-            self.note(id, stream, place, (None, attachment), moved)
+            self.note(id, stream, place, None, attachment, moved)
         })
     }
 
@@ -216,7 +217,9 @@ impl<P: UnitPlatform> Smmu<P> {
         forget: &[Words],
     ) -> Result<(), IommuError> {
         let (machine, queue) = (&self.shared.machine, &self.shared.queue);
-        place.change(machine.tables(), kind, new, |_| queue.run(forget.iter().copied()))
+        place.change(&machine.mem, machine.walker(), kind, new, |_| {
+            queue.run(forget.iter().copied())
+        })
     }
 
     /// Before a stream reaches a domain: adds it to the devices that the domain has to tell from
@@ -278,7 +281,8 @@ impl<P: UnitPlatform> Smmu<P> {
         id: StreamId,
         stream: &mut Stream,
         place: At,
-        (pasid, new): (Option<Pasid>, Option<Attachment>),
+        pasid: Option<Pasid>,
+        new: Option<Attachment>,
         moved: Result<(), IommuError>,
     ) -> Result<(), AttachError> {
         let noted = stream.attachments.note(pasid, new, moved);
@@ -347,8 +351,8 @@ impl<P: UnitPlatform> Smmu<P> {
             self.settle(id, stream)?;
             self.enlist(id, stream, Some(pasid), new.as_ref());
             let descriptor = stream.stalling(descriptor);
-            let moved = self.move_pasid(id, stream, place, (pasid, at), &descriptor);
-            self.note(id, stream, place, (Some(pasid), new), moved)
+            let moved = self.move_pasid(id, stream, place, pasid, at, &descriptor);
+            self.note(id, stream, place, Some(pasid), new, moved)
         })
     }
 
@@ -359,7 +363,8 @@ impl<P: UnitPlatform> Smmu<P> {
         id: StreamId,
         stream: &mut Stream,
         place: At,
-        (pasid, at): (Pasid, At),
+        pasid: Pasid,
+        at: At,
         descriptor: &cd::Cd,
     ) -> Result<(), IommuError> {
         self.write_context(id, pasid.get(), at, descriptor)?;

@@ -105,7 +105,7 @@ impl ContextTable {
             *current ^= 1;
             let first = *current * cd::WORDS;
             let at = self.block.entry(first, cd::WORDS);
-            at.fill(machine.tables(), descriptor);
+            machine.fill(at, descriptor);
         }
     }
 

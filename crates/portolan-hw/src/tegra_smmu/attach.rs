@@ -5,12 +5,13 @@
 //! since clients that are not translated pass. Translations are tagged by address space, so that
 //! moving a stream makes none of them stale.
 
+use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, ReservedRegion};
-use portolan::platform::{AllMemory, Nanos, UnitPlatform};
+use portolan::platform::{AllMemory, UnitPlatform};
 
 use super::config::WriteKind;
 use super::shared::{BLOCKED, TegraShared};
@@ -36,8 +37,8 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
 
     /// Clock and limit for a turn: a caller that has the turn moves streams; no other waits for it
     /// longer than the limit.
-    fn turn(&self) -> (&P, Nanos) {
-        (&self.shared.clock, self.shared.limit)
+    fn turn(&self) -> TurnWait<'_, P> {
+        TurnWait { clock: &self.shared.clock, limit: self.shared.limit }
     }
 
     /// The swgroup of `stream`, and its number among them.

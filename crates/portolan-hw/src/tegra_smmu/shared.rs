@@ -68,7 +68,9 @@ impl<P: UnitPlatform<AtomicU32>> TegraShared<P> {
     }
 
     pub(super) fn new(
-        (regs, mem, clock): (P::Registers, P::Memory, P),
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
         config: &Config,
         nothing: PhysAddr,
         counters: Counters,

@@ -98,7 +98,7 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
         probe(&regs, &counters, chip)?;
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
         let enables = core::array::from_fn(|n| chip.enables(n));
-        let shared = TegraShared::new((regs, mem, clock), &config, nothing, counters);
+        let shared = TegraShared::new(regs, mem, clock, &config, nothing, counters);
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,

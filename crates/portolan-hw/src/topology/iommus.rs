@@ -14,7 +14,7 @@ use portolan::platform::{AllMemory, Nanos, Platform};
 use super::enable::{Enabled, Outcome};
 use super::pci::PciNode;
 use super::{EnableError, OpenError, Served, Survey, Topology};
-use crate::turn::Turn;
+use crate::turn::{Turn, TurnWait};
 
 /// Longest time that a caller waits until others have opened their devices.
 const TURN: Nanos = Nanos::new(10_000_000_000);
@@ -269,8 +269,8 @@ impl<P: Platform> Iommus<P> {
         let options = &within.ok_or(OpenError::NoAddress { function })?;
         self.with_groups(|groups| {
             let first = self.survey.groups().first(self.survey.tree(), function);
-            let key = (GroupKey::Functions(first), unit);
-            let (at, space) = self.group(groups, key, options)?;
+            let key = GroupKey::Functions(first);
+            let (at, space) = self.group(groups, key, unit, options)?;
             // It was found or added there.
             let group = groups.get_mut(at).ok_or(OpenError::NotServed { function })?;
             self.open(group, &space, function, options)
@@ -282,7 +282,7 @@ impl<P: Platform> Iommus<P> {
         &self,
         work: impl FnOnce(&mut Vec<OpenGroup<P>>) -> Result<R, OpenError>,
     ) -> Result<R, OpenError> {
-        let done = self.groups.with((&self.platform, TURN), work);
+        let done = self.groups.with(TurnWait { clock: &self.platform, limit: TURN }, work);
         done.map_err(OpenError::Turn)?
     }
 
@@ -290,7 +290,8 @@ impl<P: Platform> Iommus<P> {
     pub(super) fn group(
         &self,
         groups: &mut Vec<OpenGroup<P>>,
-        (key, unit): (GroupKey, usize),
+        key: GroupKey,
+        unit: usize,
         options: &DeviceOptions,
     ) -> Result<(usize, Arc<DmaSpace<P>>), OpenError> {
         groups.retain(|group| group.space.strong_count() > 0);

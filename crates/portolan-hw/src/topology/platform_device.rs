@@ -108,7 +108,7 @@ impl<P: Platform> Iommus<P> {
         let options = &self.on_its_bus(device, unit, options)?;
         let limits = options.constraints;
         self.with_groups(|groups| {
-            let (_, space) = self.group(groups, (GroupKey::Stream(own), unit), options)?;
+            let (_, space) = self.group(groups, GroupKey::Stream(own), unit, options)?;
             let opened = Device::translated(space.clone(), own, limits)?;
             let more = self.claims_of(device).map(|(_, stream)| stream);
             let more = more.filter(|stream| *stream != own);

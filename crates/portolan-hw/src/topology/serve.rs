@@ -263,21 +263,22 @@ fn stream_of(claim: &Claim, asked: &Asked) -> Option<StreamId> {
             let here = (segments.0..=segments.1).contains(&segment);
             let inside = (first..=last).contains(&asked.requester);
             (here && inside).then_some(())?;
-            following(stream, (segments.0, segment), (first, asked.requester))
+            following(stream, segments.0, first, asked)
         }
         Claim::OneStream { segment: its, stream } => (its == segment).then_some(stream),
         _ => None,
     }
 }
 
-/// The stream that is so many segments and requesters behind `stream`.
+/// The stream that is as far behind `stream` as the function is behind the requester `first` of `segment`.
 fn following(
     stream: StreamId,
-    (first_segment, segment): (PciSegment, PciSegment),
-    (first, requester): (RequesterId, RequesterId),
+    segment: PciSegment,
+    first: RequesterId,
+    asked: &Asked,
 ) -> Option<StreamId> {
-    let segments = u32::from(segment.get().checked_sub(first_segment.get())?);
-    let functions = u32::from(requester.get().checked_sub(first.get())?);
+    let segments = u32::from(asked.function.segment.get().checked_sub(segment.get())?);
+    let functions = u32::from(asked.requester.get().checked_sub(first.get())?);
     let above = (segments << 16).checked_add(functions)?;
     stream.get().checked_add(above).map(StreamId::new)
 }

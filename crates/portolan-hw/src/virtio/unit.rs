@@ -11,6 +11,7 @@ use crate::chassis::book;
 use crate::chassis::book::Book;
 use crate::chassis::played;
 use crate::promise;
+use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -19,7 +20,7 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, Domain, FaultAccess, FaultEvent, FaultReason,
     FaultRecord, Iommu, IommuDomains, IommuError, ReservedRegion, Shadowing, Stage,
 };
-use portolan::platform::{AllMemory, Cpus, Nanos};
+use portolan::platform::{AllMemory, Cpus};
 use portolan::table::Access;
 use portolan_spec::virtio as spec;
 use portolan_spec::virtio::Request;
@@ -139,8 +140,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         &self.device.transport
     }
 
-    fn turn(&self) -> (&C, Nanos) {
-        (&self.device.clock, self.device.limits.turn_timeout)
+    fn turn(&self) -> TurnWait<'_, C> {
+        TurnWait { clock: &self.device.clock, limit: self.device.limits.turn_timeout }
     }
 
     /// Calls `go` with the streams, in a turn; the caller drops the result without the turn.

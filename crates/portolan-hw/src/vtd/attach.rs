@@ -12,6 +12,7 @@ use super::tables::{ABSENT, AttachedContext, Attachment, EntryRequests, Key, Str
 use super::unit::{DeviceTlbUse, History, PASS, Vtd};
 use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::{At, Words};
+use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
@@ -21,7 +22,7 @@ use portolan::iommu::{
     Attach, AttachError, DeviceTlb, FaultEvent, FaultReason, Iommu, IommuError, PagedDomain,
     ReservedRegion,
 };
-use portolan::platform::{AllMemory, Nanos, TableMem, UnitPlatform};
+use portolan::platform::{AllMemory, TableMem, UnitPlatform};
 use portolan::table::format::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry, scalable};
@@ -44,8 +45,8 @@ impl<P: UnitPlatform> Vtd<P> {
         told.then_some(device)
     }
 
-    pub(super) fn turn(&self) -> (&P, Nanos) {
-        (&self.core.control.clock, self.config.limit)
+    pub(super) fn turn(&self) -> TurnWait<'_, P> {
+        TurnWait { clock: &self.core.control.clock, limit: self.config.limit }
     }
 
     /// Blocks all streams.

@@ -23,8 +23,8 @@ use crate::interrupt::{ApicMode, Slots};
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
-    Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
-    MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
+    Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource, InterruptTarget,
+    IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
 };
 use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::vtd::entry::{P, interrupt as field};
@@ -79,7 +79,7 @@ impl<P: UnitPlatform> Core<P> {
     fn set_interrupt(&self, at: At, index: u16, new: &Words) -> Result<(), IommuError> {
         let open = at.read(&self.mem)[0] & P != 0;
         let cached = open || self.control.features.has.contains(VtdFeature::CACHING_MODE);
-        at.change((&self.mem, self.walker()), &ENTRY, new, |after| match after {
+        at.change(&self.mem, self.walker(), &ENTRY, new, |after| match after {
             After::Closed => self.forget_interrupts(one(index)),
             After::Changed if cached => self.forget_interrupts(one(index)),
             After::Changed | After::Unread => self.control.flush_write_buffer(),
@@ -195,7 +195,7 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
                 self.core.close_interrupt(at);
                 return Err(error.into());
             }
-            let place = (remap.table.at, index, serial);
+            let place = InterruptPlace { table: remap.table.at, index, serial };
             Ok(Interrupt::given_out(place, source, target))
         })?
     }

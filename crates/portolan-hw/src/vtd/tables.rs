@@ -16,7 +16,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::Walker;
-use portolan::iommu::{Interrupt, InterruptError, IommuError};
+use portolan::iommu::{Interrupt, InterruptError, InterruptPlace, IommuError};
 use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P};
@@ -135,7 +135,7 @@ impl Structures {
         };
         let word = bus * entry::ROOT_WORDS + half;
         let table = self.table(core, LowerTable::Contexts(word))?;
-        hang(core, (self.root, PAGE), word, table)?;
+        hang(core, self.root, PAGE, word, table)?;
         Ok(At { table, size: PAGE, first: index * words, words })
     }
 
@@ -158,7 +158,7 @@ impl Structures {
         let directory = self.directory(core, stream)?;
         let index = pasid >> entry::PASID_TABLE_LG2;
         let table = self.table(core, LowerTable::Pasids(stream, index))?;
-        hang(core, (directory, self.directory_size), index as usize, table)?;
+        hang(core, directory, self.directory_size, index as usize, table)?;
         let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
         Ok(At { table, size: PAGE, first: slot * entry::PASID_WORDS, words: entry::PASID_WORDS })
     }
@@ -168,7 +168,8 @@ impl Structures {
 /// is forgotten with the entry that is about to be written in it.
 fn hang<P: UnitPlatform>(
     core: &Core<P>,
-    (upper, size): (PhysAddr, PageSize),
+    upper: PhysAddr,
+    size: PageSize,
     word: usize,
     table: PhysAddr,
 ) -> Result<(), IommuError> {
@@ -190,7 +191,7 @@ pub(super) fn change<P: UnitPlatform>(
     let has = core.control.features.has;
     let walker =
         if has.contains(VtdFeature::SNOOPS) { Walker::Coherent } else { Walker::NonCoherent };
-    at.change((&core.mem, walker), &ENTRY, new, |after| {
+    at.change(&core.mem, walker, &ENTRY, new, |after| {
         core.control.flush_write_buffer()?;
         match after {
             After::Closed => core.run_to(forget.old, forget.drain),
@@ -319,7 +320,7 @@ impl<P: UnitPlatform> VtdInterruptTable<P> {
 
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, slots: &Slots, interrupt: &Interrupt) -> Result<u16, InterruptError> {
-        let (table, index, _) = interrupt.place();
+        let InterruptPlace { table, index, .. } = interrupt.place();
         if table == self.table.at && slots.holds(interrupt) {
             Ok(index)
         } else {

@@ -84,7 +84,9 @@ pub(crate) fn ranges(fd: BorrowedFd<'_>, ioas: u32) -> io::Result<(Vec<(u64, u64
 pub(crate) fn map(
     fd: BorrowedFd<'_>,
     ioas: u32,
-    (iova, memory, length): (u64, u64, u64),
+    iova: u64,
+    memory: u64,
+    length: u64,
     flags: u32,
 ) -> io::Result<()> {
     let mut value = sys::iommu_ioas_map {
@@ -116,7 +118,8 @@ pub(crate) fn unmap(fd: BorrowedFd<'_>, ioas: u32, iova: u64, length: u64) -> io
 /// IOMMU_HWPT_ALLOC: page tables of an address space, for a device and those like it.
 pub(crate) fn new_hwpt(
     fd: BorrowedFd<'_>,
-    (device, ioas): (u32, u32),
+    device: u32,
+    ioas: u32,
     flags: u32,
     fault_queue: u32,
 ) -> io::Result<u32> {
@@ -158,7 +161,8 @@ pub(super) fn room(length: u64, page: u64, bitmap: &[u64]) -> io::Result<()> {
 pub(crate) fn dirty(
     fd: BorrowedFd<'_>,
     hwpt: u32,
-    (iova, length): (u64, u64),
+    iova: u64,
+    length: u64,
     page: u64,
     bitmap: &mut [u64],
 ) -> io::Result<()> {

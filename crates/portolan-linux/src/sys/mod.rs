@@ -205,7 +205,8 @@ pub(crate) fn track_dirty(container: BorrowedFd<'_>, flags: u32) -> io::Result<(
 /// VFIO_IOMMU_DIRTY_PAGES: sets a bit of `bitmap` for each page that may have been written, and begins anew.
 pub(crate) fn dirty(
     container: BorrowedFd<'_>,
-    (iova, size): (u64, u64),
+    iova: u64,
+    size: u64,
     pgsize: u64,
     bitmap: &mut [u64],
 ) -> io::Result<()> {

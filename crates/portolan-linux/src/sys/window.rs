@@ -48,14 +48,16 @@ impl Window {
         Some(value)
     }
 
-    /// Writes a register.
-    pub(crate) fn write<T: RegisterValue>(&self, offset: usize, value: T) -> Option<()> {
-        let at = self.at::<T>(offset)?;
+    /// Writes a register; tells if there is one.
+    pub(crate) fn write<T: RegisterValue>(&self, offset: usize, value: T) -> bool {
+        let Some(at) = self.at::<T>(offset) else {
+            return false;
+        };
         // Earlier writes to memory are there when the device looks.
         fence(Ordering::SeqCst);
         // SAFETY: inside the mapping and aligned.
         unsafe { at.write_volatile(value) };
-        Some(())
+        true
     }
 }
 

@@ -63,7 +63,7 @@ impl Mmio for Bar {
 
     fn write32(&self, offset: usize, value: u32) {
         let mut mapped = self.mapped(offset);
-        if mapped.any(|(window, at)| window.write(at, value).is_some()) {
+        if mapped.any(|(window, at)| window.write(at, value)) {
             return;
         }
         if let Some(at) = self.in_file(offset) {
@@ -83,7 +83,7 @@ impl Mmio for Bar {
 
     fn write64(&self, offset: usize, value: u64) {
         let mut mapped = self.mapped(offset);
-        if mapped.any(|(window, at)| window.write(at, value).is_some()) {
+        if mapped.any(|(window, at)| window.write(at, value)) {
             return;
         }
         self.write32(offset, value as u32);

@@ -196,8 +196,8 @@ impl Calls for Container {
         page: PageSize,
         bitmap: &mut [u64],
     ) -> Result<(), IommuError> {
-        let what = (range.start().get(), bytes(range)?);
-        let read = call::dirty(self.fd.as_fd(), what, page.bytes(), bitmap);
+        let (iova, size) = (range.start().get(), bytes(range)?);
+        let read = call::dirty(self.fd.as_fd(), iova, size, page.bytes(), bitmap);
         read.map_err(|error| refused(&error))
     }
 }

@@ -111,7 +111,7 @@ impl Ioas {
         };
         let queue = self.options.faults.as_ref().map(|queue| queue.id());
         let flags = dirty | queue.map_or(0, |_| FAULT_ID_VALID);
-        let id = call::new_hwpt(fd, (device, self.id), flags, queue.unwrap_or(0));
+        let id = call::new_hwpt(fd, device, self.id, flags, queue.unwrap_or(0));
         let id = id.map_err(|error| refused(&error))?;
         if self.options.dirty == DirtyTracking::Hardware {
             let enabled = call::set_dirty_tracking(fd, id, DIRTY_TRACKING_ENABLE);
@@ -140,8 +140,9 @@ impl Calls for Ioas {
         count(&self.iommufd.counters().map);
         let flag = |of, flag| if access.contains(of) { flag } else { 0 };
         let flags = flag(Access::READ, READABLE) | flag(Access::WRITE, WRITEABLE);
-        let what = (range.start().get(), memory.get(), bytes(range)?);
-        call::map(self.iommufd.descriptor(), self.id, what, flags).map_err(|error| refused(&error))
+        let (fd, iova, length) = (self.iommufd.descriptor(), range.start().get(), bytes(range)?);
+        let mapped = call::map(fd, self.id, iova, memory.get(), length, flags);
+        mapped.map_err(|error| refused(&error))
     }
 
     fn unmap(&self, range: IovaRange, bytes_there: u64) -> Result<(), IommuError> {
@@ -160,10 +161,10 @@ impl Calls for Ioas {
         page: PageSize,
         bitmap: &mut [u64],
     ) -> Result<(), IommuError> {
-        let (fd, what) = (self.iommufd.descriptor(), (range.start().get(), bytes(range)?));
+        let (fd, iova, length) = (self.iommufd.descriptor(), range.start().get(), bytes(range)?);
         // Marks of any of the devices.
         for id in self.by_device().values() {
-            let read = call::dirty(fd, *id, what, page.bytes(), bitmap);
+            let read = call::dirty(fd, *id, iova, length, page.bytes(), bitmap);
             read.map_err(|error| refused(&error))?;
         }
         Ok(())

@@ -115,7 +115,7 @@ impl Disk {
                     return (IO_ERROR, moved);
                 };
                 let guest = GuestAddress(part.at.0.wrapping_add(done as u64));
-                if self.piece(memory, guest, place, &mut buffer[..bytes], to_guest).is_none() {
+                if self.piece(memory, guest, place, &mut buffer[..bytes], to_guest).is_err() {
                     return (IO_ERROR, moved);
                 }
                 done += bytes;
@@ -133,15 +133,15 @@ impl Disk {
         place: u64,
         buffer: &mut [u8],
         to_guest: bool,
-    ) -> Option<()> {
+    ) -> io::Result<()> {
         match to_guest {
             true => {
-                self.file.read_exact_at(buffer, place).ok()?;
-                memory.write_slice(buffer, guest).ok()
+                self.file.read_exact_at(buffer, place)?;
+                memory.write_slice(buffer, guest).map_err(io::Error::other)
             }
             false => {
-                memory.read_slice(buffer, guest).ok()?;
-                self.file.write_all_at(buffer, place).ok()
+                memory.read_slice(buffer, guest).map_err(io::Error::other)?;
+                self.file.write_all_at(buffer, place)
             }
         }
     }

@@ -199,9 +199,9 @@ impl ViommuInner {
             Request::Attach { domain, endpoint, flags } => self.attach(domain, endpoint, flags),
             Request::Detach { domain, endpoint } => self.detach(domain, endpoint),
             Request::Map { domain, start, last, phys, flags } => {
-                self.map(domain, (start, last, phys), flags)
+                self.map(domain, range_of(start, last)?, phys, flags)
             }
-            Request::Unmap { domain, start, last } => self.unmap(domain, start, last),
+            Request::Unmap { domain, start, last } => self.unmap(domain, range_of(start, last)?),
             Request::Probe { endpoint } => self.probe(endpoint, properties),
         }
     }
@@ -247,9 +247,9 @@ impl ViommuInner {
         self.forget(&[moved], EVERYTHING)
     }
 
-    fn map(&self, domain: u32, (start, last, phys): (u64, u64, u64), flags: u32) -> Result<(), u8> {
+    fn map(&self, domain: u32, range: IovaRange, phys: u64, flags: u32) -> Result<(), u8> {
         let mask = self.options.pages.smallest().map_or(0, |page| page.bytes() - 1);
-        let range = IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)?;
+        let (start, last) = (range.start().get(), range.last().get());
         let aligned = (start | phys | last.wrapping_add(1)) & mask == 0;
         let fits = phys.checked_add(range.len_minus_one()).is_some();
         if flags & !(MAP_READ | MAP_WRITE) != 0 || !aligned || !fits {
@@ -273,8 +273,7 @@ impl ViommuInner {
         }
     }
 
-    fn unmap(&self, domain: u32, start: u64, last: u64) -> Result<(), u8> {
-        let range = IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)?;
+    fn unmap(&self, domain: u32, range: IovaRange) -> Result<(), u8> {
         let mut state = self.state();
         let ViommuState { domains, endpoints, .. } = &mut *state;
         let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
@@ -307,6 +306,11 @@ impl ViommuInner {
         }
         Ok(())
     }
+}
+
+/// The addresses of a request.
+fn range_of(start: u64, last: u64) -> Result<IovaRange, u8> {
+    IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)
 }
 
 impl Source for ViommuInner {

@@ -175,7 +175,7 @@ impl<P: Platform, T: SharedData> Coherent<P, T> {
     #[inline]
     fn trace(&self, kind: TraceKind) {
         let DeviceContext { platform, requester, .. } = &*self.context;
-        coherent(platform, kind, *requester, (self.iova(), self.memory()));
+        coherent(platform, kind, *requester, self.iova(), self.memory());
     }
 
     /// Address of the memory for the device.

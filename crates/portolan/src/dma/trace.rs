@@ -128,7 +128,8 @@ pub(super) fn coherent(
     cpus: &impl Cpus,
     kind: TraceKind,
     device: Requester,
-    (iova, memory): (Iova, PhysRange),
+    iova: Iova,
+    memory: PhysRange,
 ) {
     if let Some(tracer) = cpus.tracer() {
         let (iova, pa) = (iova.get(), memory.start().get());

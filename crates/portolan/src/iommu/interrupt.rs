@@ -182,35 +182,46 @@ impl RedirectionEntry {
     }
 }
 
+/// Entry of a unit's interrupt table, and which use of it is meant.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterruptPlace {
+    /// Address of the table.
+    pub table: PhysAddr,
+    /// Index of the entry.
+    pub index: u16,
+    /// Number of the use, counted over all entries of the table.
+    pub serial: u64,
+}
+
 /// An interrupt that a source may raise: an entry of a unit's table in use. It is given back by
 /// [`RemapInterrupts::free`]; if it is dropped, its entry stays in use until its stream is blocked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Interrupt {
-    table: PhysAddr,
-    index: u16,
-    serial: u64,
+    place: InterruptPlace,
     source: InterruptSource,
     target: InterruptTarget,
 }
 
 impl Interrupt {
-    /// For drivers: entry `index` of the table at `table`, in use for the `serial`-th time of all.
+    /// For drivers: an interrupt that uses the entry at `place`.
     /// A handle that its unit did not give out is refused there.
     ///
     /// *Context.* Interrupt.
     pub const fn given_out(
-        (table, index, serial): (PhysAddr, u16, u64),
+        place: InterruptPlace,
         source: InterruptSource,
         target: InterruptTarget,
     ) -> Self {
-        Self { table, index, serial, source, target }
+        Self { place, source, target }
     }
 
-    /// For drivers: the table that it is of, its index there, and which use of the entry it is.
+    /// For drivers: its entry, and which use of it this is.
     ///
     /// *Context.* Interrupt.
-    pub const fn place(&self) -> (PhysAddr, u16, u64) {
-        (self.table, self.index, self.serial)
+    pub const fn place(&self) -> InterruptPlace {
+        self.place
     }
 
     /// For drivers: sets the interrupt that arrives from now on.
@@ -224,7 +235,7 @@ impl Interrupt {
     ///
     /// *Context.* Interrupt.
     pub const fn index(&self) -> u16 {
-        self.index
+        self.place.index
     }
 
     /// Requester that may raise it.

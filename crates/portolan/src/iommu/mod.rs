@@ -26,8 +26,8 @@ pub use error::{
 };
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
 pub use interrupt::{
-    Delivery, Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget, MsiMessage,
-    Polarity, RedirectionEntry, RemapInterrupts, Trigger, Vector,
+    Delivery, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
+    InterruptTarget, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger, Vector,
 };
 pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};

@@ -72,7 +72,8 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
 
     /// The same, of a table whose mappings stay: a unit's driver has named it to the hardware already.
     pub fn with_mappings(
-        (table, _): (PageTable<F, M>, PromisedMappings),
+        table: PageTable<F, M>,
+        _promised: PromisedMappings,
         context: InvalTag,
         caps: Capabilities,
         quirks: Quirks,
@@ -257,8 +258,9 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         owed.claim(self.table.id()).map_err(SyncError::from)?;
         let mut whole = Gather::new();
         let pending = self.table.split(at, &mut whole)?;
-        let facts = (&self.caps, &self.quirks);
-        let quiesced = match self.table.sync(&self.queue, self.context, facts, &mut whole) {
+        let synced =
+            self.table.sync(&self.queue, self.context, &self.caps, &self.quirks, &mut whole);
+        let quiesced = match synced {
             Ok(quiesced) => quiesced,
             Err(error) => {
                 // Both are of this table.

@@ -302,7 +302,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             Some(Ok(Work { key, ticket, to, requests, handler })) => {
                 let handling = Handling {
                     dispatcher: self,
-                    group: (key, ticket),
+                    key,
+                    ticket,
                     to,
                     requests,
                     handled: Handled::NotYet,
@@ -366,7 +367,8 @@ enum Handled {
 /// failed.
 struct Handling<'a, P: Cpus, R: Responder> {
     dispatcher: &'a Dispatcher<P, R>,
-    group: (Key, Ticket),
+    key: Key,
+    ticket: Ticket,
     to: ReplyTo,
     requests: Vec<PageRequest>,
     handled: Handled,
@@ -377,7 +379,7 @@ impl<P: Cpus, R: Responder> Handling<'_, P, R> {
         self.handled = Handled::Done;
         let (to, dispatcher) = (self.to, self.dispatcher);
         let requests = core::mem::take(&mut self.requests);
-        let ours = dispatcher.state.with(|state| state.finish(self.group, requests));
+        let ours = dispatcher.state.with(|state| state.finish(self.key, self.ticket, requests));
         match ours {
             Claim::Ours => {
                 dispatcher.send(to, response)?;
@@ -396,7 +398,8 @@ impl<P: Cpus, R: Responder> Drop for Handling<'_, P, R> {
         let dispatcher = self.dispatcher;
         let bounds = &dispatcher.bounds;
         let requests = core::mem::take(&mut self.requests);
-        let owed = dispatcher.state.with(|state| state.abandon(self.group, requests, bounds));
+        let owed =
+            dispatcher.state.with(|state| state.abandon(self.key, self.ticket, requests, bounds));
         if let Some(Owed { to, response, .. }) = owed {
             // No caller is left to be told of an error; it is counted.
             let _ = dispatcher.send(to, response);

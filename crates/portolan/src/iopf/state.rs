@@ -277,7 +277,7 @@ impl State {
     }
 
     /// Ends a group that a handler had, with its requests.
-    pub fn finish(&mut self, (key, ticket): (Key, Ticket), requests: Vec<PageRequest>) -> Claim {
+    pub fn finish(&mut self, key: Key, ticket: Ticket, requests: Vec<PageRequest>) -> Claim {
         let claim = self.claim(key, ticket);
         self.give_back(requests);
         if claim == Claim::Overtaken {
@@ -289,7 +289,8 @@ impl State {
     /// Ends a group whose handler never came back, with its requests.
     pub fn abandon(
         &mut self,
-        (key, ticket): (Key, Ticket),
+        key: Key,
+        ticket: Ticket,
         requests: Vec<PageRequest>,
         bounds: &Bounds,
     ) -> Option<Owed> {

@@ -266,7 +266,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         &self,
         request: &MapRequest,
         iova: Iova,
-        (pa, left): (PhysAddr, u64),
+        pa: PhysAddr,
+        left: u64,
         gather: &mut Gather,
     ) {
         let mut levels = (1..=request.top_leaf).rev();
@@ -293,7 +294,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             if request.top_leaf > 0 {
                 let (pa, left) = pieces.here();
                 if gather.is_paid_before_use() {
-                    self.make_room(request, iova, (pa, left), gather);
+                    self.make_room(request, iova, pa, left, gather);
                 }
                 level = self.leaf_level(request, iova, pa, left);
             }

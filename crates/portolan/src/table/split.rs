@@ -81,7 +81,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let block = IovaRange::page(at, Self::span(level));
         let broken = match F::classify(raw, level) {
             Entry::Broken(table) => Some(table),
-            _ => self.replace_block(word, (parent, level, raw), at, gather)?,
+            _ => self.replace_block(word, parent, level, raw, at, gather)?,
         };
         let sizes = (F::GRANULE, Self::span(level));
         gather.add_unmapped_mixed(block, sizes, Depth::LeafOnly);
@@ -100,7 +100,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn replace_block(
         &self,
         word: &F::Word,
-        (parent, level, mut raw): (PhysAddr, u32, u64),
+        parent: PhysAddr,
+        level: u32,
+        mut raw: u64,
         at: Iova,
         gather: &mut Gather,
     ) -> Result<Option<PhysAddr>, SplitError> {

@@ -27,7 +27,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         &self,
         queue: &Q,
         context: InvalTag,
-        (caps, quirks): (&Capabilities, &Quirks),
+        caps: &Capabilities,
+        quirks: &Quirks,
         owed: &mut Gather,
     ) -> Result<Quiesced, SyncError<Q::Error>> {
         let settled =

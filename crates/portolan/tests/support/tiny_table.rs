@@ -248,8 +248,8 @@ pub fn unmap(table: &Table, page: u64) -> Gather {
 }
 
 pub fn pay(table: &Table, mut gather: Gather) {
-    let facts = (&CAPS, &Quirks::default());
-    let quiet = table.sync(&Prompt, Default::default(), facts, &mut gather).unwrap();
+    let quiet =
+        table.sync(&Prompt, Default::default(), &CAPS, &Quirks::default(), &mut gather).unwrap();
     table.reclaim(quiet).unwrap();
 }
 

@@ -102,7 +102,7 @@ fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let (mine, message) = set_up(machine, first, FIRST)?;
     let (others, other) = set_up(machine, second, SECOND)?;
     let (_more, more) = set_up(machine, second, SECOND)?;
-    if mine.place().0 == others.place().0 {
+    if mine.place().table == others.place().table {
         // If devices share a table, each could name the other's entry.
         must_be_refused(machine, second, message, InterruptRefusal::Source)?;
         must_be_refused(machine, first, other, InterruptRefusal::Source)?;
@@ -127,11 +127,11 @@ fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
     let [first, second] = machine.host.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;
-    let (table, index, _) = mine.place();
+    let before = mine.place();
     must("giving back", unit.free(mine))?;
     must_be_refused(machine, first, message, InterruptRefusal::Absent)?;
     let (again, other) = set_up(machine, second, SECOND)?;
-    if (again.place().0, again.index()) == (table, index) && message == other {
+    if (again.place().table, again.index()) == (before.table, before.index) && message == other {
         must_be_refused(machine, first, message, InterruptRefusal::Source)?;
     }
     expect("the other's own", machine.host.raise(second, other), Some(SECOND))

@@ -187,10 +187,9 @@ impl<F: Format> TableRound<'_, F> {
     pub(super) fn pay(&mut self, mut gather: Gather, side: Side) -> Checked<Quiesced> {
         let queue = Saboteur { queue: self.iommu, sabotage: self.plan.sabotage, side };
         self.tally.count("syncs");
-        let facts = (&self.caps, &self.quirks);
         self.subject
             .table
-            .sync(&queue, CONTEXT, facts, &mut gather)
+            .sync(&queue, CONTEXT, &self.caps, &self.quirks, &mut gather)
             .map_err(|error| format!("a plan cannot be carried out: {error}"))
     }
 

@@ -165,7 +165,7 @@ impl<'b> Bench<'b> {
             Walks::new(format.levels(), profile.price(Event::IotlbMissStep)?),
         ));
         let tables =
-            fixture::tables(&format, 1024 + 64 * way.cpus as u32, (&cpus, commands.clean_line));
+            fixture::tables(&format, 1024 + 64 * way.cpus as u32, &cpus, commands.clean_line);
         let table = PageTable::new(format, tables)?;
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let queue: Arc<dyn TagPool> = match way.policy {

@@ -315,7 +315,7 @@ impl Rows {
                 units: units.map(|units| units as f64),
                 resolution,
             };
-            samples.add((known.family, CommandScope::Pages), sample);
+            samples.add(known.family, CommandScope::Pages, sample);
         }
     }
 }

@@ -33,10 +33,12 @@ pub struct Judged {
 impl Judged {
     /// Fits the line to the calls that are not held out, and predicts the held-out ones.
     pub(super) fn of(
-        (family, kind): (Family, CommandScope),
+        family: Family,
+        scope: CommandScope,
         store: &Store,
         overhead: Overhead,
-        (care, seed): (Care, u64),
+        care: Care,
+        seed: u64,
         base: &Profile,
     ) -> Self {
         let line = FittedLine::fit(store.fitted.kept(), overhead, care, seed);
@@ -52,8 +54,8 @@ impl Judged {
             (!off.is_empty()).then(|| rounded(median(&mut off)))
         };
         let predicted = line.as_ref().map(|line| off(&|units| line.predicts(units)));
-        let before = prices_before(family, kind, base);
-        let what = match kind {
+        let before = prices_before(family, scope, base);
+        let what = match scope {
             CommandScope::Context => format!("{}, whole contexts", family.name()),
             CommandScope::Global => format!("{}, everything", family.name()),
             CommandScope::Pages | CommandScope::Other => family.name().to_owned(),

@@ -266,9 +266,9 @@ impl MachineTraces {
         let overhead = tracing.as_ref().map(|tracing| tracing.overhead(care)).unwrap_or_default();
         let stores = self.samples.stores.iter();
         let fits = stores
-            .map(|(key, store)| {
-                let judged = Judged::of(*key, store, overhead, (care, self.seed), base);
-                (*key, judged)
+            .map(|(&(family, scope), store)| {
+                let judged = Judged::of(family, scope, store, overhead, care, self.seed, base);
+                ((family, scope), judged)
             })
             .collect();
         let told = Told::of(base, &fits);

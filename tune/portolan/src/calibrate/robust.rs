@@ -95,6 +95,19 @@ pub struct FittedLine {
 /// Points that a line is fitted on: units and nanoseconds of calls.
 type Points = [(f64, f64)];
 
+/// A line through points: the time of a call, and that of each unit beyond it, in nanoseconds.
+#[derive(Clone, Copy)]
+struct CallLine {
+    call: f64,
+    each: f64,
+}
+
+impl CallLine {
+    fn at(self, units: f64) -> f64 {
+        self.call + self.each * units
+    }
+}
+
 /// Calls of equal size: that size, their number and mean or median time.
 type Groups = Vec<(f64, f64, f64)>;
 
@@ -137,26 +150,26 @@ impl FittedLine {
                 high_ns: rounded((high * wide).max(ns)),
             }
         };
-        let [shortest, longest] = found.range.map(|units| line.0 + line.1 * units);
+        let [shortest, longest] = found.range.map(|units| line.at(units));
         found.each = match apart {
             _ if !is_told => Slope::Unsaid,
             Apart::No => Slope::OneSize,
             Apart::Yes if each[0] <= 0.0 => Slope::Noise,
             Apart::Yes if coarse && longest < SPAN * shortest => Slope::Buckets,
-            Apart::Yes => Slope::Told(estimate(line.1, each)),
+            Apart::Yes => Slope::Told(estimate(line.each, each)),
         };
         found.call = match found.each {
-            Slope::Told(_) => estimate(line.0, call),
+            Slope::Told(_) => estimate(line.call, call),
             _ => estimate(found.call.ns, resampled(&near, Apart::No, seed)[0]),
         };
         Some(found)
     }
 
     /// Judges a line by the calls `near` it; without a better line, all calls have their mean time.
-    fn of(near: &Points, (call, each): (f64, f64)) -> Self {
+    fn of(near: &Points, line: CallLine) -> Self {
         let (mut sizes, mut ys): (Vec<f64>, Vec<f64>) = near.iter().copied().unzip();
         let (units, average) = (mean(&mut sizes), mean(&mut ys));
-        let left = near.iter().map(|(x, y)| y - call - each * x);
+        let left = near.iter().map(|(x, y)| y - line.at(*x));
         let mut distances: Vec<f64> = left.clone().map(f64::abs).collect();
         let left: f64 = left.map(|left| left.powi(2)).sum();
         let all: f64 = ys.iter().map(|y| (y - average).powi(2)).sum();
@@ -216,24 +229,24 @@ fn groups(points: &Points, middle: fn(&mut [f64]) -> f64) -> Groups {
 
 /// Fits call and unit by weighted least squares over groups; relative errors count. If sizes are too similar, the
 /// result is the mean of all calls.
-fn through(groups: &Groups, apart: Apart) -> (f64, f64) {
+fn through(groups: &Groups, apart: Apart) -> CallLine {
     if apart == Apart::No {
         let calls: f64 = groups.iter().map(|group| group.1).sum();
         let sum: f64 = groups.iter().map(|(_, calls, ns)| calls * ns).sum();
-        return (sum / calls.max(1.0), 0.0);
+        return CallLine { call: sum / calls.max(1.0), each: 0.0 };
     }
     let times: Vec<f64> = groups.iter().map(|group| group.2).collect();
     let weight = |(_, calls, ns): &(f64, f64, f64)| calls.sqrt() / ns.max(1.0);
     let weights: Vec<f64> = groups.iter().map(weight).collect();
     let rows: Vec<Vec<f64>> = groups.iter().map(|group| vec![1.0, group.0]).collect();
     let found = weighted(&rows, &times, &weights, 2);
-    (found[0], found[1])
+    CallLine { call: found[0], each: found[1] }
 }
 
 /// The points that lie no further from the line than is usual.
-fn near_to((call, each): (f64, f64), points: &Points) -> Vec<(f64, f64)> {
+fn near_to(line: CallLine, points: &Points) -> Vec<(f64, f64)> {
     let distance = |(x, y): &(f64, f64)| {
-        let said = call + each * x;
+        let said = line.at(*x);
         (y - said).abs() / said.max(1.0)
     };
     let mut distances: Vec<f64> = points.iter().map(distance).collect();
@@ -253,9 +266,9 @@ fn resampled(points: &Points, apart: Apart, seed: u64) -> [[f64; 2]; 2] {
     for _ in 0..RESAMPLES {
         let draw = (0..count).filter_map(|_| random.choice(points).copied());
         let draw: Vec<(f64, f64)> = draw.collect();
-        let (call, each) = through(&groups(&draw, mean), apart);
-        calls.push(whole.0 + (call - whole.0) * shrink);
-        units.push(whole.1 + (each - whole.1) * shrink);
+        let line = through(&groups(&draw, mean), apart);
+        calls.push(whole.call + (line.call - whole.call) * shrink);
+        units.push(whole.each + (line.each - whole.each) * shrink);
     }
     [calls, units].map(|mut found| {
         found.sort_by(f64::total_cmp);

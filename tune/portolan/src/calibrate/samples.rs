@@ -227,13 +227,13 @@ impl Samples {
     }
 
     /// Adds a call if its time and size are plausible. It is used for the fit, or held out to judge the fit.
-    pub(super) fn add(&mut self, key: (Family, CommandScope), sample: CallSample) {
+    pub(super) fn add(&mut self, family: Family, scope: CommandScope, sample: CallSample) {
         let is_time = sample.ns > 0.0 && sample.ns <= LONGEST_NS as f64;
         if !is_time || sample.units.is_some_and(|units| units > MOST_UNITS) {
             self.left_out.absurd += 1;
             return;
         }
-        let store = self.stores.entry(key).or_default();
+        let store = self.stores.entry((family, scope)).or_default();
         let part = match self.random.u64(..HELD_OUT) {
             0 => &mut store.held_out,
             _ => &mut store.fitted,

@@ -325,7 +325,7 @@ impl CallFrame {
                     units: units.filter(|units| *units > 0).map(|units| units as f64),
                     resolution: Resolution::Exact,
                 };
-                samples.add((family, kind), sample);
+                samples.add(family, kind, sample);
             }
         }
     }

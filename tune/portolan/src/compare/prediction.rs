@@ -103,7 +103,11 @@ pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
         return said + ".";
     };
     let why = match one.policy {
-        Now::Lazy => because_of_time((by, other), (of, this)),
+        Now::Lazy => {
+            let (by, of) =
+                (NamedReport { report: by, name: other }, NamedReport { report: of, name: this });
+            because_of_time(by, of)
+        }
         _ => format!(
             "They go with unmaps: {} in {other}, {} in {this}. For {this}'s number",
             grouped(known_unmaps(by)),
@@ -116,9 +120,16 @@ pub(super) fn finding(one: &Prediction, two: &Comparison) -> String {
     )
 }
 
+/// A recording's report, and its name in messages.
+#[derive(Clone, Copy)]
+struct NamedReport<'a> {
+    report: &'a ReplayReport,
+    name: &'a str,
+}
+
 /// Explains how many flushes of a lazy kernel depend on time, and how long each recording is.
-fn because_of_time(by: (&ReplayReport, &str), of: (&ReplayReport, &str)) -> String {
-    let rules = by.0.predicted.clone().unwrap_or_default();
+fn because_of_time(by: NamedReport<'_>, of: NamedReport<'_>) -> String {
+    let rules = by.report.predicted.clone().unwrap_or_default();
     let busy = |report: &ReplayReport| {
         let busy = report.predicted.as_ref().map(|rules| rules.busy_us);
         duration(busy.unwrap_or_default())
@@ -128,10 +139,10 @@ fn because_of_time(by: (&ReplayReport, &str), of: (&ReplayReport, &str)) -> Stri
          For {}'s time",
         grouped(rules.lazy_timer()),
         grouped(rules.lazy),
-        busy(by.0),
-        by.1,
-        busy(of.0),
-        of.1,
-        of.1,
+        busy(by.report),
+        by.name,
+        busy(of.report),
+        of.name,
+        of.name,
     )
 }

@@ -152,7 +152,10 @@ impl Report {
         functions.extend(virtual_functions(&topology, &survey, config, &mut remarks));
         Ok(Self {
             table: TableReport::of(table)?,
-            units: (0..).zip(survey.units()).map(|of| unit(&survey, of)).collect(),
+            units: (0..)
+                .zip(survey.units())
+                .map(|(number, of)| unit(&survey, number, of))
+                .collect(),
             wants_dma_protection: topology.wants_dma_protection(),
             external_ports: survey.external_ports().iter().map(ToString::to_string).collect(),
             groups: groups(&survey, &functions),
@@ -239,7 +242,7 @@ fn is_of_the_board(function: &PciFunctionReport) -> bool {
     function.unit.is_none() && (class.starts_with("06") || class == "0806")
 }
 
-fn unit(survey: &Survey, (number, unit): (usize, &SurveyedUnit)) -> UnitReport {
+fn unit(survey: &Survey, number: usize, unit: &SurveyedUnit) -> UnitReport {
     UnitReport {
         unit: number,
         kind: unit.kind.name(),
@@ -267,14 +270,15 @@ fn functions(topology: &Topology, survey: &Survey) -> Vec<PciFunctionReport> {
         let nobody = || Served { function: node.at, unit: None, streams: Vec::new() };
         let served = served.cloned().unwrap_or_else(nobody);
         let kind = node.kind.name().to_owned();
-        function((topology, survey), node, node.id.device, kind, &served)
+        function(topology, survey, node, node.id.device, kind, &served)
     };
     survey.tree().nodes().iter().map(report).collect()
 }
 
 /// A function of the vendor and the class of `node`.
 fn function(
-    (topology, survey): (&Topology, &Survey),
+    topology: &Topology,
+    survey: &Survey,
     node: &PciNode,
     device: u16,
     kind: String,
@@ -317,7 +321,7 @@ fn virtual_functions(
                 let kind = format!("virtual function of {}", virtuals.physical);
                 let node = survey.tree().node(virtuals.physical);
                 let report = node
-                    .map(|node| function((topology, survey), node, virtuals.device, kind, &served));
+                    .map(|node| function(topology, survey, node, virtuals.device, kind, &served));
                 found.extend(report);
             }
             Err(error) => remark(true, error.to_string()),

@@ -195,7 +195,8 @@ impl<'t> Instance<'t> {
     pub(super) fn sweep(
         &self,
         cpu: u32,
-        (page, most): (&mut [u8], usize),
+        page: &mut [u8],
+        most: usize,
         mut hand_on: impl FnMut(&[u8]) -> Result<(), RecordError>,
     ) -> Result<bool, RecordError> {
         let file = format!("per_cpu/cpu{cpu}/trace_pipe_raw");

@@ -186,7 +186,7 @@ impl Merge {
                 if let Some(kind) = id(record).and_then(|id| self.kinds.get(&id)) {
                     self.written.maps += u64::from(kind.tells == Tells::Map);
                     self.written.timers += u64::from(kind.tells == Tells::Timer);
-                    line(&mut self.text, (time, cpu), record, &mut self.names);
+                    line(&mut self.text, time, cpu, record, &mut self.names);
                     kind.printer.write_event(record, &mut self.text);
                 }
             }
@@ -240,7 +240,7 @@ fn id(record: &[u8]) -> Option<u16> {
 }
 
 /// `  task-pid [cpu] flags seconds: `: the beginning of a line, by the fields that all events have.
-fn line(text: &mut Vec<u8>, (time, cpu): (u64, u32), record: &[u8], names: &mut TaskNames) {
+fn line(text: &mut Vec<u8>, time: u64, cpu: u32, record: &[u8], names: &mut TaskNames) {
     let flags = record.get(2).copied().unwrap_or(0);
     let depth = record.get(3).copied().unwrap_or(0) & 0xf;
     let pid = record.get(4..8).and_then(|four| four.try_into().ok()).map_or(0, u32::from_ne_bytes);

@@ -56,8 +56,7 @@ impl<'a> Sweeper<'a> {
                     _ => Ok(()),
                 }
             };
-            let limits = (self.page.as_mut_slice(), self.most);
-            if self.instance.sweep(cpu, limits, hand_on)? {
+            if self.instance.sweep(cpu, &mut self.page, self.most, hand_on)? {
                 cut.push(cpu);
             }
         }

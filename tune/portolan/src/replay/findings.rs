@@ -168,19 +168,27 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
     (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
 }
 
+/// Percentage of CPU time, and its range.
+#[derive(Clone, Copy)]
+struct SavedTime {
+    pct: f64,
+    ends: Option<[f64; 2]>,
+}
+
 /// Percentage of `best`'s CPU time that `other` saves, and its range, if prices have ranges, with the lowest price of
 /// an invalidation first.
-fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
+fn saved(best: &PolicyReport, other: &PolicyReport) -> SavedTime {
     let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
     let ends = best
         .cpu_range_us()
         .zip(other.cpu_range_us())
         .map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
-    (pct(best.time_us.cpu, other.time_us.cpu), ends)
+    SavedTime { pct: pct(best.time_us.cpu, other.time_us.cpu), ends }
 }
 
 /// A saving in words.
-fn in_words((pct, ends): (f64, Option<[f64; 2]>)) -> String {
+fn in_words(saved: SavedTime) -> String {
+    let SavedTime { pct, ends } = saved;
     match ends {
         Some([low, high]) => format!(
             "{pct:.0} % ({low:.0} to {high:.0} %, as far as the price of an invalidation is known)"
@@ -207,7 +215,7 @@ fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> 
                 .to_owned()
         }
         (_, "no") => format!("it is refused here. {}", defaults.kept.reason),
-        _ if saved.0 >= 10.0 => format!(
+        _ if saved.pct >= 10.0 => format!(
             "ask for it where the device is trusted, and stay with {} where it is not",
             best.policy
         ),

@@ -238,8 +238,7 @@ impl Lane {
         }
         self.note_tables();
         let now = self.now();
-        let (bytes, since) = (window.bytes, window.since);
-        self.state().close((bytes, since), window.ends, now);
+        self.state().close(window.bytes, window.since, window.ends, now);
         Ok(())
     }
 
@@ -375,7 +374,7 @@ impl Lane {
                     self.state().tally.table_unmaps += 1;
                 }
                 let now = self.now();
-                self.state().close((bytes, Some(begin)), ends, now);
+                self.state().close(bytes, Some(begin), ends, now);
                 Ok(())
             }
         }

@@ -77,15 +77,16 @@ impl LaneState {
         self.timeline.unmap(now, live.padded, reachable);
     }
 
-    /// Bytes that were unmapped, the first of them at a time, were invalidated by `now`, and so were `ends`.
+    /// Notes that `bytes` and `ends`, the first of them unmapped at `since`, were invalidated by `now`.
     pub(super) fn close(
         &mut self,
-        (bytes, since): (u64, Option<f64>),
+        bytes: u64,
+        since: Option<f64>,
         ends: impl IntoIterator<Item = EndRegions>,
         now: f64,
     ) {
         let reachable_ns = self.windows.close(bytes, since, now);
         let left = self.windows.reachable();
-        self.timeline.close(now, (left, reachable_ns), ends);
+        self.timeline.close(now, left, reachable_ns, ends);
     }
 }

@@ -296,12 +296,13 @@ impl TimelineRecorder {
         bin.reachable.set(reachable);
     }
 
-    /// Notes that only `reachable` unmapped bytes are still reachable, and how long the others were. Their addresses
-    /// may be used again.
+    /// Notes that only `reachable` unmapped bytes are still reachable, and that the others were for up to `for_ns`.
+    /// Their addresses may be used again.
     pub(super) fn close(
         &mut self,
         at_ns: f64,
-        (reachable, for_ns): (u64, f64),
+        reachable: u64,
+        for_ns: f64,
         ends: impl IntoIterator<Item = EndRegions>,
     ) {
         for ends in ends {

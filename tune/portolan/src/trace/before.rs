@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
-use super::op::{Mix, PAGE};
+use super::op::{AddressRange, Mix, PAGE};
 use super::understood::Understood;
 
 /// Pages that are remembered; with more, nothing is taken to be from before.
@@ -53,8 +53,9 @@ impl MappedPages {
         }
     }
 
-    /// Describes an unmap of an inclusive range, said by `events`, that finds no map.
-    pub(super) fn orphan(&self, events: u64, (start, last): (u64, u64)) -> OrphanUnmap {
+    /// Describes an unmap of `range`, said by `events`, that finds no map.
+    pub(super) fn orphan(&self, events: u64, range: AddressRange) -> OrphanUnmap {
+        let AddressRange { start, last } = range;
         let known = self.pages.len() >= MOST_PAGES || self.pages.contains(&(start / PAGE));
         OrphanUnmap { events, bytes: (last - start).saturating_add(1), at_new_address: !known }
     }

@@ -125,7 +125,7 @@ fn bracketed(after: &[u8]) -> Option<Stamped<'_>> {
         let token = &rest[..end];
         let tail = rest[end..].trim_ascii_start();
         if let Some((time_ns, clock)) = token.strip_suffix(b":").and_then(time) {
-            return named(tail, cpu, (time_ns, clock));
+            return named(tail, cpu, time_ns, clock);
         }
         rest = tail;
     }
@@ -141,7 +141,7 @@ fn time(text: &[u8]) -> Option<(u64, Clock)> {
 }
 
 /// Text behind the time: `name: fields`.
-fn named(tail: &[u8], cpu: u16, (time_ns, clock): (u64, Clock)) -> Option<Stamped<'_>> {
+fn named(tail: &[u8], cpu: u16, time_ns: u64, clock: Clock) -> Option<Stamped<'_>> {
     let stacks: [&[u8]; 2] = [b"<stack trace", b"<user stack trace"];
     let (name, fields) = if stacks.iter().any(|stack| tail.starts_with(stack)) {
         (&b"kernel_stack"[..], &b""[..])
@@ -165,9 +165,11 @@ fn latency_format(line: &[u8]) -> Option<Stamped<'_>> {
         let word = &line[start..start + length];
         from = start + length;
         let tail = line[from..].trim_ascii_start();
-        if let (Some(cpu), Some(at)) = (cpu_with_flags(before.1), short_time(word, tail)) {
+        if let (Some(cpu), Some((time_ns, clock))) =
+            (cpu_with_flags(before.1), short_time(word, tail))
+        {
             let tail = tail.strip_prefix(b": ").unwrap_or(tail);
-            let stamped = named(tail.trim_ascii_start(), cpu, at)?;
+            let stamped = named(tail.trim_ascii_start(), cpu, time_ns, clock)?;
             let running = running(&line[..before.0]);
             return Some(Stamped { running, ..stamped });
         }

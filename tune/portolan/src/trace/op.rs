@@ -8,6 +8,19 @@ use portolan::dma::Direction;
 /// Unit of the lists of events.
 pub(super) const PAGE: u64 = 4096;
 
+/// Addresses from `start` to `last`, inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddressRange {
+    pub(super) start: u64,
+    pub(super) last: u64,
+}
+
+impl AddressRange {
+    pub(super) fn contains(self, address: u64) -> bool {
+        (self.start..=self.last).contains(&address)
+    }
+}
+
 /// Lifetime of a mapping: one transfer, or the driver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

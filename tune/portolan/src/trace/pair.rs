@@ -24,7 +24,7 @@ use super::mappings::{InTable, LiveMapping, LiveMappings, MappingKey, Named, Tab
 use super::recent_events::RecentEvents;
 use portolan::dma::Direction;
 
-use super::op::{Api, Class, DeviceId, MapId, Op, OpKind, Origin, PAGE, Piece};
+use super::op::{AddressRange, Api, Class, DeviceId, MapId, Op, OpKind, Origin, PAGE, Piece};
 use super::outbox::{Outbox, Outgoing};
 use super::pieces::guess_pieces;
 use super::skew::EarlyUnmaps;
@@ -64,10 +64,10 @@ impl Unmapped {
         MappingKey::of_address(self.device, self.dma)
     }
 
-    /// First and last address.
-    fn range(&self) -> (u64, u64) {
+    /// Its addresses.
+    fn range(&self) -> AddressRange {
         let last = self.dma.saturating_add(self.bytes.saturating_sub(1));
-        (self.dma, last)
+        AddressRange { start: self.dma, last }
     }
 }
 
@@ -166,7 +166,7 @@ impl Pairing {
                 self.table_map(iova, piece, fed.text);
             }
             Event::TableUnmap { iova, bytes } => {
-                self.table_unmap(origin, (iova, bytes), fed.text, summary);
+                self.table_unmap(origin, iova, bytes, fed.text, summary);
             }
             Event::Bounced { device, bytes } => {
                 summary.note_bounced(device, bytes);
@@ -203,14 +203,12 @@ impl Pairing {
             summary.inexact_lists += 1;
         }
         let key = MappingKey::of_list(wanted.device, pas);
-        self.map(origin, &wanted, (Named::List, key), text, summary);
+        self.map(origin, &wanted, Named::List, key, text, summary);
         if unseen != Unseen::default() {
             summary.truncated_lists += 1;
         }
         if !told {
-            let lists = (sizes, pas);
-            let understood = &mut summary.understood;
-            understood.note_unseen(unseen, lists, wanted.bytes);
+            summary.understood.note_unseen(unseen, sizes, pas, wanted.bytes);
         }
     }
 
@@ -232,7 +230,7 @@ impl Pairing {
                     self.pieces.push(Piece { pa, bytes });
                 }
                 let key = MappingKey::of_address(wanted.device, dma);
-                self.map(origin, &wanted, (Named::of(class), key), text, summary);
+                self.map(origin, &wanted, Named::of(class), key, text, summary);
             }
             Event::MapSg { .. } => self.map_sg(origin, event, text, summary),
             Event::Unmap { device, class, dma, bytes } => {
@@ -282,11 +280,12 @@ impl Pairing {
         &mut self,
         origin: Origin,
         wanted: &MapArguments,
-        named: (Named, MappingKey),
+        named: Named,
+        key: MappingKey,
         text: &[u8],
         summary: &mut Summary,
     ) {
-        if named.0 == Named::Page
+        if named == Named::Page
             && !self.taken.is_empty()
             && let Some(early) = self.early.note_map(wanted.device, wanted.dma, origin)
         {
@@ -306,13 +305,12 @@ impl Pairing {
                 last,
                 left: last - start + 1,
                 device: wanted.device,
-                claimed: Some(named),
+                claimed: Some((named, key)),
             };
             self.tables.add(start, id, mapping);
         }
         self.taken.clear();
-        let (kind, key) = named;
-        self.named(kind).add(key, LiveMapping { id, start });
+        self.named(named).add(key, LiveMapping { id, start });
         let bounced = self.bounced.remove(&origin.cpu).unwrap_or(0);
         let op = map_op(origin, wanted, id, bounced);
         self.outbox.push(op, &self.pieces, text);
@@ -345,13 +343,12 @@ impl Pairing {
     fn unmap(&mut self, origin: Origin, ended: &Unmapped, text: &[u8], summary: &mut Summary) {
         let cpu = origin.cpu;
         let key = ended.key();
-        let of = (ended.device, Class::Streaming);
         if let Some(id) = self.taken_out_on(cpu, key) {
             self.pages.remove(key, id.1);
             if let Some(out) = self.out_of_table.remove(&id) {
                 self.outbox.decide(out.place);
             }
-            self.push_unmap(origin, of, id.1, text);
+            self.push_unmap(origin, ended.device, Class::Streaming, id.1, text);
             return;
         }
         let oldest = self.pages.oldest(key);
@@ -366,7 +363,7 @@ impl Pairing {
         if let Some(mapping) = mapping {
             self.pages.take(key);
             self.leave_table(origin, &mapping, Named::Page);
-            self.push_unmap(origin, of, mapping.id, text);
+            self.push_unmap(origin, ended.device, Class::Streaming, mapping.id, text);
         } else if let Some(said) = self.beside.saying(cpu, ended.dma) {
             if said.is_at_known_address && oldest.is_none() {
                 self.early.note_orphan(ended.device, ended.dma, origin);
@@ -390,13 +387,13 @@ impl Pairing {
     fn free(&mut self, origin: Origin, ended: &Unmapped, text: &[u8], summary: &mut Summary) {
         if let Some(mapping) = self.coherent.take(ended.key()) {
             self.leave_table(origin, &mapping, Named::Coherent);
-            self.push_unmap(origin, (ended.device, Class::Coherent), mapping.id, text);
+            self.push_unmap(origin, ended.device, Class::Coherent, mapping.id, text);
             return;
         }
-        let (first, last) = ended.range();
-        let orphan = summary.mapped.orphan(1, (first, last));
+        let AddressRange { start, last } = ended.range();
+        let orphan = summary.mapped.orphan(1, ended.range());
         summary.note_orphan(origin.line, orphan);
-        let pages = (first - first % PAGE, last | (PAGE - 1));
+        let pages = AddressRange { start: start - start % PAGE, last: last | (PAGE - 1) };
         self.beside.expect_range(origin.cpu, pages);
     }
 
@@ -404,7 +401,7 @@ impl Pairing {
         match self.lists.take(MappingKey::of_list(device, pas)) {
             Some(mapping) => {
                 self.leave_table(origin, &mapping, Named::List);
-                self.push_unmap(origin, (device, Class::Streaming), mapping.id, text);
+                self.push_unmap(origin, device, Class::Streaming, mapping.id, text);
             }
             None => self.beside.expect_of_list(origin, device),
         }
@@ -425,7 +422,7 @@ impl Pairing {
         let Some(in_table) = self.tables.remove(start, mapping.id) else {
             return;
         };
-        let range = (start, in_table.last);
+        let range = AddressRange { start, last: in_table.last };
         match (named, in_table.claimed) {
             (Named::Page, _) => {}
             (Named::List, Some((_, key))) => {
@@ -449,13 +446,7 @@ impl Pairing {
         }
     }
 
-    fn push_unmap(
-        &mut self,
-        origin: Origin,
-        (device, class): (DeviceId, Class),
-        id: u64,
-        text: &[u8],
-    ) {
+    fn push_unmap(&mut self, origin: Origin, device: DeviceId, class: Class, id: u64, text: &[u8]) {
         self.open = self.open.saturating_sub(1);
         let op = unmap_op(origin, device, class, id);
         self.outbox.push(op, &[], text);

@@ -3,7 +3,7 @@
 use super::before::OrphanUnmap;
 use super::event::TableEvent;
 use super::mappings::MappingKey;
-use super::op::{DeviceId, Origin};
+use super::op::{AddressRange, DeviceId, Origin};
 use super::summary::Summary;
 
 /// Unmaps without a map that wait for a `dma:*` event to say that it found none either.
@@ -13,10 +13,10 @@ const MOST_STRAYS: usize = 64;
 #[derive(Clone, Copy)]
 enum Expected {
     Nothing,
-    /// Unmap of these addresses, first and last.
-    Range((u64, u64)),
+    /// Unmap of these addresses.
+    Range(AddressRange),
     /// Unmap of a list. If several mappings are alike, it is the oldest.
-    List(MappingKey, (u64, u64)),
+    List(MappingKey, AddressRange),
     /// Unmap of addresses that the trace does not tell.
     Any,
     /// Unmap of a list of this device; its map was not found by the event in this line.
@@ -31,7 +31,7 @@ struct LastOfCpu {
     table: Option<TableEvent>,
     expected: Expected,
     /// The last unmap that was an operation which no `dma:*` event had named.
-    ended: Option<(u64, u64)>,
+    ended: Option<AddressRange>,
 }
 
 const NOTHING: LastOfCpu = LastOfCpu { table: None, expected: Expected::Nothing, ended: None };
@@ -39,7 +39,7 @@ const NOTHING: LastOfCpu = LastOfCpu { table: None, expected: Expected::Nothing,
 struct StrayUnmap {
     line: u64,
     cpu: u16,
-    range: (u64, u64),
+    range: AddressRange,
     /// The orphan that it is if no `dma:*` event names it: its address may be mapped again before that is known.
     orphan: OrphanUnmap,
 }
@@ -82,15 +82,15 @@ impl RecentEvents {
         self.of(cpu).table.take()
     }
 
-    pub(super) fn note_ended(&mut self, cpu: u16, range: (u64, u64)) {
+    pub(super) fn note_ended(&mut self, cpu: u16, range: AddressRange) {
         self.of(cpu).ended = Some(range);
     }
 
-    pub(super) fn expect_range(&mut self, cpu: u16, range: (u64, u64)) {
+    pub(super) fn expect_range(&mut self, cpu: u16, range: AddressRange) {
         self.of(cpu).expected = Expected::Range(range);
     }
 
-    pub(super) fn expect_list(&mut self, cpu: u16, key: MappingKey, range: (u64, u64)) {
+    pub(super) fn expect_list(&mut self, cpu: u16, key: MappingKey, range: AddressRange) {
         self.of(cpu).expected = Expected::List(key, range);
     }
 
@@ -113,7 +113,7 @@ impl RecentEvents {
     }
 
     /// Tells if an unmap of `range` was announced on `cpu`.
-    pub(super) fn takes(&mut self, cpu: u16, range: (u64, u64)) -> bool {
+    pub(super) fn takes(&mut self, cpu: u16, range: AddressRange) -> bool {
         let of = self.of(cpu);
         let announced = match of.expected {
             Expected::Range(expected) | Expected::List(_, expected) => expected == range,
@@ -126,7 +126,7 @@ impl RecentEvents {
     }
 
     /// The addresses that a list called `key` was expected to be unmapped from on `cpu`: another one like it was.
-    pub(super) fn other_list(&mut self, cpu: u16, key: MappingKey) -> Option<(u64, u64)> {
+    pub(super) fn other_list(&mut self, cpu: u16, key: MappingKey) -> Option<AddressRange> {
         let of = self.of(cpu);
         match of.expected {
             Expected::List(expected, range) if expected == key => {
@@ -148,7 +148,7 @@ impl RecentEvents {
     }
 
     /// An `iommu:unmap` whose map is not in the trace.
-    pub(super) fn stray(&mut self, origin: Origin, range: (u64, u64), summary: &mut Summary) {
+    pub(super) fn stray(&mut self, origin: Origin, range: AddressRange, summary: &mut Summary) {
         let of = self.of(origin.cpu);
         match std::mem::replace(&mut of.expected, Expected::Nothing) {
             Expected::Any => return,
@@ -179,7 +179,7 @@ impl RecentEvents {
 
     /// Tells if the last unmap on `cpu` that no `dma:*` event had named has taken `dma` out, once.
     pub(super) fn takes_ended(&mut self, cpu: u16, dma: u64) -> bool {
-        let within = |range: &mut (u64, u64)| (range.0..=range.1).contains(&dma);
+        let within = |range: &mut AddressRange| range.contains(dma);
         self.of(cpu).ended.take_if(within).is_some()
     }
 
@@ -224,7 +224,7 @@ impl RecentEvents {
 
 impl StrayUnmap {
     fn has(&self, dma: u64) -> bool {
-        (self.range.0..=self.range.1).contains(&dma)
+        self.range.contains(dma)
     }
 
     fn count(&self, summary: &mut Summary) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use portolan::addr::PhysAddr;
 
-use super::op::{DeviceId, Origin, Piece};
+use super::op::{AddressRange, DeviceId, Origin, Piece};
 
 /// A piece.
 #[derive(Clone, Copy)]
@@ -186,16 +186,15 @@ impl Unclaimed {
         }
     }
 
-    /// Takes the run that begins with the piece of `place`, or with the rest of it: it was mapped at the addresses
-    /// from `start` to `last`.
+    /// Takes the run that begins with the piece of `place`, or with the rest of it, which was mapped at `range`.
     pub(super) fn take_run(
         &mut self,
-        (start, last): (u64, u64),
+        range: AddressRange,
         place: u64,
         found: &mut Vec<TakenPiece>,
     ) {
         found.clear();
-        let mut mapped = self.0.range((start, 0)..=(last, u64::MAX));
+        let mut mapped = self.0.range((range.start, 0)..=(range.last, u64::MAX));
         let first = mapped.find(|(key, _)| key.1 == place);
         let mut next = first.map(|(key, piece)| TakenPiece { iova: key.0, place, piece: *piece });
         while let Some(one) = next {

@@ -87,7 +87,8 @@ impl Understood {
     pub(super) fn note_unseen(
         &mut self,
         unseen: Unseen,
-        (sizes, pas): (List<'_>, List<'_>),
+        sizes: List<'_>,
+        pas: List<'_>,
         bytes: u64,
     ) {
         let part = |unseen: u64, of: u64| {

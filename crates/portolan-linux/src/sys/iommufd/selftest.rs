@@ -69,7 +69,8 @@ pub(crate) fn ask(fd: BorrowedFd<'_>, device: u32, group: u32, iova: u64) -> io:
 /// Page tables that lie above others (`parent`), and whose faults go to a queue.
 pub(crate) fn new_nested(
     fd: BorrowedFd<'_>,
-    (device, parent): (u32, u32),
+    device: u32,
+    parent: u32,
     fault_queue: u32,
 ) -> io::Result<u32> {
     let data = 0u32;

@@ -113,8 +113,8 @@ fn kernel_hands_page_requests_over_and_takes_responses() {
     // Linux 6.12 takes it for nested page tables only.
     let parent = 1;
     let ioas = Ioas::new(&mock.iommufd, &DomainOptions::default()).unwrap();
-    let parent = call::new_hwpt(fd, (mock.id, ioas.id), parent, 0).unwrap();
-    let nested = selftest::new_nested(fd, (mock.id, parent), queue.id()).unwrap();
+    let parent = call::new_hwpt(fd, mock.id, ioas.id, parent, 0).unwrap();
+    let nested = selftest::new_nested(fd, mock.id, parent, queue.id()).unwrap();
     selftest::replace(fd, mock.device, nested).unwrap();
 
     assert_eq!(queue.wait(Duration::ZERO), Ok(false));

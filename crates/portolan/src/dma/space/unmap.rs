@@ -3,7 +3,7 @@
 use super::members::SpaceStreams;
 use super::{DmaRange, DmaSpace};
 use crate::addr::IovaRange;
-use crate::dma::error::UnmapError;
+use crate::dma::error::{Failed, UnmapError};
 use crate::dma::flush_queue::{Chosen, Fill, FlushTicket, HeldRange, Joined, UnmapOutcome, Wait};
 use crate::dma::policy::{MayBlock, Policy};
 use crate::dma::trace;
@@ -23,17 +23,17 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// With the range if nothing was unmapped, so that it can be tried again. Without, it is
     /// unmapped, and its addresses stay out of use until it is quiet.
     #[inline]
-    pub fn unmap_range(&self, range: DmaRange) -> Result<(), (UnmapError, Option<DmaRange>)> {
+    pub fn unmap_range(&self, range: DmaRange) -> Result<(), Failed<Option<DmaRange>, UnmapError>> {
         if let Err(error) = self.check(&range) {
-            return Err((error, Some(range)));
+            return Err(Failed { error, value: Some(range) });
         }
         match self.unmap(range.addresses(), false) {
             Ok(_) => Ok(()),
             Err((error, UnmapOutcome::Waits(wait))) => {
                 self.keep(&wait);
-                Err((error, None))
+                Err(Failed { error, value: None })
             }
-            Err((error, _)) => Err((error, Some(range))),
+            Err((error, _)) => Err(Failed { error, value: Some(range) }),
         }
     }
 

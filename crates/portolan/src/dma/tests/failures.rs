@@ -59,8 +59,8 @@ fn strict_unmaps_that_fail_keep_their_addresses() {
     };
     let (one, two) = (map(1), map(2));
     rig.set_broken(1);
-    let (error, left) = rig.space.unmap_range(one).unwrap_err();
-    assert_eq!((error, left), (UnmapError::Iommu(TIMED_OUT), None));
+    let failed = rig.space.unmap_range(one).unwrap_err();
+    assert_eq!((failed.error, failed.value), (UnmapError::Iommu(TIMED_OUT), None));
     assert_eq!(rig.space.waiting().0, 1);
     rig.set_broken(0);
     rig.space.recover().unwrap();
@@ -192,8 +192,8 @@ fn unmaps_in_a_broken_space_do_not_wait_for_the_hardware_again() {
     let held: Vec<_> = (0..4).map(map).collect();
     rig.set_broken(1);
     for range in held {
-        let (error, left) = rig.space.unmap_range(range).unwrap_err();
-        assert_eq!((error, left), (UnmapError::Iommu(TIMED_OUT), None));
+        let failed = rig.space.unmap_range(range).unwrap_err();
+        assert_eq!((failed.error, failed.value), (UnmapError::Iommu(TIMED_OUT), None));
     }
     assert_eq!((rig.syncs(), rig.space.waiting().0), (1, 4));
     rig.set_broken(0);

@@ -308,9 +308,9 @@ fn a_range_of_another_space_is_refused() {
     let constraints = Constraints::trusted();
     let mapped = one.space.map_range(unowned(memory), Access::READ, &constraints);
     let (range, _) = mapped.unwrap();
-    let (error, range) = other.space.unmap_range(range).unwrap_err();
-    assert_eq!(error, UnmapError::OtherSpace);
-    one.space.unmap_range(range.unwrap()).unwrap();
+    let failed = other.space.unmap_range(range).unwrap_err();
+    assert_eq!(failed.error, UnmapError::OtherSpace);
+    one.space.unmap_range(failed.value.unwrap()).unwrap();
 }
 
 #[test]

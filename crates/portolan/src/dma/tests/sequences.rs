@@ -302,7 +302,7 @@ impl Driver {
         if let Some(range) = self.random.take(&mut self.ranges) {
             let space = self.random.of(&[&self.rig, &self.rig, &self.other]);
             let left = space.space.unmap_range(range).err();
-            self.ranges.extend(left.and_then(|(_, left)| left));
+            self.ranges.extend(left.and_then(|failed| failed.value));
         }
     }
 
@@ -392,7 +392,7 @@ impl Driver {
         for range in self.ranges.drain(..) {
             let there = spaces.iter().try_fold(range, |range, space| {
                 let left = space.unmap_range(range).err();
-                left.and_then(|(_, left)| left).ok_or(())
+                left.and_then(|failed| failed.value).ok_or(())
             });
             assert!(there.is_err());
         }

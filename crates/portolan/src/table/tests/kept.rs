@@ -58,7 +58,7 @@ fn pass(table: &Table, slots: u64) -> Depth {
     }
     let deep = owed.unmapped().iter().any(|span| span.depth == Depth::AllLevels);
     let quirks = Quirks::default();
-    let quiesced = table.sync(&Willing, InvalTag::new(1), (&CAPS, &quirks), &mut owed);
+    let quiesced = table.sync(&Willing, InvalTag::new(1), &CAPS, &quirks, &mut owed);
     table.reclaim(quiesced.unwrap()).expect("a proof of this table");
     match deep {
         true => Depth::AllLevels,
@@ -76,8 +76,7 @@ pub(in crate::table) fn pay_for<F: Format, M: TableMem<F::Word>>(
     table: &PageTable<F, M>,
     owed: &mut Gather,
 ) {
-    let facts = (&CAPS, &Quirks::default());
-    let quiesced = table.sync(&Willing, InvalTag::new(1), facts, owed);
+    let quiesced = table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), owed);
     let back = table.reclaim(quiesced.unwrap());
     back.expect("a proof of this table");
 }
@@ -140,8 +139,7 @@ fn few_tables_stay_and_walk_caches_with_them() {
     assert!(table.pages() <= 6, "{} pages", table.pages());
     let mut owed = Gather::new();
     table.prune(table.input_range(), &mut owed).unwrap();
-    let facts = (&CAPS, &Quirks::default());
-    let quiesced = table.sync(&Willing, InvalTag::new(1), facts, &mut owed);
+    let quiesced = table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), &mut owed);
     table.reclaim(quiesced.unwrap()).expect("a proof of this table");
     assert_eq!(table.pages(), 1);
     assert_eq!(table.memory().live(), 1);
@@ -263,8 +261,8 @@ fn a_split_that_is_completed_owes_what_was_cached_of_the_break() {
     pay(&table, &mut owed);
     let pending = table.split(Iova::new(0), &mut owed).unwrap();
     let block = pending.block();
-    let facts = (&CAPS, &Quirks::default());
-    let paid = table.sync(&Willing, InvalTag::new(1), facts, &mut owed).unwrap();
+    let paid =
+        table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), &mut owed).unwrap();
     let done = table.complete_split(pending, &paid, &mut owed);
     assert!(done.is_ok());
     // Devices that cache absence found none of it while it was broken.

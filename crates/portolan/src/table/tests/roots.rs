@@ -82,7 +82,7 @@ fn the_last_address_of_a_wide_root_is_mapped_and_all_pages_come_back() {
     assert_eq!(end.pa, PhysAddr::new((8 << 30) - 1));
     assert_eq!(table.mappings(table.input_range()).count(), 5);
     assert!(table.unmap(IovaRange::page(last, PageSize::SIZE_1G), &mut owed).is_ok());
-    let paid = table.sync(&Willing, InvalTag::new(1), (&CAPS, &Quirks::default()), &mut owed);
+    let paid = table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), &mut owed);
     table.reclaim(paid.unwrap()).unwrap();
     assert!(
         table
@@ -90,7 +90,7 @@ fn the_last_address_of_a_wide_root_is_mapped_and_all_pages_come_back() {
             .is_ok()
     );
     assert_eq!(table.prune(table.input_range(), &mut owed), Ok(2));
-    let paid = table.sync(&Willing, InvalTag::new(1), (&CAPS, &Quirks::default()), &mut owed);
+    let paid = table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), &mut owed);
     table.reclaim(paid.unwrap()).unwrap();
     assert_eq!(table.pages(), 7);
     drop(table);

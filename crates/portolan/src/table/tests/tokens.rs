@@ -29,7 +29,7 @@ fn map(table: &Table, at: Iova, size: PageSize) -> IovaRange {
 }
 
 fn pay(table: &Table, owed: &mut Gather) -> crate::inval::Quiesced {
-    table.sync(&Willing, TAG, (&CAPS, &Quirks::default()), owed).unwrap()
+    table.sync(&Willing, TAG, &CAPS, &Quirks::default(), owed).unwrap()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_debt_of_one_table_is_not_paid_through_another() {
     assert_ne!(pages, 0);
 
     let wrong = WrongTable { of: one.id(), here: other.id() };
-    let paid = other.sync(&Willing, TAG, (&CAPS, &Quirks::default()), &mut owed);
+    let paid = other.sync(&Willing, TAG, &CAPS, &Quirks::default(), &mut owed);
     assert!(matches!(paid, Err(SyncError::WrongTable(error)) if error == wrong));
     assert_eq!(owed.table_pages(), pages, "the debt is still owed");
 

@@ -92,8 +92,8 @@ fn paid(walker: Walker, leaves: u64) -> [Vec<String>; 2] {
     let caps = Capabilities { walker, ..CAPS };
     let sync = |mut owed: Gather| {
         at.take();
-        let facts = (&caps, &Quirks::default());
-        let quiet = table.sync(&at, InvalTag::new(1), facts, &mut owed);
+        let quirks = Quirks::default();
+        let quiet = table.sync(&at, InvalTag::new(1), &caps, &quirks, &mut owed);
         table.reclaim(quiet.unwrap()).expect("of this table");
         assert!(owed.is_empty());
         at.take()

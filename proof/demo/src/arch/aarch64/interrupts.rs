@@ -50,7 +50,7 @@ impl Interrupts {
 
     /// Takes a line's interrupts as well.
     pub fn listen(&self, line: u32) -> Outcome<()> {
-        Ok(self.0.listen(line).ok_or("there is no such line")?)
+        Ok(self.0.listen(line)?)
     }
 
     /// Takes pending interrupts; they are enabled nowhere else.

@@ -82,7 +82,7 @@ impl Loader {
     /// Gives the windows of all functions addresses, as there is no firmware that did.
     pub fn give_addresses(&self, functions: &[Function]) -> Outcome<()> {
         let window = tree::pci_memory(self.tree).ok_or("PCI has no memory of 32 bits")?;
-        Ok(pci::give_addresses(functions, window).ok_or("PCI has too little memory")?)
+        Ok(pci::give_addresses(functions, window)?)
     }
 }
 

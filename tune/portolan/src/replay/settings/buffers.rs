@@ -8,7 +8,7 @@ use super::copies::{BOUNCED, copies};
 use super::cost::{Cost, further_pieces, of_piece};
 use super::policy::{Advise, COMMAND_LINE, is_older};
 use super::{FEWEST, Input, WORTH_PCT};
-use crate::linux::stage_of;
+use crate::linux::{Release, stage_of};
 use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
 use crate::replay::situation::{Now, Situation};
 
@@ -21,7 +21,7 @@ const POOL: u64 = 1 << 15;
 /// Linux gives areas no fewer slots than these (`IO_TLB_SEGSIZE`).
 const AREA: u64 = 128;
 /// Since 6.0 the pool has areas, one for each CPU (20347fca71a3).
-const AREAS: (u32, u32) = (6, 0);
+const AREAS: Release = Release(6, 0);
 /// Buffers that are mapped so often are worth keeping mapped.
 const AGAIN: u64 = 4;
 

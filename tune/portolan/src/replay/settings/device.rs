@@ -8,6 +8,7 @@ use portolan_sim::profile::Event;
 use super::cost::Cost;
 use super::policy::{Advise, COMMAND_LINE, is_older};
 use super::{FEWEST, Input, WORTH_PCT};
+use crate::linux::Release;
 use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, pct};
 use crate::replay::situation::Situation;
 
@@ -15,14 +16,14 @@ use crate::replay::situation::Situation;
 pub(super) const RULES: &[Advise] = &[force_dac, no_ats];
 
 /// Since 6.5 a device that was once refused an address below 4 GiB is not tried there again.
-const GIVES_UP: (u32, u32) = (6, 5);
+const GIVES_UP: Release = Release(6, 5);
 
 /// Advises to use addresses above 4 GiB at once if none are left below.
 fn force_dac(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let (above, all) = (&input.shape.dma_above_4g, &input.shape.streaming.maps);
     let some_below = above.count < all.count;
-    let version = input.facts.and_then(|facts| facts.version());
-    let known = version.is_some_and(|version| version >= GIVES_UP)
+    let has_version = input.facts.is_some_and(|facts| facts.version().is_some());
+    let known = has_version && !is_older(input, GIVES_UP)
         || input.facts.is_some_and(|facts| facts.parameter("iommu.forcedac") == Some("1"));
     if !now.is_translated() || known || above.count < FEWEST || !some_below {
         return None;

@@ -11,7 +11,7 @@ use super::situation::{FLUSH_AFTER_MAP, has_first_stage};
 use super::{FEWEST, Input, WINDOW_WORTH_PCT};
 use crate::counts::Exposed;
 use crate::facts::DeviceFacts;
-use crate::linux::stage_of;
+use crate::linux::{Release, stage_of};
 use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Then};
 use crate::replay::shape::Share;
 use crate::replay::situation::{KnownBy, Now, Situation};
@@ -22,15 +22,15 @@ pub(super) type Advise = fn(&Input<'_>, &Situation) -> Option<Setting>;
 pub(super) const RULES: &[Advise] = &[first_stage, lazy, strict, identity];
 
 /// Since 5.15 a group may be made lazy (26225bea1d84), from strict while its drivers run.
-const LAZY_GROUPS: (u32, u32) = (5, 15);
+const LAZY_GROUPS: Release = Release(5, 15);
 /// Since 6.3 caching mode with first-stage tables may be lazy (257ec2907419).
-const LAZY_FIRST_STAGE: (u32, u32) = (6, 3);
+const LAZY_FIRST_STAGE: Release = Release(6, 3);
 pub(super) const COMMAND_LINE: &str = "the kernel's command line";
 
 /// Tells if the recorded kernel is older than `release`; `false` if its release is not known.
-pub(super) fn is_older(input: &Input<'_>, release: (u32, u32)) -> bool {
+pub(super) fn is_older(input: &Input<'_>, release: Release) -> bool {
     let version = input.facts.and_then(|facts| facts.version());
-    version.is_some_and(|version| version < release)
+    version.is_some_and(|(major, minor)| Release(major, minor) < release)
 }
 
 /// The line that shows the kernel's policy now, and the number of such lines.

@@ -124,7 +124,7 @@ impl Recipe {
                         let number = record.number(from.as_ref()?)?;
                         Some(usize::try_from(number).ok()?.min(WIDEST))
                     };
-                    how.print(record, what, (given(width), given(precision)), out);
+                    how.print(record, what, given(width), given(precision), out);
                 }
             }
         }
@@ -182,7 +182,8 @@ impl Conversion {
         &self,
         record: Record<'_>,
         what: &Expression,
-        (width, precision): (Option<usize>, Option<usize>),
+        width: Option<usize>,
+        precision: Option<usize>,
         out: &mut Vec<u8>,
     ) {
         let start = out.len();

@@ -4,7 +4,7 @@ use super::{MapArguments, OutOfTable, Pairing, map_op, unmap_op};
 use crate::trace::mappings::{FoundInTable, InTable, Named};
 use portolan::dma::Direction;
 
-use crate::trace::op::{Class, Origin};
+use crate::trace::op::{AddressRange, Class, Origin};
 use crate::trace::outbox::Waits;
 use crate::trace::summary::Summary;
 use crate::trace::unclaimed::{TablePiece, TakenPiece};
@@ -22,13 +22,15 @@ impl Pairing {
     pub(super) fn table_unmap(
         &mut self,
         origin: Origin,
-        (iova, bytes): (u64, u64),
+        iova: u64,
+        bytes: u64,
         text: &[u8],
         summary: &mut Summary,
     ) {
         let last = iova.saturating_add(bytes - 1);
+        let range = AddressRange { start: iova, last };
         self.beside.note_unmap(origin.cpu);
-        if self.beside.takes(origin.cpu, (iova, last)) {
+        if self.beside.takes(origin.cpu, range) {
             return;
         }
         if let Some(found) = self.tables.take_exact(iova, last) {
@@ -40,7 +42,7 @@ impl Pairing {
         summary.ambiguous_unmaps += u64::from(self.unclaimed.count_at(iova) > 1);
         self.unclaimed.take_exact(iova, last, &mut taken);
         if taken.is_empty() {
-            self.end_within(origin, (iova, last), &mut taken, text, summary);
+            self.end_within(origin, range, &mut taken, text, summary);
         } else {
             self.map_and_unmap(origin, &taken, text, summary);
         }
@@ -52,11 +54,12 @@ impl Pairing {
     fn end_within(
         &mut self,
         origin: Origin,
-        (start, last): (u64, u64),
+        range: AddressRange,
         taken: &mut Vec<TakenPiece>,
         text: &[u8],
         summary: &mut Summary,
     ) {
+        let AddressRange { start, last } = range;
         let mut ended = Vec::new();
         let found = self.tables.take_within(start, last, &mut ended);
         if found && ended.is_empty() {
@@ -70,7 +73,7 @@ impl Pairing {
         if !taken.is_empty() {
             self.map_and_unmap(origin, taken, text, summary);
         } else if !found {
-            self.beside.stray(origin, (start, last), summary);
+            self.beside.stray(origin, range, summary);
         }
     }
 
@@ -78,12 +81,12 @@ impl Pairing {
     fn end(&mut self, origin: Origin, found: FoundInTable, text: &[u8]) {
         let FoundInTable { start, id, mapping, .. } = found;
         let Some((named, key)) = mapping.claimed else {
-            self.beside.note_ended(origin.cpu, (start, mapping.last));
-            self.push_unmap(origin, (mapping.device, Class::Streaming), id, text);
+            self.beside.note_ended(origin.cpu, AddressRange { start, last: mapping.last });
+            self.push_unmap(origin, mapping.device, Class::Streaming, id, text);
             return;
         };
         if named == Named::List
-            && let Some((start, last)) = self.beside.other_list(origin.cpu, key)
+            && let Some(AddressRange { start, last }) = self.beside.other_list(origin.cpu, key)
         {
             // One of several lists of the same memory has ended: the list that was thought to have ended lives.
             self.lists.begins_at(key, id, start);
@@ -94,7 +97,7 @@ impl Pairing {
         }
         if named == Named::List && self.beside.is_list_of(origin.cpu, mapping.device) {
             self.lists.remove(key, id);
-            self.push_unmap(origin, (mapping.device, Class::Streaming), id, text);
+            self.push_unmap(origin, mapping.device, Class::Streaming, id, text);
             return;
         }
         let place = self.outbox.wait(Waits::Unmap(start), text);
@@ -112,7 +115,7 @@ impl Pairing {
             Waits::Piece(first, last) => (first, last),
         };
         let mut run = std::mem::take(&mut self.taken);
-        self.unclaimed.take_run((first, last), place, &mut run);
+        self.unclaimed.take_run(AddressRange { start: first, last }, place, &mut run);
         if run.is_empty() {
             self.outbox.decide(place);
         } else if run.iter().all(TakenPiece::is_direct) {
@@ -155,9 +158,8 @@ impl Pairing {
             return;
         };
         let start = taken.first().map_or(0, |first| first.iova);
-        self.beside.note_ended(origin.cpu, (start, mapping.last));
-        let of = (mapping.device, Class::Streaming);
-        self.push_unmap(origin, of, self.next_id - 1, text);
+        self.beside.note_ended(origin.cpu, AddressRange { start, last: mapping.last });
+        self.push_unmap(origin, mapping.device, Class::Streaming, self.next_id - 1, text);
     }
 
     /// Hands out pieces that nothing claimed as one map, where the last of them is.

@@ -100,8 +100,8 @@ impl<F: Format> Game<F> {
     }
 
     fn pay(&mut self) {
-        let facts = (&CAPS, &Quirks::default());
-        let paid = self.table.sync(&Willing, InvalTag::new(1), facts, &mut self.owed);
+        let paid =
+            self.table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), &mut self.owed);
         self.table.reclaim(paid.unwrap()).unwrap();
     }
 
@@ -224,8 +224,13 @@ impl<F: Format> Game<F> {
             Ok(pending) => {
                 assert_eq!(Some(pending.block()), block);
                 assert!(pending.block().len_minus_one() >= F::GRANULE.bytes());
-                let facts = (&CAPS, &Quirks::default());
-                let paid = self.table.sync(&Willing, InvalTag::new(1), facts, &mut owed);
+                let paid = self.table.sync(
+                    &Willing,
+                    InvalTag::new(1),
+                    &CAPS,
+                    &Quirks::default(),
+                    &mut owed,
+                );
                 let done = self.table.complete_split(pending, &paid.unwrap(), &mut self.owed);
                 assert!(done.is_ok());
                 let after = self.leaf(page).unwrap();
