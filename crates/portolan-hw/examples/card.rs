@@ -6,17 +6,14 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use portolan::addr::{Iova, PageSize, PhysAddr, PhysRange};
+use portolan::addr::PageSize;
 use portolan::dma::{
-    Buffer, Coherent, Deferred, Device, Direction, Mapping, Pieces, UnmapError, reclaim_all,
+    Buffer, Coherent, Deferred, Device, Direction, Mapping, UnmapError, reclaim_all,
 };
-use portolan::platform::{Platform, TableMem};
+use portolan::platform::Platform;
 use portolan_chips::chips::SKYLAKE_SP;
-use portolan_chips::memory::ModelMemory;
 use portolan_chips::vtd::VtdRegisters;
 use portolan_hw::topology::{Options, Topology};
 use portolan_sim::decode::AccessKind;
@@ -24,8 +21,10 @@ use portolan_sim::decode::AccessKind;
 #[allow(dead_code)]
 #[path = "../tests/topology/machine.rs"]
 mod machine;
+mod model;
 
 use machine::{DEVICE, Machine, REGISTERS};
+use model::{Frames, Wire};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 /// Packets that the card may fill at any time.
@@ -34,42 +33,6 @@ const RING: usize = 8;
 const BATCH: usize = 16;
 /// Packets that arrive.
 const PACKETS: u64 = 100;
-
-/// A page of the machine's memory, which it owns.
-struct Packet {
-    memory: Arc<ModelMemory>,
-    at: PhysAddr,
-}
-
-impl Packet {
-    fn new(memory: &Arc<ModelMemory>) -> Result<Self, Box<dyn Error>> {
-        let at = TableMem::alloc(&**memory, PAGE)?;
-        let memory = memory.clone();
-        Ok(Self { memory, at })
-    }
-}
-
-impl Drop for Packet {
-    fn drop(&mut self) {
-        TableMem::free(&*self.memory, self.at, PAGE);
-    }
-}
-
-// SAFETY: the page stays where it is until the packet is dropped, and nothing else owns it.
-unsafe impl Buffer for Packet {
-    fn pieces(&self) -> Pieces<'_> {
-        Pieces::One(PhysRange::page(self.at, PAGE))
-    }
-
-    fn device_may_write(&self) -> bool {
-        true
-    }
-
-    fn view(&self) -> Option<NonNull<[u8]>> {
-        let words = NonNull::from(TableMem::table(&*self.memory, self.at, PAGE));
-        Some(NonNull::slice_from_raw_parts(words.cast(), PAGE.bytes() as usize))
-    }
-}
 
 /// The driver: a ring of descriptors that it shares with the card, and the packets on it.
 struct Card<K: Platform, B: Buffer> {
@@ -121,34 +84,6 @@ impl<K: Platform, B: Buffer> Card<K, B> {
     }
 }
 
-/// The other side: reads descriptors and writes packets by DMA.
-struct Wire {
-    unit: Arc<VtdRegisters>,
-    memory: Arc<ModelMemory>,
-    ring: Iova,
-}
-
-impl Wire {
-    fn reach(&self, at: Iova, access: AccessKind) -> Result<PhysAddr, Box<dyn Error>> {
-        let stream = DEVICE.requester.stream();
-        let pieces = self.unit.dma(stream, None, at, access, 8);
-        let pieces = pieces.map_err(|fault| format!("refused: {fault:?}"))?;
-        Ok(pieces.first().ok_or("no memory")?.pa)
-    }
-
-    /// A packet arrives for descriptor `slot`: where the card wrote it.
-    fn packet(&self, slot: usize, number: u64) -> Result<Iova, Box<dyn Error>> {
-        let descriptor = self.ring.checked_add(8 * slot as u64).ok_or("no descriptor")?;
-        let mut at = [0; 8];
-        let found = self.reach(descriptor, AccessKind::Read)?;
-        self.memory.read(found, &mut at).ok_or("no memory")?;
-        let at = Iova::new(u64::from_le_bytes(at));
-        let found = self.reach(at, AccessKind::Write)?;
-        self.memory.write(found, &number.to_le_bytes()).ok_or("no memory")?;
-        Ok(at)
-    }
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let machine: Machine<VtdRegisters> = machine::vtd(SKYLAKE_SP.identification);
     let dmar = machine::dmar(REGISTERS);
@@ -159,10 +94,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{DEVICE}: {:?}", space.policy());
 
     let mut card = Card::new(device)?;
-    let wire =
-        Wire { unit: machine.unit.clone(), memory: machine.memory.clone(), ring: card.ring.iova() };
+    let wire = Wire::new(&machine, card.ring.iova());
     for _ in 0..RING {
-        card.post(Packet::new(&machine.memory)?)?;
+        card.post(Frames::new(&machine.memory, PAGE)?)?;
     }
     let mut last = None;
     for number in 0..PACKETS {
@@ -171,7 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if card.done.len() == BATCH {
             card.take_back()?;
         }
-        card.post(Packet::new(&machine.memory)?)?;
+        card.post(Frames::new(&machine.memory, PAGE)?)?;
     }
     let rest = card.take_back()?;
     println!("{PACKETS} packets received; the last {rest} came back together");

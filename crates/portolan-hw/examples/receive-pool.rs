@@ -9,25 +9,23 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
-use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use portolan::addr::{Iova, PageSize, PhysAddr, PhysRange};
-use portolan::dma::{Buffer, BufferPool, Coherent, Device, DeviceSlot, Direction, Pieces};
-use portolan::platform::{Mmio, Platform, TableMem};
+use portolan::addr::PageSize;
+use portolan::dma::{Buffer, BufferPool, Coherent, Device, DeviceSlot, Direction};
+use portolan::platform::{Mmio, Platform};
 use portolan_chips::chips::SKYLAKE_SP;
-use portolan_chips::memory::ModelMemory;
 use portolan_chips::vtd::VtdRegisters;
 use portolan_hw::topology::{Options, Topology};
-use portolan_sim::decode::AccessKind;
 use portolan_spec::vtd::reg;
 
 #[allow(dead_code)]
 #[path = "../tests/topology/machine.rs"]
 mod machine;
+mod model;
 
 use machine::{DEVICE, Machine, REGISTERS};
+use model::{Frames, Wire};
 
 /// Memory of the pool.
 const MEMORY: PageSize = PageSize::of_lg2(16);
@@ -61,42 +59,6 @@ unsafe impl GlobalAlloc for Counted {
 
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
-
-/// Memory of the machine for all slots, which it owns.
-struct Frames {
-    memory: Arc<ModelMemory>,
-    at: PhysAddr,
-}
-
-impl Frames {
-    fn new(memory: &Arc<ModelMemory>) -> Result<Self, Box<dyn Error>> {
-        let at = TableMem::alloc(&**memory, MEMORY)?;
-        let memory = memory.clone();
-        Ok(Self { memory, at })
-    }
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        TableMem::free(&*self.memory, self.at, MEMORY);
-    }
-}
-
-// SAFETY: the memory stays where it is until the value is dropped, and nothing else owns it.
-unsafe impl Buffer for Frames {
-    fn pieces(&self) -> Pieces<'_> {
-        Pieces::One(PhysRange::page(self.at, MEMORY))
-    }
-
-    fn device_may_write(&self) -> bool {
-        true
-    }
-
-    fn view(&self) -> Option<NonNull<[u8]>> {
-        let words = NonNull::from(TableMem::table(&*self.memory, self.at, MEMORY));
-        Some(NonNull::slice_from_raw_parts(words.cast(), MEMORY.bytes() as usize))
-    }
-}
 
 /// The driver: a ring of addresses that it shares with the card, a pool, and the slots that the card has.
 struct Card<K: Platform, B: Buffer> {
@@ -144,43 +106,15 @@ impl<K: Platform, B: Buffer> Card<K, B> {
     }
 }
 
-/// The other side: reads descriptors and writes packets by DMA.
-struct Wire {
-    unit: Arc<VtdRegisters>,
-    memory: Arc<ModelMemory>,
-    ring: Iova,
-}
-
-impl Wire {
-    fn reach(&self, at: Iova, access: AccessKind) -> Result<PhysAddr, Box<dyn Error>> {
-        let stream = DEVICE.requester.stream();
-        let pieces = self.unit.dma(stream, None, at, access, 8);
-        let pieces = pieces.map_err(|fault| format!("refused: {fault:?}"))?;
-        Ok(pieces.first().ok_or("no memory")?.pa)
-    }
-
-    /// A packet of eight bytes arrives for descriptor `slot`.
-    fn packet(&self, slot: usize, number: u64) -> Result<(), Box<dyn Error>> {
-        let descriptor = self.ring.checked_add(8 * slot as u64).ok_or("no descriptor")?;
-        let mut at = [0; 8];
-        let found = self.reach(descriptor, AccessKind::Read)?;
-        self.memory.read(found, &mut at).ok_or("no memory")?;
-        let found = self.reach(Iova::new(u64::from_le_bytes(at)), AccessKind::Write)?;
-        self.memory.write(found, &number.to_le_bytes()).ok_or("no memory")?;
-        Ok(())
-    }
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let machine: Machine<VtdRegisters> = machine::vtd(SKYLAKE_SP.identification);
     let dmar = machine::dmar(REGISTERS);
     let topology = Topology::from_acpi([&dmar[..]])?;
     let iommus = topology.enable(machine.kernel(), Options::default(), machine::described())?;
     let device = iommus.trusted_device(DEVICE)?;
-    let mut card = Card::new(&device, Frames::new(&machine.memory)?)?;
+    let mut card = Card::new(&device, Frames::new(&machine.memory, MEMORY)?)?;
     card.fill();
-    let wire =
-        Wire { unit: machine.unit.clone(), memory: machine.memory.clone(), ring: card.ring.iova() };
+    let wire = Wire::new(&machine, card.ring.iova());
 
     let commands = || machine.unit.read32(reg::IQT);
     let before = (commands(), machine.memory.live());

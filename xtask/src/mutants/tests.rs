@@ -9,6 +9,7 @@ use super::options::Options;
 use super::report::{Fate, Report};
 use super::sample::{Listed, Mutant, choose};
 use super::stage::{Reach, Verdict, ends_well, known};
+use super::tool::check_out;
 
 fn mutant(package: &str, file: &str, place: usize) -> Mutant {
     let file = format!("crates/{package}/src/{file}");
@@ -173,4 +174,25 @@ fn options_are_read_or_refused() {
     for words in wrong {
         assert!(Options::parse(words).is_err(), "{words:?}");
     }
+}
+
+#[test]
+fn a_work_tree_of_which_git_knows_nothing_any_more_is_made_again() {
+    let folder = std::env::temp_dir().join(format!("pruned-tree-{}", std::process::id()));
+    let (root, tree) = (folder.join("root"), folder.join("tree"));
+    std::fs::create_dir_all(&root).unwrap();
+    let author = ["-c", "user.name=a", "-c", "user.email=a@b"];
+    for arguments in [&["init"][..], &["commit", "--allow-empty", "-m", "first"]] {
+        let mut git = Command::new("git");
+        git.args(author).args(arguments).current_dir(&root).stdout(Stdio::null());
+        assert!(git.stderr(Stdio::null()).status().unwrap().success());
+    }
+    check_out(&root, &tree, "HEAD").unwrap();
+    std::fs::write(tree.join("left"), "of another run").unwrap();
+    check_out(&root, &tree, "HEAD").unwrap();
+    assert!(tree.join("left").exists(), "a tree that is known stays");
+    std::fs::remove_dir_all(root.join(".git/worktrees")).unwrap();
+    check_out(&root, &tree, "HEAD").unwrap();
+    assert!(tree.join(".git").exists() && !tree.join("left").exists());
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -46,14 +46,7 @@ impl Tree {
         let home = target.canonicalize()?.join("mutants");
         let commit = git(root, &["rev-parse", "HEAD"])?;
         let tree = Self { home, commit };
-        let (path, commit) = (tree.path(), tree.commit());
-        if path.join(".git").exists() {
-            git(&path, &["checkout", "--quiet", "--force", "--detach", commit])?;
-        } else {
-            let path = path.to_str().context("the path of the tree is not text")?;
-            git(root, &["worktree", "prune"])?;
-            git(root, &["worktree", "add", "--quiet", "--detach", path, commit])?;
-        }
+        check_out(root, &tree.path(), tree.commit())?;
         if !git(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty() {
             eprintln!("mutants: changes that are not committed are left out");
         }
@@ -163,6 +156,22 @@ fn install() -> bool {
     command.args(["install", "--quiet", "--locked", "cargo-mutants"]);
     command.args(["--version", VERSION]);
     command.status().is_ok_and(|status| status.success()) && present()
+}
+
+/// Makes `path` a work tree of the repository at `root` with `commit`. One of which git does not know any
+/// more, because it was pruned, is made again.
+pub(super) fn check_out(root: &Path, path: &Path, commit: &str) -> anyhow::Result<()> {
+    if path.join(".git").exists() && git(path, &["rev-parse", "--git-dir"]).is_ok() {
+        git(path, &["checkout", "--quiet", "--force", "--detach", commit])?;
+        return Ok(());
+    }
+    if path.exists() {
+        std::fs::remove_dir_all(path)?;
+    }
+    let path = path.to_str().context("the path of the tree is not text")?;
+    git(root, &["worktree", "prune"])?;
+    git(root, &["worktree", "add", "--quiet", "--detach", path, commit])?;
+    Ok(())
 }
 
 /// Runs git; returns its output.
