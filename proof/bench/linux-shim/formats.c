@@ -46,8 +46,9 @@ static void sync_gathered(struct iommu_domain *domain, struct iommu_iotlb_gather
 	u64 lg2 = fls64(gather->start ^ gather->end);
 	u64 scale = lg2 <= PAGE_SHIFT ? 0 : lg2 - PAGE_SHIFT;
 	u64 leaf_only = list_empty(&gather->freelist.pages);
+	u64 first = gather->start & (~0ull << (scale + PAGE_SHIFT));
 
-	command(of, INVALIDATE | scale << 20 | of->tag << 48, leaf_only | 1ull << 10 | (gather->start >> (scale + PAGE_SHIFT) << (scale + PAGE_SHIFT)));
+	command(of, INVALIDATE | scale << 20 | of->tag << 48, leaf_only | 1ull << 10 | first);
 	command(of, WAIT, 0);
 	iommu_put_pages_list(&gather->freelist);
 }

@@ -75,7 +75,8 @@ fn run(command: &mut Command) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<&str> = errors.lines().filter(|line| line.contains("rror")).collect();
+    let is_error = |line: &&str| line.contains("rror") || line.starts_with("E: ");
+    let errors: Vec<&str> = errors.lines().filter(is_error).collect();
     Err(format!("{program} failed: {}", errors.first().unwrap_or(&"it does not say why")))
 }
 

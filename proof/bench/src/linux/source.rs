@@ -27,7 +27,9 @@ pub(super) fn provide(parts: &Parts, place: &Path, fetch: Fetch) -> Result<(), S
         unpack(parts, &installed, &sources)?;
     } else if fetch == Fetch::IfMissing {
         let downloads = place.join("download");
-        let archive = download(&parts.package, &downloads)?;
+        let archive = download(&parts.package, &downloads).map_err(|why| {
+            format!("{name} is not installed, and its download fails ({why}): run `apt-get install {name}`")
+        })?;
         unpack(parts, &archive, &sources)?;
         // All that is needed is unpacked.
         let _ = std::fs::remove_dir_all(&downloads);
