@@ -360,15 +360,16 @@ impl Gather {
 
     #[inline]
     pub(crate) fn add_unmapped(&mut self, range: IovaRange, leaf: PageSize, depth: Depth) {
-        self.add_unmapped_mixed(range, (leaf, leaf), depth);
+        self.add_unmapped_mixed(range, leaf, leaf, depth);
     }
 
-    /// Adds addresses that were mapped in pages from the first of the two sizes to the second.
+    /// Adds addresses that were mapped in pages from `leaf` to `largest`.
     #[inline]
     pub(crate) fn add_unmapped_mixed(
         &mut self,
         range: IovaRange,
-        (leaf, largest): (PageSize, PageSize),
+        leaf: PageSize,
+        largest: PageSize,
         depth: Depth,
     ) {
         self.unmapped.add(Span { range, leaf, largest, depth });

@@ -77,14 +77,14 @@ pub fn owes_nothing(caps: &Capabilities, gather: &Gather) -> bool {
 
 #[inline]
 fn choose(context: InvalTag, caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> Form {
-    let spans = (gather.unmapped(), owed_for_maps(caps, gather));
-    match spans {
+    let (unmapped, mapped) = (gather.unmapped(), owed_for_maps(caps, gather));
+    match (unmapped, mapped) {
         ([], []) => Form::Nothing,
         ([span], []) => match lone(context, caps, quirks, *span) {
             Some(command) => Form::One(command),
-            None => many(context, caps, quirks, spans),
+            None => many(context, caps, quirks, unmapped, mapped),
         },
-        _ => many(context, caps, quirks, spans),
+        _ => many(context, caps, quirks, unmapped, mapped),
     }
 }
 
@@ -115,20 +115,21 @@ fn lone(context: InvalTag, caps: &Capabilities, quirks: &Quirks, span: Span) -> 
     left.is_empty().then_some(Command::Page { context, iova, size, depth })
 }
 
-/// The form for `spans`, the unmapped and the mapped ones.
+/// The form for spans that were unmapped and mapped.
 fn many(
     context: InvalTag,
     caps: &Capabilities,
     quirks: &Quirks,
-    spans: (&[Span], &[Span]),
+    unmapped: &[Span],
+    mapped: &[Span],
 ) -> Form {
     let all = Form::One(Command::Context { context });
     let leaves = |span: &Span| span.depth == Depth::AllLevels;
-    if quirks.walk_flush == WalkFlush::ByContext && spans.0.iter().any(leaves) {
+    if quirks.walk_flush == WalkFlush::ByContext && unmapped.iter().any(leaves) {
         return all;
     }
-    let by_page = || sum(spans, |span| pages(caps, quirks, span));
-    let by_range = || sum(spans, |span| count_runs(caps, span.range));
+    let by_page = || sum(unmapped, mapped, |span| pages(caps, quirks, span));
+    let by_range = || sum(unmapped, mapped, |span| count_runs(caps, span.range));
     let found = match quirks.preference {
         Preference::ByContext => None,
         Preference::ByPage => by_page().map(|n| (Form::Pages(n), n)),
@@ -146,10 +147,7 @@ fn many(
 }
 
 /// The commands for all spans; `None` if one of them has none.
-fn sum(
-    (unmapped, mapped): (&[Span], &[Span]),
-    commands: impl Fn(&Span) -> Option<u64>,
-) -> Option<u64> {
+fn sum(unmapped: &[Span], mapped: &[Span], commands: impl Fn(&Span) -> Option<u64>) -> Option<u64> {
     let mut spans = unmapped.iter().chain(mapped);
     spans.try_fold(0u64, |sum, span| Some(sum.saturating_add(commands(span)?)))
 }

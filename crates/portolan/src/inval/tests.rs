@@ -298,8 +298,8 @@ fn a_page_is_named_whole_where_a_smaller_command_would_leave_it() {
     let pages = plan(CONTEXT, &whole, &by_page, &gather).counts();
     assert_eq!((pages.page, pages.context), (1, 0));
     // Pages of two sizes: no one step names each of them.
-    let sizes = (PageSize::SIZE_4K, PageSize::SIZE_2M);
-    gather.add_unmapped_mixed(range(0x40_0000, 513), sizes, Depth::LeafOnly);
+    let (small, large) = (PageSize::SIZE_4K, PageSize::SIZE_2M);
+    gather.add_unmapped_mixed(range(0x40_0000, 513), small, large, Depth::LeafOnly);
     for quirks in [by_page, prefer(Preference::Fewest)] {
         let counts = plan(CONTEXT, &whole, &quirks, &gather).counts();
         assert_eq!((counts.page, counts.context), (0, 1));

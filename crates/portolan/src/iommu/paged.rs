@@ -176,7 +176,7 @@ impl<F: Format, Q: TagPool> PagedDomain<F, ForeignTables, Q> {
         let largest = sizes.iter().last().unwrap_or(F::GRANULE);
         let mut owed = Gather::new();
         owed.claim(self.table.id())?;
-        owed.add_unmapped_mixed(pages, (F::GRANULE, largest), Depth::AllLevels);
+        owed.add_unmapped_mixed(pages, F::GRANULE, largest, Depth::AllLevels);
         self.sync(&mut owed).map(drop)
     }
 }

@@ -19,13 +19,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         PageSize::of_lg2(F::GRANULE.lg2() + F::CLUSTER_LG2)
     }
 
-    /// The smallest and the largest page that leaves of level 0 can be.
+    /// The largest page that a leaf of level 0 can be; the granule is the smallest.
     #[inline]
-    pub(super) fn small_leaves(&self) -> (PageSize, PageSize) {
+    pub(super) fn largest_small_leaf(&self) -> PageSize {
         let clusters = F::CLUSTER_LG2 != 0 && self.sizes.contains(Self::cluster());
         match clusters {
-            true => (F::GRANULE, Self::cluster()),
-            false => (F::GRANULE, F::GRANULE),
+            true => Self::cluster(),
+            false => F::GRANULE,
         }
     }
 
@@ -33,7 +33,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// where they can be. The caller that writes them owns the addresses that they translate.
     #[inline]
     pub(super) fn join_clusters(&self, words: &[F::Word], index: usize) {
-        if words.len() < Self::CLUSTER || self.small_leaves().1 == F::GRANULE {
+        if words.len() < Self::CLUSTER || self.largest_small_leaf() == F::GRANULE {
             return;
         }
         let before = index.wrapping_neg() % Self::CLUSTER;

@@ -83,8 +83,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             Entry::Broken(table) => Some(table),
             _ => self.replace_block(word, parent, level, raw, at, gather)?,
         };
-        let sizes = (F::GRANULE, Self::span(level));
-        gather.add_unmapped_mixed(block, sizes, Depth::LeafOnly);
+        gather.add_unmapped_mixed(block, F::GRANULE, Self::span(level), Depth::LeafOnly);
         Ok(PendingSplit { of: self.id, block, level, broken })
     }
 

@@ -56,7 +56,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
                     self.check_slot(&slot)?;
                     let depth = self.clear_slot(&slot, gather);
-                    gather.add_unmapped_mixed(range, self.small_leaves(), depth);
+                    let largest = self.largest_small_leaf();
+                    gather.add_unmapped_mixed(range, F::GRANULE, largest, depth);
                     return Ok(());
                 }
             }
@@ -122,7 +123,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         self.owe_lines(gather, parent, at, count);
         self.detach_upper(range.last(), range, gather);
-        gather.add_unmapped_mixed(range, self.small_leaves(), Depth::AllLevels);
+        gather.add_unmapped_mixed(range, F::GRANULE, self.largest_small_leaf(), Depth::AllLevels);
         true
     }
 
@@ -136,7 +137,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let (cleared, size, reached) = self.clear_at(iova, range, gather);
             leaf = leaf.min(size);
             largest = largest.max(match size == F::GRANULE {
-                true => self.small_leaves().1,
+                true => self.largest_small_leaf(),
                 false => size,
             });
             if reached == Depth::AllLevels {
@@ -147,7 +148,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             at = cleared.last().checked_add(1);
         }
-        gather.add_unmapped_mixed(range, (leaf, largest), depth);
+        gather.add_unmapped_mixed(range, leaf, largest, depth);
         Ok(())
     }
 

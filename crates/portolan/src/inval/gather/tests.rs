@@ -48,8 +48,8 @@ fn what_is_added_twice_is_owed_as_deep_as_the_deeper_and_in_all_sizes() {
                 [(small, small), (large, large)],
             ] {
                 let mut gather = Gather::new();
-                gather.add_unmapped_mixed(first, sizes[0], depths.0);
-                gather.add_unmapped_mixed(second, sizes[1], depths.1);
+                gather.add_unmapped_mixed(first, sizes[0].0, sizes[0].1, depths.0);
+                gather.add_unmapped_mixed(second, sizes[1].0, sizes[1].1, depths.1);
                 let deep = depths != (leaf, leaf);
                 let expected = Span {
                     range: whole,

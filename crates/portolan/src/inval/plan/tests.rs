@@ -102,10 +102,10 @@ fn a_debt_of_one_span_is_paid_as_any_other() {
         for (least, most) in [(0, 0), (0, 9), (9, 9)] {
             let mut gather = Gather::new();
             let range = IovaRange::from_len(Iova::new(0x4000_0000), pages << 12).unwrap();
-            gather.add_unmapped_mixed(range, (size(least), size(most)), depth);
+            gather.add_unmapped_mixed(range, size(least), size(most), depth);
             looked += every_unit(|caps, quirks| {
                 let plan = plan(CONTEXT, caps, quirks, &gather);
-                let form = many(CONTEXT, caps, quirks, (gather.unmapped(), &[]));
+                let form = many(CONTEXT, caps, quirks, gather.unmapped(), &[]);
                 let general = Plan { form, ..plan };
                 let same = plan.steps().eq(general.steps());
                 assert!(same, "{caps:?} {quirks:?} {gather:?}");
