@@ -116,14 +116,16 @@ pub(crate) struct Round {
 }
 
 /// Does `operations` operations from `seed`, in rounds of at most `longest`, and stops after a round with a violation;
-/// calls `progress` with the number done.
+/// calls `progress` with the number done. The record has a count of each of `events`, of those that never happen too.
 pub(crate) fn in_rounds(
     Round { seed, operations }: Round,
     longest: u64,
+    events: &[&'static str],
     progress: &mut dyn FnMut(u64),
     mut round: impl FnMut(Round, &Arc<Tally>),
 ) -> Record {
     let tally = Arc::new(Tally::default());
+    events.iter().for_each(|name| tally.add(name, 0));
     let mut next = seed;
     while tally.operations() < operations && tally.holds() {
         let left = operations - tally.operations();

@@ -138,7 +138,8 @@ struct TortureReport {
     /// Seed that replays them.
     seed: u64,
     /// CPUs in virtual time, where the layer has any.
-    cpus: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<u16>,
     /// Operations done, all runs together.
     operations: u64,
     /// Violations that were found; none if all is well.
@@ -212,7 +213,7 @@ fn report(args: &TortureArgs, seed: u64, kinds: &[RunKind], records: Vec<Record>
     TortureReport {
         layer: args.layer,
         seed,
-        cpus: args.cpus.into(),
+        cpus: Some(args.cpus).filter(|_| args.layer != Layer::Tables),
         operations: records.iter().map(|record| record.operations).sum(),
         violations: records.iter().flat_map(|record| &record.violations).cloned().collect(),
         events,
@@ -247,7 +248,7 @@ fn table(report: &TortureReport, columns: usize) -> String {
 
 /// The report for people, in lines of `columns`.
 fn text(report: &TortureReport, columns: usize) -> String {
-    let (seed, cpus) = (report.seed, report.cpus);
+    let (seed, cpus) = (report.seed, report.cpus.unwrap_or(1));
     let mut out = format!("seed {seed}\n\n{}\n", table(report, columns));
     let operations = display::grouped(report.operations);
     let violations = report.violations.len();

@@ -32,6 +32,8 @@ use crate::record::{Record, Round, in_rounds};
 
 /// Operations after which everything is taken down.
 const ROUND: u64 = 10_000;
+/// Events that every record counts.
+const EVENTS: [&str; 5] = ["accesses", "syncs", "failures", "recovered", "quarantined_bytes"];
 
 /// Way in which buffers are taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -151,7 +153,7 @@ pub fn sabotaged(
     wrap: &dyn Fn(Arc<Model>) -> Box<dyn Hardware>,
 ) -> Record {
     let whole = Round { seed: plan.seed, operations: plan.operations };
-    in_rounds(whole, ROUND, progress, |Round { seed, operations }, tally| {
+    in_rounds(whole, ROUND, &EVENTS, progress, |Round { seed, operations }, tally| {
         round::run(SmpPlan { seed, operations, ..plan }, tally, wrap);
     })
 }

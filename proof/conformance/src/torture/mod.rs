@@ -25,6 +25,23 @@ use crate::record::{Record, Round, Tally, in_rounds};
 
 /// Operations after which a round ends and all is taken down.
 const ROUND: u64 = 4000;
+/// Events that every record counts.
+const EVENTS: [&str; 14] = [
+    "maps",
+    "refused_maps",
+    "unmaps",
+    "refused_unmaps",
+    "breaks",
+    "out_of_memory",
+    "syncs",
+    "absorbed",
+    "reclaimed",
+    "pruned",
+    "accesses",
+    "retries",
+    "audits",
+    "invalidations",
+];
 
 /// Does `operations` random operations on tables of `format`, and stops at the first violation.
 /// `progress` is called now and then with the number of operations that are done.
@@ -46,7 +63,8 @@ pub fn sabotaged(
     sabotage: DebtSabotage,
     progress: &mut dyn FnMut(u64),
 ) -> Record {
-    in_rounds(Round { seed, operations }, ROUND, progress, |Round { seed, operations }, tally| {
+    let whole = Round { seed, operations };
+    in_rounds(whole, ROUND, &EVENTS, progress, |Round { seed, operations }, tally| {
         tally.begin(format!("{format}, seed {seed}"));
         let mut rng = Rng::with_seed(seed);
         let split = match format.may_need_break() && rng.bool() {
