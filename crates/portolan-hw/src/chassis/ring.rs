@@ -50,8 +50,18 @@ const NUMBERS: u32 = 256;
 pub(crate) enum BatchEnd {
     /// More of them.
     More,
-    /// A sync.
+    /// A sync, unless other producers are at work: theirs may serve.
     Sync,
+    /// A sync behind them, whoever wrote it.
+    AnySync,
+}
+
+/// Outcome of one turn of the lock.
+struct RingTurn {
+    ticket: Ticket,
+    /// Commands that were written.
+    written: usize,
+    sync: Option<Sync>,
 }
 
 /// A command for the next slot.
@@ -209,14 +219,19 @@ impl<C: Cpus> Ring<C> {
         commands: &[U::Command],
         asked: &dyn Fn(Option<u16>) -> bool,
     ) -> Result<Outcome, IommuError> {
-        let done = self.place(unit, ticket, commands, BatchEnd::Sync).and_then(|(ticket, sync)| {
+        let mut done = || {
+            let turn = self.turn(unit, ticket, commands, BatchEnd::Sync)?;
+            let (ticket, sync) = match commands.get(turn.written..) {
+                Some(rest @ [_, ..]) => self.place(unit, ticket, rest, BatchEnd::Sync)?,
+                _ => (turn.ticket, turn.sync),
+            };
             let sync = match sync {
                 Some(sync) => sync,
                 None => self.sync(unit, &ticket)?,
             };
             self.complete(unit, &ticket, sync, asked)
-        });
-        done.map_err(|error| unit.reason(error))
+        };
+        done().map_err(|error| unit.reason(error))
     }
 
     /// Writes `commands`, a part at a time if there is little room; and at once the sync behind
@@ -230,36 +245,11 @@ impl<C: Cpus> Ring<C> {
     ) -> Result<(Ticket, Option<Sync>), IommuError> {
         let mut rest = commands;
         loop {
-            let mut held = self.lock(unit)?;
-            let state = &mut *held;
-            let ticket = ticket.get_or_insert_with(|| state.ticket());
-            let before = state.tail;
-            let mut room = self.room(unit, state)?;
-            while let [command, later @ ..] = rest {
-                let sync = self.sync_is_due(state);
-                if room <= u64::from(sync) {
-                    break;
-                }
-                if sync {
-                    self.put(unit, state, RingEntry::Sync);
-                }
-                self.put(unit, state, RingEntry::Command(command, ticket.owner));
-                room -= 1 + u64::from(sync);
-                rest = later;
-            }
-            ticket.end = state.tail;
-            let alone = self.waiting.load(Ordering::Relaxed) == 0;
-            let end = ending == BatchEnd::Sync && rest.is_empty() && alone && room > 0;
-            if end {
-                self.put(unit, state, RingEntry::Sync);
-            }
-            if state.tail != before {
-                self.publish(unit, state);
-            }
+            let turn = self.turn(unit, ticket, rest, ending)?;
+            rest = rest.get(turn.written..).unwrap_or(&[]);
             if rest.is_empty() {
-                return Ok((*ticket, end.then_some(state.sync)));
+                return Ok((turn.ticket, turn.sync));
             }
-            drop(held);
             self.wait_for_room(unit)?;
         }
     }
@@ -271,21 +261,8 @@ impl<C: Cpus> Ring<C> {
         unit: &U,
         command: &U::Command,
     ) -> Result<bool, IommuError> {
-        let post = || {
-            let mut held = self.lock(unit)?;
-            let state = &mut *held;
-            let sync = self.sync_is_due(state);
-            if self.room(unit, state)? <= u64::from(sync) {
-                return Ok(false);
-            }
-            let owner = state.ticket().owner;
-            if sync {
-                self.put(unit, state, RingEntry::Sync);
-            }
-            self.put(unit, state, RingEntry::Command(command, owner));
-            self.publish(unit, state);
-            Ok(true)
-        };
+        let commands = core::slice::from_ref(command);
+        let post = || Ok(self.turn(unit, &mut None, commands, BatchEnd::More)?.written == 1);
         if post()? {
             return Ok(true);
         }
@@ -297,28 +274,62 @@ impl<C: Cpus> Ring<C> {
     /// Returns a sync behind the commands of `ticket`: another producer's, if one came meanwhile.
     fn sync<U: Unit<Cpus = C>>(&self, unit: &U, ticket: &Ticket) -> Result<Sync, IommuError> {
         loop {
-            let mut held = self.lock(unit)?;
-            let state = &mut *held;
-            if state.sync.position >= ticket.end {
-                return Ok(state.sync);
+            let turn = self.turn(unit, &mut Some(*ticket), &[], BatchEnd::AnySync)?;
+            match turn.sync {
+                Some(sync) => return Ok(sync),
+                None => self.wait_for_room(unit)?,
             }
-            if self.room(unit, state)? > 0 {
-                self.put(unit, state, RingEntry::Sync);
-                self.publish(unit, state);
-                return Ok(state.sync);
-            }
-            drop(held);
-            self.wait_for_room(unit)?;
         }
     }
 
-    /// The state, for a producer.
-    fn lock<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<Held<'_, C, RingState>, IommuError> {
+    /// Writes as many of `commands` as there is room for in one turn of the lock, each behind a sync if
+    /// one is due, and what ends them.
+    fn turn<U: Unit<Cpus = C>>(
+        &self,
+        unit: &U,
+        ticket: &mut Option<Ticket>,
+        commands: &[U::Command],
+        ending: BatchEnd,
+    ) -> Result<RingTurn, IommuError> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let state = self.state.lock();
+        let mut held = self.state.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         unit.running()?;
-        Ok(state)
+        let state = &mut *held;
+        let ticket = ticket.get_or_insert_with(|| state.ticket());
+        if ending == BatchEnd::AnySync && state.sync.position >= ticket.end {
+            return Ok(RingTurn { ticket: *ticket, written: 0, sync: Some(state.sync) });
+        }
+        let before = state.tail;
+        let mut room = self.room(unit, state)?;
+        let mut written = 0;
+        for command in commands {
+            let sync = self.sync_is_due(state);
+            if room <= u64::from(sync) {
+                break;
+            }
+            if sync {
+                self.put(unit, state, RingEntry::Sync);
+            }
+            self.put(unit, state, RingEntry::Command(command, ticket.owner));
+            room -= 1 + u64::from(sync);
+            written += 1;
+        }
+        let wanted = match ending {
+            BatchEnd::More => false,
+            BatchEnd::Sync => self.waiting.load(Ordering::Relaxed) == 0,
+            BatchEnd::AnySync => true,
+        };
+        let end = wanted && written == commands.len() && room > 0;
+        ticket.end = state.tail;
+        if end {
+            self.put(unit, state, RingEntry::Sync);
+        }
+        if state.tail != before {
+            unit.barrier();
+            unit.set_tail(self.index::<U>(state.tail), self.shape);
+        }
+        Ok(RingTurn { ticket: *ticket, written, sync: end.then_some(state.sync) })
     }
 
     fn slot(&self, position: u64) -> usize {
@@ -399,11 +410,6 @@ impl<C: Cpus> Ring<C> {
         }
         unit.clean(self.address(position), 1 << self.shape.lg2_bytes);
         unit.count(command);
-    }
-
-    fn publish<U: Unit>(&self, unit: &U, state: &RingState) {
-        unit.barrier();
-        unit.set_tail(self.index::<U>(state.tail), self.shape);
     }
 
     fn word(&self, index: u32) -> Option<PhysAddr> {

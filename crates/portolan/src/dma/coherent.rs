@@ -14,7 +14,7 @@ use super::error::MapError;
 use super::flush_queue::UnmapOutcome;
 use super::policy::{Coherency, Constraints, MayBlock};
 use super::reach::DeviceContext;
-use super::space::Placement;
+use super::space::{Placement, UnmapPaid};
 use super::trace::coherent;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::platform::TraceKind;
@@ -234,7 +234,7 @@ impl<P: Platform, T: SharedData> Drop for Coherent<P, T> {
     fn drop(&mut self) {
         self.trace(TraceKind::Free);
         if let (Some(range), Some(space)) = (self.range.take(), &self.context.space) {
-            if let Err((_, left)) = space.take_down(range) {
+            if let Err((_, left)) = space.unmap(range, UnmapPaid::Alone) {
                 if let UnmapOutcome::Waits(wait) = left {
                     space.keep(&wait);
                 }

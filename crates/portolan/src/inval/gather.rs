@@ -41,14 +41,14 @@ impl Span {
             && two.start().get() <= one.last().get().saturating_add(1)
     }
 
+    /// Becomes one that holds both.
     #[inline]
-    fn hull(self, other: Self) -> Self {
-        let leaf_only = self.depth == Depth::LeafOnly && other.depth == Depth::LeafOnly;
-        Self {
-            range: self.range.hull(other.range),
-            leaf: self.leaf.min(other.leaf),
-            largest: self.largest.max(other.largest),
-            depth: if leaf_only { Depth::LeafOnly } else { Depth::AllLevels },
+    fn grow(&mut self, other: &Self) {
+        self.range = self.range.hull(other.range);
+        self.leaf = self.leaf.min(other.leaf);
+        self.largest = self.largest.max(other.largest);
+        if other.depth == Depth::AllLevels {
+            self.depth = Depth::AllLevels;
         }
     }
 
@@ -70,21 +70,17 @@ impl Spans {
         &self.0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, span: Span) {
-        match self.0.is_empty() {
-            true => self.0.push(span),
-            false => self.add_behind(span),
+        match self.0.last_mut() {
+            None => self.0.push(span),
+            Some(last) if last.touches(&span) => last.grow(&span),
+            Some(_) => self.add_apart(span),
         }
     }
 
-    fn add_behind(&mut self, span: Span) {
-        if let Some(last) = self.0.last_mut() {
-            if last.touches(&span) {
-                *last = last.hull(span);
-                return;
-            }
-        }
+    #[inline(never)]
+    fn add_apart(&mut self, span: Span) {
         if self.0.try_push(span).is_err() {
             self.merge_nearest(span);
         }
@@ -104,7 +100,7 @@ impl Spans {
         if nearest.0 != last {
             self.0.swap(nearest.0, last);
         }
-        self.0[last] = self.0[last].hull(span);
+        self.0[last].grow(&span);
     }
 }
 
@@ -433,13 +429,14 @@ impl Gather {
     /// Owes nothing any more, and holds no table pages.
     #[inline]
     pub(crate) fn clear(&mut self) {
+        // Lists are replaced, which takes no look at their lengths.
         self.of = None;
-        self.mapped.0.clear();
-        self.unmapped.0.clear();
-        self.lines.clear();
+        self.mapped.0 = ArrayVec::new();
+        self.unmapped.0 = ArrayVec::new();
+        self.lines = ArrayVec::new();
         self.cleaned_early = Cleaned::Nothing;
         self.tables = TableChain::default();
-        self.unlinked.clear();
+        self.unlinked = ArrayVec::new();
     }
 }
 

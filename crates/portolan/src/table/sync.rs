@@ -6,8 +6,8 @@ use super::PageTable;
 use super::format::Format;
 use crate::addr::InvalTag;
 use crate::inval::{
-    Capabilities, Gather, InvalidationQueue, OneCommand, PlanInputs, Quiesced, Quirks, Settled,
-    SyncError, Walker, settle,
+    Capabilities, Gather, InvalidationQueue, PlanInputs, Quiesced, Quirks, SyncError, Walker,
+    settle,
 };
 use crate::platform::TableMem;
 
@@ -31,28 +31,18 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         quirks: &Quirks,
         owed: &mut Gather,
     ) -> Result<Quiesced, SyncError<Q::Error>> {
-        let settled =
-            self.settle(queue, PlanInputs { context: &context, caps, quirks }, None, owed)?;
-        Ok(settled.into_quiesced(self.id))
+        owed.check(self.id)?;
+        self.write_back(caps.walker, owed);
+        let settled = settle(queue, PlanInputs { context: &context, caps, quirks }, None, owed);
+        Ok(settled.map_err(SyncError::Queue)?.into_quiesced(self.id))
     }
 
-    /// Writes the lines of `owed` back and has `queue` settle it: by one command, if `lone` knows the
-    /// one that does it alone, and by its plan otherwise.
-    ///
-    /// *Context.* Atomic: waits for the hardware.
-    #[inline(always)]
-    pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
-        &self,
-        queue: &Q,
-        inputs: PlanInputs<'_>,
-        lone: Option<&OneCommand>,
-        owed: &'g mut Gather,
-    ) -> Result<Settled<'g>, SyncError<Q::Error>> {
-        owed.check(self.id)?;
-        if inputs.caps.walker != Walker::Coherent && owed.holds_lines() {
+    /// Writes the lines of `owed` back, where `walker` does not snoop.
+    #[inline]
+    pub(crate) fn write_back(&self, walker: Walker, owed: &Gather) {
+        if walker != Walker::Coherent && owed.holds_lines() {
             owed.lines().iter().for_each(|&bytes| self.mem.clean(bytes));
             self.mem.clean_barrier();
         }
-        settle(queue, inputs, lone, owed).map_err(SyncError::Queue)
     }
 }

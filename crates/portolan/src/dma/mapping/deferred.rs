@@ -60,7 +60,7 @@ impl<P: Cpus + Clone, B> WaitingBuffer<P, B> {
     }
 
     /// The buffer; its copies and its addresses go back.
-    #[inline]
+    #[inline(always)]
     fn into_buffer(self, clearance: Clearance) -> B {
         if let (Some((space, wait)), Clearance::Flushed(flushed)) = (self.held(), &clearance) {
             space.release(wait, flushed);
@@ -114,17 +114,23 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// flush did not in time.
     #[inline]
     pub fn reclaim(self) -> Result<B, Failed<Self, UnmapError>> {
-        let mut clearance = Clearance::Untranslated;
-        if let Some((space, wait)) = self.waiting.as_ref().and_then(WaitingBuffer::held) {
-            match space.settle(wait) {
-                Ok(flushed) => clearance = Clearance::Flushed(flushed),
-                Err(error) => {
-                    let value = self;
-                    return Err(Failed { error, value });
-                }
-            }
-        }
+        let clearance = match self.waiting.as_ref().and_then(WaitingBuffer::clearance) {
+            Some(clearance) => clearance,
+            None => match self.settle() {
+                Ok(clearance) => clearance,
+                Err(error) => return Err(Failed { error, value: self }),
+            },
+        };
         Ok(self.into_waiting().into_buffer(clearance))
+    }
+
+    /// Waits until no device can reach the buffer.
+    #[cold]
+    fn settle(&self) -> Result<Clearance, UnmapError> {
+        match self.waiting.as_ref().and_then(WaitingBuffer::held) {
+            Some((space, wait)) => space.settle(wait).map(Clearance::Flushed),
+            None => Ok(Clearance::Untranslated),
+        }
     }
 
     /// Gives the buffer back if no device can reach it any more, and itself if some may. Never

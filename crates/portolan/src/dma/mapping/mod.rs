@@ -11,7 +11,7 @@ use super::flush_queue::{Clearance, UnmapOutcome};
 use super::layout::Layout;
 use super::policy::{DataDirection, Direction};
 use super::reach::{Copies, CopyRecord, DeviceContext, DmaSegments, Placing, Reached};
-use super::space::DmaSpace;
+use super::space::{DmaSpace, UnmapPaid};
 use super::trace::Traced;
 use crate::addr::{Iova, IovaRange};
 use crate::platform::Cpus;
@@ -353,7 +353,13 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     pub fn unmap(self) -> Result<B, UnmapFailed<P, B, D>> {
         let parts = self.into_parts();
         let ended = match (parts.place, &parts.context.space) {
-            (MappingPlace::Space, Some(space)) => space.unmap(parts.range, parts.copies.is_some()),
+            (MappingPlace::Space, Some(space)) => {
+                let paid = match parts.copies {
+                    None => UnmapPaid::ByPolicy,
+                    Some(_) => UnmapPaid::BeforeReturn,
+                };
+                space.unmap(parts.range, paid)
+            }
             (MappingPlace::Part, Some(space)) => space.take_down_share(parts.range),
             _ => return Ok(parts.into_buffer(Clearance::Untranslated)),
         };

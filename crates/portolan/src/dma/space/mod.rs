@@ -27,6 +27,7 @@ pub(super) use members::Member;
 use members::{MembersTrust, SpaceStreams};
 use reserved::Regions;
 use retired::RetiredBuffers;
+pub(super) use unmap::UnmapPaid;
 
 /// Options of an address space.
 ///

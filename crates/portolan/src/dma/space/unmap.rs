@@ -12,6 +12,17 @@ use crate::iommu::IommuError;
 use crate::platform::{Cpus, Lock, SharedWord};
 use core::sync::atomic::Ordering;
 
+/// Payment of the debt of an unmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dma) enum UnmapPaid {
+    /// As the policy of the space says.
+    ByPolicy,
+    /// Before it returns, perhaps with what waits in the CPU's queue.
+    BeforeReturn,
+    /// Before it returns, without that.
+    Alone,
+}
+
 impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps. When it returns `Ok`, no device reaches the memory; under [`Policy::Lazy`] devices
     /// may, within the bounds.
@@ -27,7 +38,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Err(error) = self.check(&range) {
             return Err(Failed { error, value: Some(range) });
         }
-        match self.unmap(range.addresses(), false) {
+        match self.unmap(range.addresses(), UnmapPaid::ByPolicy) {
             Ok(_) => Ok(()),
             Err((error, UnmapOutcome::Waits(wait))) => {
                 self.keep(&wait);
@@ -113,7 +124,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         first
     }
 
-    /// Unmaps, and flushes the range, unless the policy is lazy and `must_flush` does not say so.
+    /// Unmaps, and pays as `paid` says.
     ///
     /// # Errors
     /// With [`UnmapOutcome::Waits`] or [`UnmapOutcome::Mapped`].
@@ -121,79 +132,70 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub(in crate::dma) fn unmap(
         &self,
         range: IovaRange,
-        must_flush: bool,
+        paid: UnmapPaid,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
-        match self.policy {
-            Policy::Strict => self.take_down(range),
-            _ => self.unmap_queued(range, must_flush),
-        }
-    }
-
-    /// As [`DmaSpace::unmap`], by the queue of the calling CPU, where that has room.
-    #[inline]
-    fn unmap_queued(
-        &self,
-        range: IovaRange,
-        must_flush: bool,
-    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
-        let lazy = self.policy == Policy::Lazy && !must_flush;
-        // That flush may be underneath us: it is not waited for.
-        if !lazy && self.pending.is_flushing(&self.cpus) {
-            return self.take_down(range);
-        }
-        let mut owed = Gather::new();
-        let joined = self.pending.join(&self.cpus, &*self.domain, range, MayBlock::Yes, &mut owed);
-        let joined = match joined {
-            Ok(Joined::NoRoom) => return self.take_down(range),
-            Ok(joined) => joined,
-            Err(error) => return Err((error.into(), UnmapOutcome::Mapped)),
-        };
-        self.trace_unmap(range);
-        let ticket = match joined {
-            Joined::Queued(ticket, Fill::Room) if lazy => {
-                return Ok(UnmapOutcome::Waits(Wait::on(ticket)));
+        if self.policy != Policy::Strict && paid != UnmapPaid::Alone {
+            if let Some(unmapped) = self.unmap_queued(range, paid) {
+                return unmapped;
             }
-            // While another flush is under way there is room for as much again.
-            Joined::Queued(ticket, Fill::Due) if lazy => {
-                let waits = || UnmapOutcome::Waits(Wait::on(ticket));
-                let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()))?;
-                return Ok(tried.map_or_else(waits, UnmapOutcome::Flushed));
-            }
-            Joined::Queued(ticket, _) | Joined::Kept(ticket) => ticket,
-            Joined::Unpaid | Joined::NoRoom => return self.pay(range, &mut owed),
-        };
-        let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
-        settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
-    }
-
-    /// Unmaps and pays at once.
-    #[inline]
-    pub(in crate::dma) fn take_down(
-        &self,
-        range: IovaRange,
-    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
+        }
         let mut owed = Gather::new();
         if let Err(error) = self.domain.unmap(range, &mut owed) {
             return Err((error.into(), UnmapOutcome::Mapped));
         }
         self.trace_unmap(range);
-        self.pay(range, &mut owed)
+        match self.pay_now(&mut owed, Some(range)) {
+            Ok(flushed) => Ok(UnmapOutcome::Flushed(flushed)),
+            Err(error) => Err((error, self.hold_after(error, range, &mut owed))),
+        }
     }
 
-    /// Pays for `range`, which is unmapped, and gives its addresses back.
-    #[inline(always)]
-    fn pay(
+    /// As [`DmaSpace::unmap`], by the queue of the calling CPU. `None`: nothing is unmapped, as that has no room,
+    /// or its flush cannot be waited for.
+    #[inline]
+    fn unmap_queued(
+        &self,
+        range: IovaRange,
+        paid: UnmapPaid,
+    ) -> Option<Result<UnmapOutcome, (UnmapError, UnmapOutcome)>> {
+        let lazy = self.policy == Policy::Lazy && paid == UnmapPaid::ByPolicy;
+        // That flush may be underneath us.
+        if !lazy && self.pending.is_flushing(&self.cpus) {
+            return None;
+        }
+        let mut owed = Gather::new();
+        let joined = self.pending.join(&self.cpus, &*self.domain, range, MayBlock::Yes, &mut owed);
+        let joined = match joined {
+            Ok(Joined::NoRoom) => return None,
+            Ok(joined) => joined,
+            Err(error) => return Some(Err((error.into(), UnmapOutcome::Mapped))),
+        };
+        self.trace_unmap(range);
+        Some(match joined {
+            Joined::Queued(ticket, Fill::Room) if lazy => Ok(UnmapOutcome::Waits(Wait::on(ticket))),
+            // While another flush is under way there is room for as much again.
+            Joined::Queued(ticket, Fill::Due) if lazy => {
+                let waits = || UnmapOutcome::Waits(Wait::on(ticket));
+                let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()));
+                tried.map(|tried| tried.map_or_else(waits, UnmapOutcome::Flushed))
+            }
+            Joined::Queued(ticket, _) | Joined::Kept(ticket) => {
+                let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
+                settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
+            }
+            Joined::Unpaid | Joined::NoRoom => self.pay_unmapped(range, &mut owed),
+        })
+    }
+
+    /// Pays for `range`, which is unmapped.
+    #[cold]
+    fn pay_unmapped(
         &self,
         range: IovaRange,
         owed: &mut Gather,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
-        match self.pay_now(owed) {
-            Ok(flushed) => {
-                self.give_back(range, &flushed);
-                Ok(UnmapOutcome::Flushed(flushed))
-            }
-            Err(error) => Err((error, self.hold_after(error, range, owed))),
-        }
+        let paid = self.pay_now(owed, Some(range)).map(UnmapOutcome::Flushed);
+        paid.map_err(|error| (error, self.hold_after(error, range, owed)))
     }
 
     #[cold]
@@ -203,15 +205,23 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         waits
     }
 
-    /// Pays `owed`, unless the space is broken.
-    #[inline]
-    pub(in crate::dma) fn pay_now(&self, owed: &mut Gather) -> Result<Flushed, UnmapError> {
+    /// Pays `owed`, unless the space is broken, and gives the addresses `given` back for which it was owed. In line,
+    /// as a call would cost a twentieth of an unmap.
+    #[inline(always)]
+    pub(in crate::dma) fn pay_now(
+        &self,
+        owed: &mut Gather,
+        given: Option<IovaRange>,
+    ) -> Result<Flushed, UnmapError> {
         let synced = match self.failure() {
             Some(error) => Err(error),
             None => self.domain.sync(owed).map_err(IommuError::from),
         };
         let flushed = synced.map_err(UnmapError::of)?;
         self.trace_flush(1);
+        if let Some(range) = given {
+            self.give_back(range, &flushed);
+        }
         Ok(flushed)
     }
 
@@ -266,7 +276,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         part: IovaRange,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         let mut owed = self.unmapped(part).map_err(|error| (error, UnmapOutcome::Mapped))?;
-        self.pay_now(&mut owed).map(UnmapOutcome::Flushed).map_err(|error| {
+        self.pay_now(&mut owed, None).map(UnmapOutcome::Flushed).map_err(|error| {
             self.fail_by(error);
             (error, UnmapOutcome::Waits(self.hold_share(part, owed)))
         })
@@ -308,6 +318,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Gives addresses back that `wait`, which is flushed, kept.
+    #[inline]
     pub(in crate::dma) fn release(&self, wait: &Wait, flushed: &Flushed) {
         if let Some(range) = wait.range {
             self.give_back(range, flushed);
