@@ -1,5 +1,7 @@
 //! A domain of page tables over a queue that fails when it is told to.
 
+mod pages;
+
 use crate::platform::promised::promised;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
