@@ -207,8 +207,7 @@ impl<P: Cpus> FlushQueue<P> {
         self.queues.own(ticket.queue as usize).unwrap_or_else(|| self.queues.first())
     }
 
-    /// Unmaps `range` and adds it to the calling CPU's queue. `unpaid`, which is empty, takes the debt if
-    /// there is no room. A caller that may not block keeps the addresses itself then.
+    /// Unmaps `range` and adds it to the calling CPU's queue. `unpaid` takes the debt if there is no room. A caller that may not block keeps the addresses itself then.
     #[inline]
     pub(super) fn join(
         &self,
@@ -216,7 +215,7 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         range: IovaRange,
         may_block: MayBlock,
-        unpaid: &mut Gather,
+        unpaid: &mut Option<Gather>,
     ) -> Result<Joined, DomainUnmapError> {
         let (number, queue) = self.own_if(cpus, may_block);
         if range.len_minus_one() > self.short {
@@ -255,19 +254,23 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         range: IovaRange,
         may_block: MayBlock,
-        unpaid: &mut Gather,
+        unpaid: &mut Option<Gather>,
     ) -> Result<Joined, DomainUnmapError> {
-        domain.unmap(range, unpaid)?;
+        let mut owed = Gather::new();
+        domain.unmap(range, &mut owed)?;
         let (number, queue) = self.own_if(cpus, may_block);
         let joined = queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
                 return None;
             }
             // Both are of this domain.
-            let _ = domain.absorb(&mut open.debt, unpaid);
+            let _ = domain.absorb(&mut open.debt, &mut owed);
             Some(self.joined(cpus, number, open, range))
         });
-        Ok(joined.unwrap_or(Joined::Unpaid))
+        Ok(joined.unwrap_or_else(|| {
+            *unpaid = Some(owed);
+            Joined::Unpaid
+        }))
     }
 
     /// Keeps `debt`, and the addresses of `range`, unmapped already, until it is paid; without room

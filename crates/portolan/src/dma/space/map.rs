@@ -145,14 +145,16 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         constraints: &Constraints,
         may_block: MayBlock,
     ) -> Option<IovaRange> {
+        if self.maps_owe == MapsOwe::Sync {
+            return None;
+        }
         let (granule, inside) = (self.granule, self.granule.bytes() - 1);
         let ends = EndBits::default().with(memory);
         let plain = Layout::is_dense_for(constraints, granule) && constraints.align <= granule;
         if !plain || ends.spread > inside || ends.forbid(inside, constraints.trust) {
             return None;
         }
-        let broken = self.broken.load(Ordering::Relaxed) != 0;
-        if broken || self.maps_owe == MapsOwe::Sync {
+        if self.broken.load(Ordering::Relaxed) != 0 {
             return None;
         }
         let request =
@@ -175,7 +177,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Maps memory, which the caller keeps in any case.
-    #[inline(never)]
+    #[inline]
     pub(in crate::dma) fn place_kept(
         &self,
         memory: PhysRange,

@@ -135,9 +135,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         paid: UnmapPaid,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         if self.policy != Policy::Strict && paid != UnmapPaid::Alone {
-            if let Some(unmapped) = self.unmap_queued(range, paid) {
-                return unmapped;
-            }
+            return self.unmap_queued(range, paid);
         }
         let mut owed = Gather::new();
         if let Err(error) = self.domain.unmap(range, &mut owed) {
@@ -150,41 +148,48 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// As [`DmaSpace::unmap`], by the queue of the calling CPU. `None`: nothing is unmapped, as that has no room,
-    /// or its flush cannot be waited for.
+    /// As [`DmaSpace::unmap`], by the queue of the calling CPU, where that has room.
     #[inline]
     fn unmap_queued(
         &self,
         range: IovaRange,
         paid: UnmapPaid,
-    ) -> Option<Result<UnmapOutcome, (UnmapError, UnmapOutcome)>> {
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         let lazy = self.policy == Policy::Lazy && paid == UnmapPaid::ByPolicy;
-        // That flush may be underneath us.
+        // That flush may be underneath us: it is not waited for.
         if !lazy && self.pending.is_flushing(&self.cpus) {
-            return None;
+            return self.unmap_alone(range);
         }
-        let mut owed = Gather::new();
-        let joined = self.pending.join(&self.cpus, &*self.domain, range, MayBlock::Yes, &mut owed);
-        let joined = match joined {
-            Ok(Joined::NoRoom) => return None,
-            Ok(joined) => joined,
-            Err(error) => return Some(Err((error.into(), UnmapOutcome::Mapped))),
-        };
-        self.trace_unmap(range);
-        Some(match joined {
-            Joined::Queued(ticket, Fill::Room) if lazy => Ok(UnmapOutcome::Waits(Wait::on(ticket))),
-            // While another flush is under way there is room for as much again.
-            Joined::Queued(ticket, Fill::Due) if lazy => {
-                let waits = || UnmapOutcome::Waits(Wait::on(ticket));
-                let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()));
-                tried.map(|tried| tried.map_or_else(waits, UnmapOutcome::Flushed))
+        let (may_block, mut unpaid) = (MayBlock::Yes, None);
+        let joined = self.pending.join(&self.cpus, &*self.domain, range, may_block, &mut unpaid);
+        if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
+            self.trace_unmap(range);
+        }
+        match joined {
+            Ok(Joined::Queued(ticket, Fill::Room)) if lazy => {
+                Ok(UnmapOutcome::Waits(Wait::on(ticket)))
             }
-            Joined::Queued(ticket, _) | Joined::Kept(ticket) => {
+            // While another flush is under way there is room for as much again.
+            Ok(Joined::Queued(ticket, Fill::Due)) if lazy => {
+                let waits = || UnmapOutcome::Waits(Wait::on(ticket));
+                let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()))?;
+                Ok(tried.map_or_else(waits, UnmapOutcome::Flushed))
+            }
+            Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => {
                 let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
                 settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
             }
-            Joined::Unpaid | Joined::NoRoom => self.pay_unmapped(range, &mut owed),
-        })
+            Ok(Joined::NoRoom) => self.unmap_alone(range),
+            Ok(Joined::Unpaid) => self.pay_unmapped(range, unpaid.unwrap_or_default()),
+            Err(error) => Err((error.into(), UnmapOutcome::Mapped)),
+        }
+    }
+
+    /// Unmaps beside the queue.
+    #[cold]
+    #[inline(never)]
+    fn unmap_alone(&self, range: IovaRange) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
+        self.unmap(range, UnmapPaid::Alone)
     }
 
     /// Pays for `range`, which is unmapped.
@@ -192,10 +197,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     fn pay_unmapped(
         &self,
         range: IovaRange,
-        owed: &mut Gather,
+        mut owed: Gather,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
-        let paid = self.pay_now(owed, Some(range)).map(UnmapOutcome::Flushed);
-        paid.map_err(|error| (error, self.hold_after(error, range, owed)))
+        let paid = self.pay_now(&mut owed, Some(range)).map(UnmapOutcome::Flushed);
+        paid.map_err(|error| (error, self.hold_after(error, range, &mut owed)))
     }
 
     #[cold]
@@ -247,9 +252,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
     #[inline]
     pub(in crate::dma) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
-        let mut unpaid = Gather::new();
-        let joined =
-            self.pending.join(&self.cpus, &*self.domain, range, MayBlock::No, &mut unpaid)?;
+        let (may_block, mut unpaid) = (MayBlock::No, None);
+        let joined = self.pending.join(&self.cpus, &*self.domain, range, may_block, &mut unpaid)?;
         if !matches!(joined, Joined::NoRoom) {
             self.trace_unmap(range);
         }
@@ -265,7 +269,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
             // Not for a caller that keeps the addresses.
             Joined::NoRoom => return Err(UnmapError::StillMapped),
-            Joined::Unpaid => self.hold(range, unpaid),
+            Joined::Unpaid => self.hold(range, unpaid.unwrap_or_default()),
         })
     }
 
