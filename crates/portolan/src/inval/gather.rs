@@ -70,7 +70,7 @@ impl Spans {
         &self.0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, span: Span) {
         match self.0.last_mut() {
             None => self.0.push(span),
