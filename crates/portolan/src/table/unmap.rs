@@ -209,7 +209,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Checks that all entries of `slot` are in use.
-    #[inline(always)]
+    #[inline]
     fn check_slot(&self, slot: &FoundSlot<'_, F::Word>) -> Result<(), TableUnmapError> {
         let all = 1 << F::INDEX_LG2;
         if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
@@ -226,7 +226,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Takes the entries of `slot` out.
-    #[inline(always)]
+    #[inline]
     fn clear_slot(&self, slot: &FoundSlot<'_, F::Word>, gather: &mut Gather) -> Depth {
         let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
