@@ -207,7 +207,8 @@ impl<P: Cpus> FlushQueue<P> {
         self.queues.own(ticket.queue as usize).unwrap_or_else(|| self.queues.first())
     }
 
-    /// Unmaps `range` and adds it to the calling CPU's queue. `unpaid` takes the debt if there is no room. A caller that may not block keeps the addresses itself then.
+    /// Unmaps `range` and adds it to the calling CPU's queue. `unpaid` takes the debt if there is no room. A
+    /// caller that may not block keeps the addresses itself then.
     #[inline]
     pub(super) fn join(
         &self,
