@@ -160,6 +160,32 @@ impl Classes {
         Ok(aligned.then_some(Block { kind: self.kind(order, limit), highest }))
     }
 
+    /// The block for a request of one granule; `None` for others.
+    #[inline]
+    pub fn granule_for(&self, request: &Request) -> Option<Block> {
+        let (less_one, limit) = (request.bytes.wrapping_sub(1), request.limit.get());
+        let inside = self.bytes - 1;
+        let one = less_one <= inside && request.align.lg2() <= self.lg2 && limit >= inside;
+        one.then(|| Block { kind: self.kind(0, limit), highest: limit - inside })
+    }
+
+    /// The kind of a range that is one granule of the space; `None` for others.
+    #[inline]
+    pub fn of_granule(&self, range: IovaRange) -> Option<Kind> {
+        let (start, last) = (range.start().get(), range.last().get());
+        let (window, inside) = (self.space, self.bytes - 1);
+        let here = start >= window.start().get() && last <= window.last().get();
+        (here && start & inside == 0 && start | inside == last).then(|| self.kind(0, last))
+    }
+
+    /// The granule at `start`.
+    #[inline]
+    pub fn granule_at(&self, start: u64) -> IovaRange {
+        let (start, last) = (Iova::new(start), Iova::new(start | (self.bytes - 1)));
+        // Never the other: the last address does not lie below the first.
+        IovaRange::new(start, last).unwrap_or_else(|| IovaRange::page(start, self.granule))
+    }
+
     /// Request to the ranges for `request`: a whole block if it is of a class's size.
     pub fn whole(&self, request: &Request) -> Request {
         let Some(order) = self.order(request.bytes.saturating_sub(1)) else {
@@ -200,8 +226,11 @@ impl Classes {
     }
 
     /// The same of a range that is no block, nor the beginning of one.
+    ///
+    /// # Errors
+    /// [`FreeError::Foreign`].
     #[cold]
-    fn of_no_class(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
+    pub fn of_no_class(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
         let (start, less_one) = (range.start().get(), range.len_minus_one());
         let odd = self.bytes - 1;
         if !self.space.covers(range) || start & odd != 0 || less_one & odd != odd {

@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use super::FreeError;
 use super::class::Kind;
-use super::magazine::{Depot, Magazine};
-use super::ranges::RangeRefused;
+use super::magazine::{Depot, FreshRun, Magazine};
+use super::ranges::{RangeAllocator, RangeRefused};
 use super::shortage::{Heap, bit};
 use super::space::{Home, IovaSpace};
 use crate::addr::{Iova, IovaRange};
@@ -181,21 +181,39 @@ impl<P: Cpus> IovaSpace<P> {
         while runs.peek().is_some() {
             self.ranges(|ranges| {
                 for run in runs.by_ref().take(RUNS) {
-                    let Some((first, last)) = run.first().zip(run.last()) else {
-                        continue;
-                    };
-                    let whole = block(first).hull(block(last));
-                    if ranges.try_free_run(whole, run.len()).is_err() {
-                        // One of them was given back twice: it is there already.
-                        for start in run {
-                            let _ = ranges.try_free(block(start));
-                        }
-                    }
+                    self.free_neighbours(ranges, kind, run.iter().copied());
                 }
             });
         }
         let back = blocks.len() as u64;
         self.depot(kind, |depot| depot.note_back(back));
+    }
+
+    /// Gives a run of blocks back to the ranges.
+    pub(super) fn give_run(&self, kind: Kind, run: FreshRun) {
+        if run.len() > 0 {
+            self.ranges(|ranges| self.free_neighbours(ranges, kind, run.starts()));
+            self.depot(kind, |depot| depot.note_back(run.len() as u64));
+        }
+    }
+
+    /// Gives the blocks that begin at `starts`, next to each other and lowest first, back to the ranges.
+    fn free_neighbours(
+        &self,
+        ranges: &mut RangeAllocator,
+        kind: Kind,
+        starts: impl Iterator<Item = u64> + Clone,
+    ) {
+        let blocks = starts.clone().map(|start| self.classes.block_at(kind, start));
+        let Some(whole) = blocks.clone().reduce(IovaRange::hull) else {
+            return;
+        };
+        if ranges.try_free_run(whole, starts.count()).is_err() {
+            // One of them was given back twice: it is there already.
+            for block in blocks {
+                let _ = ranges.try_free(block);
+            }
+        }
     }
 
     /// Gives all blocks in every CPU's cache back to the ranges.
@@ -225,7 +243,9 @@ impl<P: Cpus> IovaSpace<P> {
                 self.give(kind, start);
                 blocks += 1;
             }
-            let both = cpu.magazines.with(|cache| cache.of(kind).clear());
+            let (both, fresh) = cpu.magazines.with(|cache| cache.of(kind).clear());
+            blocks += fresh.len();
+            self.give_run(kind, fresh);
             for mut magazine in both {
                 blocks += self.empty_out(kind, &mut magazine);
                 self.keep(kind, magazine);

@@ -5,13 +5,18 @@
 //! magazine from the depot or goes to the ranges: it never allocates.
 
 use super::class::{Block, Kind};
-use super::magazine::{Depot, Magazine, Put};
+use super::magazine::{Depot, FreshRun, Magazine, Put};
 use super::ranges::{RangeAllocator, RangeRefused};
 use super::shortage::{Heap, bit};
 use super::space::{Home, IovaSpace, rounds_of};
 use super::{FreeError, IovaError, Request};
 use crate::addr::{IovaRange, PageSize};
 use crate::platform::{Cpus, Lock};
+
+/// Granules of a leaf table, in most formats.
+const LEAF_BLOCKS: u32 = 512;
+/// Blocks of a run where the ranges have none of a leaf table's size.
+const FEW_BLOCKS: u32 = 16;
 
 impl<P: Cpus> IovaSpace<P> {
     /// Does `f` under the ranges' lock, and again with the room that it lacked, which is allocated
@@ -98,44 +103,38 @@ impl<P: Cpus> IovaSpace<P> {
         found
     }
 
-    /// Fresh blocks, the first of which is for the caller.
+    /// Fresh blocks, the first of which is for the caller: those of a whole leaf table, so that other CPUs
+    /// seldom write entries beside this one's; a few where the ranges have no such run.
     fn refill(&self, cpu: &Home<P>, request: &Request, kind: Kind) -> Option<u64> {
-        let order = kind.order();
-        let most = 512u32 >> order;
-        let blocks = self.options.refill.min(rounds_of(&self.options, &self.classes, kind) as u32);
-        let blocks = blocks.clamp(1, most.max(1));
-        let block = PageSize::of_lg2(self.granule().lg2() + order);
-        let request =
-            Request { bytes: u64::from(blocks) << block.lg2(), align: block, limit: request.limit };
-        if blocks == 1 {
+        let most = (LEAF_BLOCKS >> kind.order()).min(self.options.refill);
+        // A power of two, so that runs lie next to each other.
+        let blocks = 1 << u64::from(most).min(self.classes.share(kind)).max(1).ilog2();
+        let runs = [blocks, blocks.min(FEW_BLOCKS)];
+        let run = runs.iter().find_map(|blocks| self.fresh_run(request, kind, *blocks));
+        let (kind, mut run) = run?;
+        let first = run.take(u64::MAX);
+        self.step(1);
+        let surplus = cpu.magazines.with(|cache| cache.of(kind).freshen(run));
+        self.give_run(kind, surplus);
+        first
+    }
+
+    /// So many blocks from the ranges, with their kind.
+    fn fresh_run(&self, request: &Request, kind: Kind, blocks: u32) -> Option<(Kind, FreshRun)> {
+        if blocks <= 1 {
             return None;
         }
+        let lg2 = self.granule().lg2() + kind.order();
+        // A run that is aligned to its size lies in one zone and under one leaf table.
+        let align = PageSize::of_lg2(lg2 + blocks.ilog2());
+        let request = Request { bytes: u64::from(blocks) << lg2, align, limit: request.limit };
         let fresh = self.ranges_with_room(Heap::Use, IovaError::Memory, |ranges| {
             ranges.try_alloc(request, blocks as usize)
         });
         let first = fresh.ok()?.start().get();
         let kind = self.classes.kind_at(kind, first);
-        let (offer, wants) = self.depot(kind, |depot| {
-            depot.note_out(blocks.into());
-            (depot.fetch_empty(), depot.wants_empty())
-        });
-        if wants {
-            // For when these blocks come back.
-            self.keep(kind, self.made(kind));
-        }
-        let mut magazine = offer.unwrap_or_else(|| self.made(kind));
-        // The lowest comes out first: neighbours in time are neighbours in place.
-        for at in (1..u64::from(blocks)).rev() {
-            let start = first + (at << block.lg2());
-            // Fresh blocks may lie on both sides of the end of the low zone.
-            if self.classes.kind_at(kind, start) != kind || !magazine.put(start) {
-                self.give(kind, start);
-            }
-        }
-        self.step(1);
-        let out = cpu.magazines.with(|cache| cache.of(kind).load(magazine));
-        self.keep(kind, out);
-        Some(first)
+        self.note_blocks_out(Heap::Use, kind, blocks.into());
+        Some((kind, FreshRun::new(first, blocks, lg2)))
     }
 
     /// A new magazine, or one that stands for none if there is no memory.
@@ -265,18 +264,24 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// Counts a block that the ranges have given out, and makes a magazine for its return if there
-    /// are too few.
+    /// Counts a range that the ranges have given out.
     pub(super) fn note_out(&self, heap: Heap, range: IovaRange) {
-        let Some(kind) = self.classes.of_block(range) else {
-            return;
-        };
-        let wants = self.depot(kind, |depot| {
-            depot.note_out(1);
-            depot.wants_empty()
+        if let Some(kind) = self.classes.of_block(range) {
+            self.note_blocks_out(heap, kind, 1);
+        }
+    }
+
+    /// Counts blocks that the ranges have given out, and makes magazines for their return if there are too
+    /// few.
+    fn note_blocks_out(&self, heap: Heap, kind: Kind, blocks: u64) {
+        let missing = self.depot(kind, |depot| {
+            depot.note_out(blocks);
+            depot.missing(blocks)
         });
-        if wants && heap == Heap::Use {
-            self.keep(kind, self.made(kind));
+        if heap == Heap::Use {
+            let made =
+                (0..missing).map_while(|_| Some(self.made(kind)).filter(|made| !made.is_none()));
+            made.for_each(|made| self.keep(kind, made));
         }
     }
 

@@ -1,5 +1,5 @@
-//! Magazines of free blocks, the two of each kind that a CPU has, and the depot behind
-//! them.
+//! Magazines of free blocks, the two of each kind that a CPU has, with a run of blocks that were never
+//! out, and the depot behind them.
 //!
 //! After Bonwick and Adams, "Magazines and Vmem" (USENIX 2001): a CPU takes from and puts into its
 //! loaded magazine, exchanges it with the previous one when it is empty or full, and only then
@@ -147,11 +147,51 @@ impl CpuCache {
     }
 }
 
-/// Magazines of a CPU for one kind.
+/// Blocks next to each other that have not been out since the ranges gave them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FreshRun {
+    first: u64,
+    blocks: u32,
+    /// Bytes of a block, as a power of two.
+    lg2: u32,
+}
+
+impl FreshRun {
+    /// `blocks` of 2^`lg2` bytes from `first` on.
+    pub fn new(first: u64, blocks: u32, lg2: u32) -> Self {
+        Self { first, blocks, lg2 }
+    }
+
+    pub fn len(self) -> usize {
+        self.blocks as usize
+    }
+
+    /// The lowest block, if that is at most `highest`: neighbours in time are neighbours in place.
+    #[inline]
+    pub fn take(&mut self, highest: u64) -> Option<u64> {
+        let start = self.first;
+        if self.blocks == 0 || start > highest {
+            return None;
+        }
+        self.blocks -= 1;
+        // Nothing follows the last block of 64 bits.
+        self.first = start.wrapping_add(1 << self.lg2);
+        Some(start)
+    }
+
+    /// First addresses of the blocks.
+    pub fn starts(self) -> impl Iterator<Item = u64> + Clone {
+        (0..u64::from(self.blocks)).map(move |at| self.first + (at << self.lg2))
+    }
+}
+
+/// Free blocks of a CPU of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Magazines {
     loaded: Magazine,
     previous: Magazine,
+    /// Taken from once both magazines are empty.
+    fresh: FreshRun,
     /// Blocks given out from here.
     pub given: u64,
     /// Blocks taken back here.
@@ -181,11 +221,12 @@ impl Magazines {
         Some(found)
     }
 
-    #[cold]
     #[inline(never)]
     fn take_other(&mut self, highest: u64) -> Option<u64> {
-        mem::swap(&mut self.loaded, &mut self.previous);
-        self.loaded.take(highest)
+        if self.previous.len() > 0 {
+            mem::swap(&mut self.loaded, &mut self.previous);
+        }
+        self.loaded.take(highest).or_else(|| self.fresh.take(highest))
     }
 
     /// Puts a block back.
@@ -223,6 +264,14 @@ impl Magazines {
         mem::replace(place, magazine)
     }
 
+    /// Brings in blocks from the ranges, unless some are left; returns those that go back.
+    pub fn freshen(&mut self, run: FreshRun) -> FreshRun {
+        match self.fresh.blocks {
+            0 => mem::replace(&mut self.fresh, run),
+            _ => run,
+        }
+    }
+
     /// Puts a block back with the help of an empty magazine; returns the magazine that goes to the
     /// depot.
     pub fn put_into(&mut self, empty: Magazine, start: u64) -> (Magazine, Put) {
@@ -235,19 +284,21 @@ impl Magazines {
         }
     }
 
-    /// Takes out both magazines.
-    pub fn clear(&mut self) -> [Magazine; 2] {
-        [mem::take(&mut self.loaded), mem::take(&mut self.previous)]
+    /// Takes out both magazines, and the blocks that have not been out.
+    pub fn clear(&mut self) -> ([Magazine; 2], FreshRun) {
+        let both = [mem::take(&mut self.loaded), mem::take(&mut self.previous)];
+        (both, mem::take(&mut self.fresh))
     }
 
     /// Blocks here.
     pub fn len(&self) -> usize {
-        self.loaded.len() + self.previous.len()
+        self.loaded.len() + self.previous.len() + self.fresh.len()
     }
 
     #[cfg(test)]
     pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.loaded.blocks().iter().chain(self.previous.blocks()).copied()
+        let both = self.loaded.blocks().iter().chain(self.previous.blocks()).copied();
+        both.chain(self.fresh.starts())
     }
 }
 
@@ -341,9 +392,16 @@ impl Depot {
         self.out = self.out.saturating_sub(blocks);
     }
 
-    /// Tells if the magazines here hold fewer blocks than may come back.
+    /// Magazines that are missing here for all that may come back, at most as many as `blocks` fill.
+    pub fn missing(&self, blocks: u64) -> u64 {
+        let held = self.holds(self.full.len + self.empty.len);
+        let rounds = (self.rounds as u64).max(1);
+        self.out.saturating_sub(held).min(blocks).div_ceil(rounds)
+    }
+
+    /// Tells if one is missing.
     pub fn wants_empty(&self) -> bool {
-        self.holds(self.full.len + self.empty.len) < self.out
+        self.missing(1) > 0
     }
 
     /// Blocks that so many magazines hold.

@@ -39,8 +39,8 @@ pub struct IovaOptions {
     pub front: u8,
     /// Full magazines of each size that [`IovaSpace::trim_overfull`] leaves in a depot.
     pub depot_magazines: usize,
-    /// Blocks that are fetched from the ranges at once, next to each other, when a cache is empty;
-    /// at most 2 MiB of them. At least 1.
+    /// Blocks that are fetched from the ranges at once, next to each other, when a cache is empty, rounded
+    /// down to a power of two; at most 512 granules of them, and a 64th of the addresses. At least 1.
     pub refill: u32,
     /// Blocks in a magazine. At least 1, and at most 127 and a 64th of the addresses.
     pub rounds: u16,
@@ -54,13 +54,13 @@ pub struct IovaOptions {
 }
 
 impl Default for IovaOptions {
-    /// 7 blocks at the front of 32 magazines of 127 blocks, refilled with 16, a reserve of 256 ranges,
-    /// with cheap checks, and low addresses first.
+    /// 7 blocks at the front of 32 magazines of 127 blocks, refilled with the addresses of a leaf table, a
+    /// reserve of 256 ranges, with cheap checks, and low addresses first.
     fn default() -> Self {
         Self {
             front: FRONT as u8,
             depot_magazines: 32,
-            refill: 16,
+            refill: 512,
             rounds: ROUNDS as u16,
             reserve: 256,
             checks: Checks::Cheap,
@@ -211,6 +211,20 @@ impl<P: Cpus> IovaSpace<P> {
     #[inline(always)]
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         self.step(1);
+        let low = request.below(self.ceiling.get());
+        let (Some(block), Some(cpu)) = (self.classes.granule_for(&low), self.own_home()) else {
+            return self.alloc_any(request);
+        };
+        match cpu.fronts.take(block.kind, block.highest) {
+            Ok(Some(start)) => Ok(self.classes.granule_at(start)),
+            Ok(None) => self.alloc_behind(cpu, request, block),
+            Err(start) => self.alloc_beside(cpu, request, start),
+        }
+    }
+
+    /// The same of any number of granules, on any CPU.
+    #[inline(never)]
+    fn alloc_any(&self, request: &Request) -> Result<IovaRange, IovaError> {
         let cpu = self.home_made();
         let low = request.below(self.ceiling.get());
         let Some(block) = self.classes.of_request(&low)? else {
@@ -218,8 +232,21 @@ impl<P: Cpus> IovaSpace<P> {
         };
         match self.take_front(cpu, block) {
             Some(start) => Ok(self.classes.exact(start, request)),
-            None => self.alloc_behind(cpu, *request, block),
+            None => self.alloc_behind(cpu, request, block),
         }
+    }
+
+    /// The same, where the front had `start`, which lies too high for the device.
+    #[cold]
+    fn alloc_beside(
+        &self,
+        cpu: &Home<P>,
+        request: &Request,
+        start: u64,
+    ) -> Result<IovaRange, IovaError> {
+        // Cannot fail: it was here as a block.
+        let _ = self.free_behind(cpu, self.classes.granule_at(start));
+        self.alloc_any(request)
     }
 
     /// From the front of a CPU's cache.
@@ -244,12 +271,12 @@ impl<P: Cpus> IovaSpace<P> {
     fn alloc_behind(
         &self,
         cpu: &Home<P>,
-        request: Request,
+        request: &Request,
         block: Block,
     ) -> Result<IovaRange, IovaError> {
         match self.take_behind(cpu, block) {
-            Some(start) => self.noted(self.classes.exact(start, &request), Heap::Use),
-            None => self.alloc_searching(cpu, request),
+            Some(start) => self.noted(self.classes.exact(start, request), Heap::Use),
+            None => self.alloc_searching(cpu, *request),
         }
     }
 
@@ -361,31 +388,62 @@ impl<P: Cpus> IovaSpace<P> {
     #[inline(always)]
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.step(1);
+        let (Some(kind), Some(cpu)) = (self.classes.of_granule(range), self.own_home()) else {
+            return self.free_any(range);
+        };
+        self.free_block(cpu, kind, range)
+    }
+
+    /// The same of any number of granules, on any CPU.
+    #[inline(never)]
+    fn free_any(&self, range: IovaRange) -> Result<(), FreeError> {
         let cpu = self.home();
-        if let Some(kind) = self.classes.of_block(range) {
-            match cpu.fronts.put(kind, range.start().get(), self.front) {
-                Put::Done => return Ok(()),
-                Put::Twice => return Err(FreeError::Free { range }),
-                Put::Full => {}
-            }
+        match self.classes.of_block(range) {
+            Some(kind) => self.free_block(cpu, kind, range),
+            None => self.free_behind(cpu, range),
         }
-        self.free_behind(cpu, range)
+    }
+
+    /// Gives a block to the front of a CPU's cache, or to what is behind it.
+    #[inline(always)]
+    fn free_block(&self, cpu: &Home<P>, kind: Kind, range: IovaRange) -> Result<(), FreeError> {
+        match cpu.fronts.put(kind, range.start().get(), self.front) {
+            Put::Done => Ok(()),
+            Put::Twice => Err(FreeError::Free { range }),
+            Put::Full => self.put_behind(cpu, kind, range),
+        }
     }
 
     /// Gives to the magazines, or to the depot and the ranges behind them.
     #[inline(never)]
     fn free_behind(&self, cpu: &Home<P>, range: IovaRange) -> Result<(), FreeError> {
-        if let Some(ledger) = &self.ledger {
-            ledger.with(|ledger| ledger.leave(range))?;
+        match self.classes.of_block(range) {
+            Some(kind) => self.put_behind(cpu, kind, range),
+            None => {
+                self.note_in(range)?;
+                self.classes.of_no_class(range)?;
+                self.take_back(range)
+            }
         }
-        let Some(kind) = self.classes.of_range(range)? else {
-            return self.take_back(range);
-        };
-        let start = range.start().get();
-        match cpu.magazines.with(|cache| cache.of(kind).put(start)) {
+    }
+
+    /// The same of a block.
+    #[inline(never)]
+    fn put_behind(&self, cpu: &Home<P>, kind: Kind, range: IovaRange) -> Result<(), FreeError> {
+        self.note_in(range)?;
+        match cpu.magazines.with(|cache| cache.of(kind).put(range.start().get())) {
             Put::Done => Ok(()),
             Put::Full => self.free_exchanging(cpu, kind, range),
             Put::Twice => Err(FreeError::Free { range }),
+        }
+    }
+
+    /// Strikes out a range that comes back, where those that are out are recorded.
+    #[inline]
+    fn note_in(&self, range: IovaRange) -> Result<(), FreeError> {
+        match &self.ledger {
+            None => Ok(()),
+            Some(ledger) => ledger.with(|ledger| ledger.leave(range)),
         }
     }
 
@@ -416,16 +474,21 @@ impl<P: Cpus> IovaSpace<P> {
         failed
     }
 
+    /// The calling CPU's cache, if it has one.
+    #[inline]
+    fn own_home(&self) -> Option<&Home<P>> {
+        self.caches.own(self.cpus.current().get() as usize)
+    }
+
     /// The calling CPU's cache, or the first CPU's until it has one.
     #[inline]
     fn home(&self) -> &Home<P> {
-        let cpu = self.cpus.current().get() as usize;
-        self.caches.own(cpu).unwrap_or_else(|| self.first_home(cpu))
+        self.own_home().unwrap_or_else(|| self.first_home())
     }
 
     #[cold]
-    fn first_home(&self, cpu: usize) -> &Home<P> {
-        if self.caches.want(cpu) {
+    fn first_home(&self) -> &Home<P> {
+        if self.caches.want(self.cpus.current().get() as usize) {
             self.shortage.0.add(CACHES);
         }
         self.caches.first()
@@ -434,12 +497,12 @@ impl<P: Cpus> IovaSpace<P> {
     /// The calling CPU's cache, made if it has none, for callers that may take heap memory.
     #[inline]
     fn home_made(&self) -> &Home<P> {
-        let cpu = self.cpus.current().get() as usize;
-        self.caches.own(cpu).unwrap_or_else(|| self.make_home(cpu))
+        self.own_home().unwrap_or_else(|| self.make_home())
     }
 
     #[cold]
-    fn make_home(&self, cpu: usize) -> &Home<P> {
+    fn make_home(&self) -> &Home<P> {
+        let cpu = self.cpus.current().get() as usize;
         let made = self.caches.make(cpu, || Some(Home::new()));
         made.unwrap_or_else(|| self.caches.first())
     }

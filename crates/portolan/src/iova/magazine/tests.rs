@@ -46,6 +46,29 @@ fn a_magazine_comes_in_where_one_is_empty() {
     }
 }
 
+#[test]
+fn fresh_blocks_come_last_and_the_lowest_first() {
+    let mut cache = both(magazine(2, &[]), magazine(2, &[7]));
+    assert_eq!(cache.freshen(FreshRun::new(0x1000, 3, 12)).len(), 0);
+    // Those of another refill go back as long as there are some.
+    let surplus = cache.freshen(FreshRun::new(0x8000, 2, 12));
+    assert!(surplus.starts().eq([0x8000, 0x9000]));
+    assert_eq!((cache.len(), cache.take(9), cache.take(0xfff)), (4, Some(7), None));
+    assert_eq!(
+        (cache.take(0x1000), cache.put(9), cache.take(u64::MAX)),
+        (Some(0x1000), Put::Done, Some(9))
+    );
+    let (_, fresh) = cache.clear();
+    assert!(fresh.starts().eq([0x2000, 0x3000]));
+    assert_eq!((cache.len(), cache.take(u64::MAX)), (0, None));
+}
+
+#[test]
+fn the_last_block_of_64_bits_is_fresh_once() {
+    let mut run = FreshRun::new(u64::MAX - 0xfff, 1, 12);
+    assert_eq!((run.take(u64::MAX), run.take(u64::MAX)), (Some(u64::MAX - 0xfff), None));
+}
+
 /// A depot of magazines for one block.
 fn depot(spare: usize) -> Depot {
     Depot::new(1, spare)

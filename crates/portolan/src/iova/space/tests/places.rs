@@ -158,7 +158,7 @@ fn blocks_too_high_for_a_device_are_not_added_to() {
 
 #[test]
 fn fresh_blocks_are_two_mebibytes_at_most() {
-    for (order, blocks) in [(0, 16), (5, 16), (6, 8), (8, 2), (9, 1)] {
+    for (order, blocks) in [(0, 512), (5, 16), (6, 8), (8, 2), (9, 1)] {
         let space = one_cpu(window(0, (1 << 31) - 1));
         take(&space, 1, 4096 << order);
         let left = (blocks - 1) << order;
@@ -167,20 +167,40 @@ fn fresh_blocks_are_two_mebibytes_at_most() {
 }
 
 #[test]
-fn fresh_blocks_across_the_end_of_the_low_zone_are_kept_apart() {
+fn fresh_blocks_do_not_lie_across_the_end_of_the_low_zone() {
     let end = 1u64 << 32;
     let all = window(end - (1024 << 12), end + (1024 << 12) - 1);
     let space = high_first(all);
+    // Eight blocks lie above, and runs have sixteen.
     space.reserve(window(end + (8 << 12), all.last().get())).unwrap();
-    // Eight of the sixteen lie above.
     let first = take(&space, 1, 4096)[0];
-    assert_eq!(first.start().get(), end - (8 << 12));
-    assert_eq!(free(&space), 1024 + 8 - 1);
-    for kind in Kind::all() {
-        let mut blocks = Vec::new();
-        space.caches.first().magazines.with(|cache| blocks.extend(cache.of(kind).blocks()));
-        for start in blocks {
-            assert_eq!(space.classes.kind_at(kind, start), kind);
-        }
+    assert_eq!(first.start().get(), end - (16 << 12));
+    assert_eq!((free(&space), space.stats().in_magazines), (1024 + 8 - 1, 15));
+}
+
+#[test]
+fn cpus_take_their_pages_from_leaf_tables_of_their_own() {
+    let cpu = Arc::new(AtomicU64::new(0));
+    let all = window(0, (1 << 32) - 1);
+    let options = IovaOptions::default();
+    let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
+    let mut owners = alloc::collections::BTreeMap::new();
+    for at in 0..4 * 2000u64 {
+        cpu.store(at % 4, Ordering::Relaxed);
+        let page = take(&space, 1, 4096)[0];
+        let owner = *owners.entry(page.start().get() / (2 * MIB)).or_insert(at % 4);
+        assert_eq!(owner, at % 4, "{page}");
     }
+    // As many tables as the pages of a CPU fill, for each of four.
+    assert_eq!(owners.len(), 4 * 2000usize.div_ceil(512));
+}
+
+#[test]
+fn where_no_leaf_tables_addresses_are_free_a_few_are_fetched() {
+    let space = one_cpu(window(0, (1 << 28) - 1));
+    for at in 0..128 {
+        space.reserve(window(at * 2 * MIB, at * 2 * MIB + 0xfff)).unwrap();
+    }
+    take(&space, 1, 4096);
+    assert_eq!(space.stats().in_magazines, 15);
 }
