@@ -165,8 +165,10 @@ impl Classes {
     pub fn granule_for(&self, request: &Request) -> Option<Block> {
         let (less_one, limit) = (request.bytes.wrapping_sub(1), request.limit.get());
         let inside = self.bytes - 1;
-        let one = less_one <= inside && request.align.lg2() <= self.lg2 && limit >= inside;
-        one.then(|| Block { kind: self.kind(0, limit), highest: limit - inside })
+        if less_one > inside || request.align.lg2() > self.lg2 || limit < inside {
+            return None;
+        }
+        Some(Block { kind: self.kind(0, limit), highest: limit - inside })
     }
 
     /// The kind of a range that is one granule of the space; `None` for others.
@@ -175,7 +177,10 @@ impl Classes {
         let (start, last) = (range.start().get(), range.last().get());
         let (window, inside) = (self.space, self.bytes - 1);
         let here = start >= window.start().get() && last <= window.last().get();
-        (here && start & inside == 0 && start | inside == last).then(|| self.kind(0, last))
+        if !here || start & inside != 0 || start | inside != last {
+            return None;
+        }
+        Some(self.kind(0, last))
     }
 
     /// The granule at `start`.

@@ -212,26 +212,30 @@ impl<P: Cpus> IovaSpace<P> {
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         self.step(1);
         let low = request.below(self.ceiling.get());
-        let (Some(block), Some(cpu)) = (self.classes.granule_for(&low), self.own_home()) else {
-            return self.alloc_any(request);
+        // Requests are handed on by value: a reference would have each one written to memory.
+        let Some(block) = self.classes.granule_for(&low) else {
+            return self.alloc_any(*request);
+        };
+        let Some(cpu) = self.own_home() else {
+            return self.alloc_any(*request);
         };
         match cpu.fronts.take(block.kind, block.highest) {
             Ok(Some(start)) => Ok(self.classes.granule_at(start)),
-            Ok(None) => self.alloc_behind(cpu, request, block),
-            Err(start) => self.alloc_beside(cpu, request, start),
+            Ok(None) => self.alloc_behind(cpu, *request, block),
+            Err(start) => self.alloc_beside(cpu, *request, start),
         }
     }
 
     /// The same of any number of granules, on any CPU.
     #[inline(never)]
-    fn alloc_any(&self, request: &Request) -> Result<IovaRange, IovaError> {
+    fn alloc_any(&self, request: Request) -> Result<IovaRange, IovaError> {
         let cpu = self.home_made();
         let low = request.below(self.ceiling.get());
         let Some(block) = self.classes.of_request(&low)? else {
-            return self.alloc_searching(cpu, *request);
+            return self.alloc_searching(cpu, request);
         };
         match self.take_front(cpu, block) {
-            Some(start) => Ok(self.classes.exact(start, request)),
+            Some(start) => Ok(self.classes.exact(start, &request)),
             None => self.alloc_behind(cpu, request, block),
         }
     }
@@ -241,7 +245,7 @@ impl<P: Cpus> IovaSpace<P> {
     fn alloc_beside(
         &self,
         cpu: &Home<P>,
-        request: &Request,
+        request: Request,
         start: u64,
     ) -> Result<IovaRange, IovaError> {
         // Cannot fail: it was here as a block.
@@ -271,12 +275,12 @@ impl<P: Cpus> IovaSpace<P> {
     fn alloc_behind(
         &self,
         cpu: &Home<P>,
-        request: &Request,
+        request: Request,
         block: Block,
     ) -> Result<IovaRange, IovaError> {
         match self.take_behind(cpu, block) {
-            Some(start) => self.noted(self.classes.exact(start, request), Heap::Use),
-            None => self.alloc_searching(cpu, *request),
+            Some(start) => self.noted(self.classes.exact(start, &request), Heap::Use),
+            None => self.alloc_searching(cpu, request),
         }
     }
 
@@ -388,7 +392,10 @@ impl<P: Cpus> IovaSpace<P> {
     #[inline(always)]
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.step(1);
-        let (Some(kind), Some(cpu)) = (self.classes.of_granule(range), self.own_home()) else {
+        let Some(kind) = self.classes.of_granule(range) else {
+            return self.free_any(range);
+        };
+        let Some(cpu) = self.own_home() else {
             return self.free_any(range);
         };
         self.free_block(cpu, kind, range)
