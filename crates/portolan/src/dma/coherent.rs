@@ -76,7 +76,7 @@ impl<P: Platform> Device<P> {
     pub fn coherent(&self, bytes: u64) -> Result<Coherent<P>, MapError> {
         let (memory, range) = self.shared_memory(bytes)?;
         let count = memory.items::<AtomicU64>().len();
-        Ok(Coherent::new(self.context.clone(), memory, range, count))
+        Ok(Coherent::new(self.own_context(), memory, range, count))
     }
 
     /// The same for `count` items of a type, all zeros.
@@ -89,12 +89,12 @@ impl<P: Platform> Device<P> {
     pub fn coherent_of<T: SharedData>(&self, count: usize) -> Result<Coherent<P, T>, MapError> {
         let bytes = count.checked_mul(size_of::<T>()).filter(|_| align_of::<T>() <= PAGE);
         let (memory, range) = self.shared_memory(bytes.ok_or(MapError::TooLong)? as u64)?;
-        Ok(Coherent::new(self.context.clone(), memory, range, count))
+        Ok(Coherent::new(self.own_context(), memory, range, count))
     }
 
     /// Memory that both reach, and its addresses if it is mapped in a space.
     fn shared_memory(&self, bytes: u64) -> Result<(OwnedMemory<P>, Option<IovaRange>), MapError> {
-        let context = &*self.context;
+        let context = &**self.context();
         let constraints = context.constraints;
         let (space, page) = match (self.translation, &context.space) {
             (DeviceTranslation::Space(_), Some(space)) => (Some(space), space.granule()),

@@ -3,14 +3,13 @@
 //! Most virtual machines have no IOMMU, and on others firmware's table leaves devices out. Their drivers are
 //! the same: buffers are mapped at their physical addresses, and copied where the device does not reach them.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{Device, DeviceTranslation};
 use crate::addr::StreamId;
 use crate::dma::error::DeviceError;
 use crate::dma::policy::{Constraints, Trust};
-use crate::dma::reach::DeviceContext;
+use crate::dma::reach::{ContextCopies, DeviceContext};
 use crate::iommu::Requester;
 use crate::platform::Cpus;
 use crate::platform::contract::AllMemory;
@@ -47,11 +46,12 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(DeviceError::Untrusted);
         }
         let requester = Requester { stream, pasid: None };
+        let context = DeviceContext::new(platform, None, requester, constraints);
         Ok(Self {
             unit: None,
             translation: DeviceTranslation::Identity(all),
             trust: constraints.trust,
-            context: Arc::new(DeviceContext::new(platform, None, requester, constraints)),
+            contexts: ContextCopies::new(context),
             beside: Vec::new(),
         })
     }

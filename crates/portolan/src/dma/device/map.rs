@@ -185,7 +185,7 @@ impl<P: Cpus + Clone> Device<P> {
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         // A panic from here on does not drop a buffer that is mapped.
         let buffer = ManuallyDrop::new(buffer);
-        let context = &*self.context;
+        let context = &**self.context();
         let to = direction.direction();
         let in_place = matches!(self.translation, DeviceTranslation::Space(_))
             && context.reaches_in_place()
@@ -211,7 +211,7 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Mapping<P, B, D> {
-        let mapping = Mapping::new(self.context.clone(), place, copies, buffer, direction);
+        let mapping = Mapping::new(self.own_context(), place, copies, buffer, direction);
         mapping.trace_map();
         mapping
     }
@@ -238,11 +238,11 @@ impl<P: Cpus + Clone> Device<P> {
         };
         let value = match held {
             Some(_) => {
-                let context = self.context.clone();
+                let context = self.own_context();
                 NotMapped::Deferred(Deferred::new(context, copies, buffer, held))
             }
             None => {
-                self.context.give_back(copies, &Clearance::Untranslated);
+                self.context().give_back(copies, &Clearance::Untranslated);
                 NotMapped::Buffer(ManuallyDrop::into_inner(buffer))
             }
         };
@@ -260,7 +260,7 @@ impl<P: Cpus + Clone> Device<P> {
         if direction.device_writes() && !buffer.device_may_write() {
             return Err(MapError::ReadOnly);
         }
-        let context = &*self.context;
+        let context = &**self.context();
         match (self.translation, &context.space, terms.at) {
             (DeviceTranslation::Space(_), Some(space), _) => {
                 if let Some(error) = space.failure() {
@@ -287,15 +287,15 @@ impl<P: Cpus + Clone> Device<P> {
         terms: &MapTerms,
     ) -> Result<(MappingPlace, IovaRange), NotPlaced> {
         let (pieces, &MapTerms { may_block, at, .. }) = (buffer.pieces(), terms);
-        let Some(space) = &self.context.space else {
+        let Some(space) = &self.context().space else {
             return self.check_reach(Reached::new(pieces, copies));
         };
         // Copies have pages of their own, and a buffer in place fills its pages.
         let judged;
         let constraints = match copies {
-            None => &self.context.constraints,
+            None => &self.context().constraints,
             Some(_) => {
-                judged = Constraints { trust: Trust::Trusted, ..self.context.constraints };
+                judged = Constraints { trust: Trust::Trusted, ..self.context().constraints };
                 &judged
             }
         };
@@ -313,7 +313,7 @@ impl<P: Cpus + Clone> Device<P> {
 
     /// Checks that the device reaches `pieces` at their own addresses.
     fn check_reach(&self, mut pieces: Reached<'_>) -> Result<(MappingPlace, IovaRange), NotPlaced> {
-        let limit = self.context.constraints.dma_mask;
+        let limit = self.context().constraints.dma_mask;
         if pieces.clone().next().is_none() {
             return Err(MapError::Empty.into());
         }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use super::error::{DeviceError, Failed, PremapError, Quarantine};
 use super::policy::{Coherency, Constraints, Trust};
-use super::reach::{Copying, DeviceContext, Premapped};
+use super::reach::{ContextCopies, Copying, DeviceContext, Premapped};
 use super::space::{DmaSpace, Member};
 use crate::addr::{Pasid, StreamId};
 use crate::iommu::{Iommu, Requester};
@@ -69,7 +69,7 @@ pub struct Device<P: Cpus + Clone> {
     pub(in crate::dma) translation: DeviceTranslation,
     /// Its own; its space's is among its limits.
     trust: Trust,
-    pub(in crate::dma) context: Arc<DeviceContext<P>>,
+    pub(in crate::dma) contexts: ContextCopies<P>,
     /// Devices whose streams accesses of this one carry as well. They stay attached as long as it.
     beside: Vec<Arc<Device<P>>>,
 }
@@ -142,8 +142,13 @@ impl<P: Cpus + Clone> Device<P> {
         let unit = Some(space.bound.unit().clone());
         let translation = DeviceTranslation::Space(Some(member));
         let context = DeviceContext::new(space.cpus.clone(), Some(space), requester, constraints);
-        let device =
-            Self { unit, translation, trust, context: Arc::new(context), beside: Vec::new() };
+        let device = Self {
+            unit,
+            translation,
+            trust,
+            contexts: ContextCopies::new(context),
+            beside: Vec::new(),
+        };
         match device.space().and_then(|space| space.failure()) {
             None => Ok(device),
             // It broke meanwhile, and may have blocked the stream before it was attached: dropping
@@ -161,23 +166,23 @@ impl<P: Cpus + Clone> Device<P> {
     /// As [`Device::translated`]. The stream is where it was, or blocked.
     pub fn attach_again(&self) -> Result<(), DeviceError> {
         self.beside.iter().try_for_each(|device| device.attach_again())?;
-        let (Some(unit), stream) = (&self.unit, self.context.requester.stream) else {
+        let (Some(unit), stream) = (&self.unit, self.context().requester.stream) else {
             return Ok(());
         };
         let space = match (self.translation, self.space()) {
             (DeviceTranslation::Space(_), Some(space)) => space,
             (DeviceTranslation::Identity(all), _) => return Ok(unit.pass_through(stream, all)?),
-            _ => return Ok(self.context.requester.block(&**unit)?),
+            _ => return Ok(self.context().requester.block(&**unit)?),
         };
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
-        self.context.requester.attach(&space.bound)?;
+        self.context().requester.attach(&space.bound)?;
         match space.failure() {
             None => Ok(()),
             // It broke meanwhile, and may have blocked the stream before.
             Some(error) => {
-                let _ = self.context.requester.block(&**unit);
+                let _ = self.context().requester.block(&**unit);
                 Err(DeviceError::Broken(error))
             }
         }
@@ -218,15 +223,15 @@ impl<P: Cpus + Clone> Device<P> {
             Some(DeviceError::Shared)
         } else if !self.unit.as_ref().is_some_and(|its| same(its, unit)) {
             Some(DeviceError::InUse)
-        } else if mappings == OldMappings::Refuse && Arc::get_mut(&mut self.context).is_none() {
+        } else if mappings == OldMappings::Refuse && self.contexts.is_kept() {
             Some(DeviceError::Mapped)
         } else {
             None
         };
         let moved = match error {
             None => {
-                let constraints = Constraints { trust: self.trust, ..self.context.constraints };
-                Self::open(space, self.context.requester, constraints)
+                let constraints = Constraints { trust: self.trust, ..self.context().constraints };
+                Self::open(space, self.context().requester, constraints)
             }
             Some(error) => Err(error),
         };
@@ -234,10 +239,11 @@ impl<P: Cpus + Clone> Device<P> {
             Ok(moved) => moved,
             Err(error) => return Err(Failed { error, value: self }),
         };
-        let context = moved.context_mut();
-        context.cache = self.context.cache.clone();
-        context.copying = self.context.copying.clone();
-        context.spares.fill();
+        moved.contexts.change(|context| {
+            context.cache = self.context().cache.clone();
+            context.copying = self.context().copying.clone();
+        });
+        moved.context().spares.fill();
         self.unit = None;
         Ok(moved)
     }
@@ -296,7 +302,7 @@ impl<P: Cpus + Clone> Device<P> {
             unit: Some(unit),
             translation,
             trust,
-            context: Arc::new(context),
+            contexts: ContextCopies::new(context),
             beside: Vec::new(),
         }
     }
@@ -329,13 +335,13 @@ impl<P: Cpus + Clone> Device<P> {
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
-        let requester = owner.context.requester;
+        let requester = owner.context().requester;
         let context = DeviceContext::new(space.cpus.clone(), Some(space), requester, constraints);
         Ok(Self {
             unit: None,
             translation: DeviceTranslation::Space(None),
             trust,
-            context: Arc::new(context),
+            contexts: ContextCopies::new(context),
             beside: alloc::vec![owner],
         })
     }
@@ -363,14 +369,16 @@ impl<P: Cpus + Clone> Device<P> {
         Ok(self)
     }
 
-    /// The context, of which mappings that are there already keep a copy as it was.
-    fn context_mut(&mut self) -> &mut DeviceContext<P> {
-        if Arc::get_mut(&mut self.context).is_none() {
-            DeviceContext::orphan(&self.context);
-            self.context = Arc::new(DeviceContext::clone(&self.context));
-        }
-        // No other device has it.
-        Arc::make_mut(&mut self.context)
+    /// The settings, for callers that do not keep them.
+    #[inline]
+    pub(in crate::dma) fn context(&self) -> &Arc<DeviceContext<P>> {
+        self.contexts.first()
+    }
+
+    /// The calling CPU's copy of the settings, for a mapping to keep.
+    #[inline]
+    pub(in crate::dma) fn own_context(&self) -> Arc<DeviceContext<P>> {
+        self.contexts.own().clone()
     }
 
     /// The same, with `cache` in place of the platform's for a device that does not snoop: of a machine with more
@@ -381,11 +389,11 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     #[must_use]
     pub fn with_cache(mut self, cache: Arc<dyn DataCache>, _base: TrustedBase) -> Self {
-        let cache = match self.context.constraints.coherency {
+        let cache = match self.context().constraints.coherency {
             Coherency::Coherent => None,
             Coherency::NotCoherent => Some(cache),
         };
-        self.context_mut().cache = cache;
+        self.contexts.change(|context| context.cache = cache.clone());
         self
     }
 
@@ -395,11 +403,12 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     #[must_use]
     pub fn with_copies(mut self, copying: Copying) -> Self {
-        let context = self.context_mut();
-        context.copying = Some(copying);
-        // That of another pool is not this one's.
-        context.premapped = None;
-        context.spares.fill();
+        self.contexts.change(|context| {
+            context.copying = Some(copying.clone());
+            // That of another pool is not this one's.
+            context.premapped = None;
+        });
+        self.context().spares.fill();
         self
     }
 
@@ -414,15 +423,14 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// See [`PremapError`].
     pub fn with_premapped_pool(mut self) -> Result<Self, PremapError> {
-        let Some(space) = self.context.space.clone() else {
+        let Some(space) = self.context().space.clone() else {
             return Err(PremapError::NotTranslated);
         };
-        let copying = self.context.copying.as_ref();
+        let copying = self.context().copying.as_ref();
         let memory = copying.ok_or(PremapError::NoPool)?.pool.memory();
-        let premapped = Premapped::new(space, memory, &self.context.constraints)?;
-        let context = self.context_mut();
-        context.premapped = Some(premapped);
-        context.spares.fill();
+        let premapped = Premapped::new(space, memory, &self.context().constraints)?;
+        self.contexts.change(|context| context.premapped = Some(premapped.clone()));
+        self.context().spares.fill();
         Ok(self)
     }
 
@@ -430,21 +438,21 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// *Context.* Interrupt.
     pub fn stream(&self) -> StreamId {
-        self.context.requester.stream
+        self.context().requester.stream
     }
 
     /// The PASID, if it is not all of the stream.
     ///
     /// *Context.* Interrupt.
     pub fn pasid(&self) -> Option<Pasid> {
-        self.context.requester.pasid
+        self.context().requester.pasid
     }
 
     /// The limits; the trust is that of the space.
     ///
     /// *Context.* Interrupt.
     pub fn constraints(&self) -> &Constraints {
-        &self.context.constraints
+        &self.context().constraints
     }
 
     /// Buffers and addresses that the device's mappings gave up; in a space, those of all its
@@ -454,7 +462,7 @@ impl<P: Cpus + Clone> Device<P> {
     pub fn quarantine(&self) -> Quarantine {
         match self.space() {
             Some(space) => space.quarantine(),
-            None => self.context.lost.get(),
+            None => self.context().lost.get(),
         }
     }
 
@@ -462,7 +470,7 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// *Context.* Interrupt.
     pub fn space(&self) -> Option<&Arc<DmaSpace<P>>> {
-        self.context.space.as_ref()
+        self.context().space.as_ref()
     }
 
     /// Blocks the stream: when it returns `Ok`, no access of the device arrives any more.
@@ -475,7 +483,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// [`DeviceError::NoUnit`] of a device that no unit serves: its driver has to stop it.
     pub fn detach(mut self) -> Result<(), DeviceError> {
         let mut detached = match &self.unit {
-            Some(unit) => self.context.requester.block(&**unit).map_err(Into::into),
+            Some(unit) => self.context().requester.block(&**unit).map_err(Into::into),
             None if self.is_direct() => Err(DeviceError::NoUnit),
             None => Ok(()),
         };
@@ -494,7 +502,7 @@ fn same(one: &Arc<dyn Iommu>, other: &Arc<dyn Iommu>) -> bool {
 impl<P: Cpus + Clone> core::fmt::Debug for Device<P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut shown = f.debug_struct("Device");
-        shown.field("requester", &self.context.requester).finish_non_exhaustive()
+        shown.field("requester", &self.context().requester).finish_non_exhaustive()
     }
 }
 
@@ -502,13 +510,12 @@ impl<P: Cpus + Clone> Drop for Device<P> {
     fn drop(&mut self) {
         if let Some(unit) = &self.unit {
             // After `detach` this is a second time, which is cheap.
-            let _ = self.context.requester.block(&**unit);
+            let _ = self.context().requester.block(&**unit);
         }
         if let (DeviceTranslation::Space(Some(member)), Some(space)) =
             (self.translation, self.space())
         {
             space.leave(member);
         }
-        DeviceContext::orphan(&self.context);
     }
 }

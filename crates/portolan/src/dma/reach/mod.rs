@@ -9,6 +9,7 @@
 //!
 //! *Context.* Interrupt, but for making, cloning and dropping settings.
 
+mod contexts;
 mod copies;
 
 use alloc::boxed::Box;
@@ -28,6 +29,7 @@ use crate::iommu::Requester;
 use crate::platform::contract::{Buffer, MemoryKind, Sharing, Unowned, hidden_from};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind, Transfer};
 use crate::table::Access;
+pub(super) use contexts::ContextCopies;
 use copies::SpareRecords;
 pub(super) use copies::{
     Copies, CopyChoice, CopyFacts, CopyRecord, Cut, ONE_BYTE, Reached, Stretch, Through,
@@ -35,7 +37,9 @@ pub(super) use copies::{
 };
 pub use copies::{CopyPrices, CopyWhen, Copying};
 
-/// The settings of a device. Its mappings keep them: they lead to their space through it.
+/// The settings of a device. Its mappings keep them: they lead to their space through it. On lines of its
+/// own, with the count of those that keep it.
+#[repr(align(128))]
 pub(super) struct DeviceContext<P: Cpus + Clone> {
     pub platform: P,
     /// There if the device is translated.
@@ -44,7 +48,7 @@ pub(super) struct DeviceContext<P: Cpus + Clone> {
     pub constraints: Constraints,
     pub cache: Option<Arc<dyn DataCache>>,
     pub copying: Option<Copying>,
-    pub spares: SpareRecords<P>,
+    pub spares: Arc<SpareRecords<P>>,
     /// A pool that stays mapped.
     pub premapped: Option<Arc<Premapped<P>>>,
     /// Buffers that mappings gave up which are in no space.
@@ -98,7 +102,7 @@ impl<P: Cpus + Clone> Clone for DeviceContext<P> {
             constraints: self.constraints,
             cache: self.cache.clone(),
             copying: self.copying.clone(),
-            spares: SpareRecords::new(),
+            spares: self.spares.clone(),
             premapped: self.premapped.clone(),
             lost: self.lost.clone(),
             me: Once::new(),
@@ -125,7 +129,7 @@ impl<P: Cpus + Clone> DeviceContext<P> {
             constraints,
             cache,
             copying: None,
-            spares: SpareRecords::new(),
+            spares: Arc::new(SpareRecords::new()),
             premapped: None,
             lost: Arc::default(),
             me: Once::new(),

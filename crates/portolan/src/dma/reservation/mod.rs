@@ -229,7 +229,7 @@ impl<P: Cpus + Clone> Device<P> {
         let space = self.space().ok_or(MapError::Untranslated)?.clone();
         let range = set_aside(&space, bytes, self.constraints())?;
         let mut made = Reservation::of(space, range, Chosen::Allocator, self.constraints());
-        made.context = Some(self.context.clone());
+        made.context = Some(self.own_context());
         Ok(made)
     }
 }

@@ -17,6 +17,7 @@ mod halves;
 mod handlers;
 mod like_in_place;
 mod machine;
+mod owners;
 mod ownership;
 mod placing;
 mod policies;
