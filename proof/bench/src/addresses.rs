@@ -17,8 +17,6 @@ const PAIRS: u64 = 2000;
 const PAIRS_EACH: u64 = 100_000;
 /// Number of ranges that stay taken while others come and go.
 const OUT: usize = 4096;
-/// Number of pages that are given back at once, many times more than a CPU's caches hold.
-const MANY: usize = 100_000;
 const PAGE: u64 = 4096;
 /// The last address that a device with 48 bits reaches.
 const LAST: u64 = (1 << 48) - 1;
@@ -204,27 +202,28 @@ impl<T: Taker> Workload for Batches<T> {
     }
 }
 
-/// Gives many pages back, in random order.
+/// Gives pages back at once, many times more than a CPU's caches hold, in random order.
 pub(crate) struct GiveMany<T: Taker> {
     taker: T,
+    many: usize,
     out: Vec<T::Range>,
     random: fastrand::Rng,
 }
 
 impl<T: Taker> GiveMany<T> {
-    pub(crate) fn new(taker: T) -> Self {
+    pub(crate) fn new(taker: T, many: usize) -> Self {
         let random = fastrand::Rng::with_seed(12);
-        Self { taker, out: Vec::with_capacity(MANY), random }
+        Self { taker, many, out: Vec::with_capacity(many), random }
     }
 }
 
 impl<T: Taker> Workload for GiveMany<T> {
     fn units(&self) -> u64 {
-        MANY as u64
+        self.many as u64
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
-        while self.out.len() < MANY {
+        while self.out.len() < self.many {
             self.out.push(self.taker.take(black_box(1)).ok_or(Failure::Addresses)?);
         }
         self.random.shuffle(&mut self.out);

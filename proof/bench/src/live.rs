@@ -159,6 +159,44 @@ impl<B: Buffered> Workload for Live<B> {
     }
 }
 
+/// Pages that are mapped at once, many times more than caches of addresses hold.
+const BURST: u64 = 100_000;
+
+/// Unmaps one of many pages, in random order; when none is left, as many are mapped again.
+pub(crate) struct Bursts<B: Buffered> {
+    device: B,
+    mapped: Vec<B::Mapped>,
+    random: Rng,
+}
+
+impl<B: Buffered> Bursts<B> {
+    pub(crate) fn new(device: B) -> Self {
+        Self { device, mapped: Vec::new(), random: Rng::with_seed(14) }
+    }
+}
+
+impl<B: Buffered> Workload for Bursts<B> {
+    fn units(&self) -> u64 {
+        1
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        if self.mapped.is_empty() {
+            for page in 0..BURST {
+                self.mapped.push(self.device.map(MEMORY.get() + page * PAGE, 1)?);
+            }
+            self.random.shuffle(&mut self.mapped);
+            self.device.check()?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let mapped = self.mapped.pop().ok_or(Failure::NotPrepared)?;
+        self.device.unmap(black_box(mapped))
+    }
+}
+
 impl<B: Buffered> Drop for Live<B> {
     fn drop(&mut self) {
         for mapped in self.live.drain(..).chain(self.mixed.drain(..)).flatten() {

@@ -158,6 +158,7 @@ fn wanted(scenario: &Scenario, machines: &Machines, of: impl Fn(&Target) -> bool
             Target::Linux(wanted) => ("≥", wanted, ""),
             Target::LinuxMean(wanted) => ("≥", wanted, " by mean"),
             Target::LinuxP99(wanted) => ("≥", wanted, " by p99"),
+            Target::LinuxP999(wanted) => ("≥", wanted, " by p99.9"),
             Target::Limit(wanted) => ("≤", wanted, ""),
         };
         let of_machines = Make::ALL.iter().zip(machines);
@@ -186,6 +187,7 @@ fn measured(target: Target, row: &RowFigures) -> Option<f64> {
         Target::Linux(_) => Some(theirs?.median / row.ours.median),
         Target::LinuxMean(_) => Some(theirs?.mean? / row.ours.mean?),
         Target::LinuxP99(_) => Some(theirs?.p99? / row.ours.p99?),
+        Target::LinuxP999(_) => Some(theirs?.p99_9? / row.ours.p99_9?),
         Target::Limit(_) => Some(row.ours.median / row.limit),
     }
 }

@@ -195,6 +195,9 @@ fn outcome(
         Target::LinuxP99(wanted) => {
             at_least(wanted, "p99", linux.map(|theirs| theirs.p99 / ours.p99))
         }
+        Target::LinuxP999(wanted) => {
+            at_least(wanted, "p99.9", linux.map(|theirs| theirs.p99_9 / ours.p99_9))
+        }
         Target::Limit(wanted) => Outcome {
             against: "limit",
             of: "median",

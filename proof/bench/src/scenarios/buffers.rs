@@ -94,11 +94,20 @@ fn addresses() -> Vec<Scenario> {
         )
     };
     let many = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(GiveMany::new(of_linux()?(0)))))],
+        peers: &[(LINUX, || Ok(Box::new(GiveMany::new(of_linux()?(0), 100_000))))],
         ..passes(
             "iova_give_many",
             "100,000 addresses of one page given back in random order",
-            || Ok(Box::new(GiveMany::new(of_cpu()?(0)))),
+            || Ok(Box::new(GiveMany::new(of_cpu()?(0), 100_000))),
+        )
+    };
+    let million = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(GiveMany::new(of_linux()?(0), 1_000_000))))],
+        cache: Cache::Cold,
+        ..passes(
+            "iova_give_million",
+            "a million addresses of one page given back in random order",
+            || Ok(Box::new(GiveMany::new(of_cpu()?(0), 1_000_000))),
         )
     };
     let large = Scenario {
@@ -117,7 +126,7 @@ fn addresses() -> Vec<Scenario> {
         make_limit: || Ok(Box::new(Large::new(Nothing)?)),
         ..page
     };
-    vec![page, both, few, batches, many, large]
+    vec![page, both, few, batches, many, million, large]
 }
 
 fn slots() -> Vec<Scenario> {

@@ -5,7 +5,7 @@ use portolan::dma::Policy;
 use super::buffers::passes;
 use super::{LINUX, Sample, Scenario, Target};
 use crate::linux::{LinuxDomainKind, buffers as linux};
-use crate::live::{Before, Live, OurBuffers};
+use crate::live::{Before, Bursts, Live, OurBuffers};
 
 const WHAT: &str = "a random one of the live buffers of 4 KiB unmapped and a new one mapped";
 
@@ -41,8 +41,25 @@ macro_rules! calls {
     };
 }
 
+/// Unmaps of one of 100,000 pages, each by itself.
+macro_rules! bursts {
+    ($name:literal, $policy:ident, $kind:ident) => {
+        Scenario {
+            sample: Sample::Call,
+            unit: "ns per unmap",
+            peers: &[(LINUX, || Ok(Box::new(Bursts::new(linux::live(LinuxDomainKind::$kind)?))))],
+            targets: &[Target::LinuxP999(0.5)],
+            ..passes($name, "one of 100,000 pages unmapped, in random order", || {
+                Ok(Box::new(Bursts::new(OurBuffers::new(Policy::$policy)?)))
+            })
+        }
+    };
+}
+
 pub(super) fn all() -> Vec<Scenario> {
     vec![
+        bursts!("unmap_burst_lazy", Lazy, LAZY),
+        bursts!("unmap_burst_strict", Strict, STRICT),
         live!("dma_live_256_lazy", 256, Fresh, Lazy, LAZY),
         live!("dma_live_256_strict", 256, Fresh, Strict, STRICT),
         live!("dma_live_65536_lazy", 65_536, Fresh, Lazy, LAZY),

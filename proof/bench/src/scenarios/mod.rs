@@ -31,6 +31,8 @@ pub enum Target {
     LinuxMean(f64),
     /// At least this many times as fast as Linux's code, by the slowest hundredth.
     LinuxP99(f64),
+    /// At least this many times as fast as Linux's code, by the slowest thousandth.
+    LinuxP999(f64),
     /// At most this many times the limit.
     Limit(f64),
 }
