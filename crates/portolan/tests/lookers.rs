@@ -48,7 +48,12 @@ fn pages_come_back_while_others_look() {
             let mut owed = Gather::new();
             let pa = PhysAddr::new(0x1000);
             match table.map(at, pa, 0x1000, Access::READ, &mut owed) {
-                Ok(range) => table.unmap(range, &mut owed).unwrap(),
+                Ok(range) => {
+                    table.unmap(range, &mut owed).unwrap();
+                    if let Some(empty) = table.next_empty_table(Iova::new(0)) {
+                        table.prune(empty, &mut owed).unwrap();
+                    }
+                }
                 Err(_) => refused += 1,
             }
             let quiet = table.sync(&Prompt, InvalTag::new(1), &caps, &quirks, &mut owed);

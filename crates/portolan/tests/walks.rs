@@ -9,7 +9,8 @@
 mod tiny_table;
 
 use loom::sync::Arc;
-use tiny_table::{Found, Table, Tiny, Watched, explore, look, map, pay, unmap};
+use portolan::addr::Iova;
+use tiny_table::{Found, Table, Tiny, Watched, explore, look, map, pay, unmap_last};
 
 #[test]
 fn a_walk_reads_in_no_page_that_was_given_back() {
@@ -18,7 +19,7 @@ fn a_walk_reads_in_no_page_that_was_given_back() {
         map(&table, 0);
         let other = Arc::clone(&table);
         let looker = loom::thread::spawn(move || look(&other, 0, Found::MappedOrNot));
-        pay(&table, unmap(&table, 0));
+        pay(&table, unmap_last(&table, 0));
         looker.join().unwrap();
         assert_eq!(table.pages(), 1, "a parked page stayed");
     });
@@ -33,7 +34,7 @@ fn two_walks_and_a_page_that_is_parked() {
             let other = Arc::clone(&table);
             loom::thread::spawn(move || look(&other, 0, Found::MappedOrNot))
         });
-        pay(&table, unmap(&table, 0));
+        pay(&table, unmap_last(&table, 0));
         for looker in lookers {
             looker.join().unwrap();
         }
@@ -52,9 +53,26 @@ fn walks_that_follow_each_other_and_two_pages_that_are_parked() {
             look(&other, 0, Found::MappedOrNot);
             look(&other, 0, Found::MappedOrNot);
         });
-        pay(&table, unmap(&table, 0));
+        pay(&table, unmap_last(&table, 0));
         map(&table, 2);
-        pay(&table, unmap(&table, 2));
+        pay(&table, unmap_last(&table, 2));
+        looker.join().unwrap();
+        assert_eq!(table.pages(), 1, "a parked page stayed");
+    });
+}
+
+/// A look for empty tables is a walk like others.
+#[test]
+fn a_look_for_empty_tables_reads_in_no_page_that_was_given_back() {
+    explore(3, || {
+        let table = Arc::new(Table::new(Tiny, Watched::new(4)).unwrap());
+        map(&table, 0);
+        let other = Arc::clone(&table);
+        let looker = loom::thread::spawn(move || {
+            let found = other.next_empty_table(Iova::new(0));
+            assert!(found.is_none_or(|range| range.start() == Iova::new(0)), "{found:?}");
+        });
+        pay(&table, unmap_last(&table, 0));
         looker.join().unwrap();
         assert_eq!(table.pages(), 1, "a parked page stayed");
     });

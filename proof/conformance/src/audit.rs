@@ -3,7 +3,7 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::platform::{TableMem, Word};
-use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount};
+use portolan::table::format::{DirtyTracking, Entry, Format};
 use portolan::table::{Access, PageTable};
 use portolan_sim::decode::{AccessKind, Decoded, Permissions, TableFormat};
 
@@ -195,11 +195,9 @@ impl<F: Format> Tree<'_, F> {
         match self.decode(raw, level) {
             Decoded::Table { next, permissions } => {
                 let used = self.walk(next, level - 1, iova, above.and(permissions));
-                let counted = F::LIVE_COUNT == LiveCount::InEntry && level == 1;
-                if counted && F::live(raw) != used {
-                    let live = F::live(raw);
+                if level == 1 && raw & F::FILLED != 0 && used < 1 << F::INDEX_LG2 {
                     self.found.push(format!(
-                        "the table for {iova:#x} has {used} entries and counts {live}"
+                        "the table for {iova:#x} has {used} entries and is marked as full"
                     ));
                 }
             }
@@ -212,7 +210,7 @@ impl<F: Format> Tree<'_, F> {
                 self.leaf((iova, pa), span, above.and(permissions));
             }
             Decoded::Nothing => match F::classify(raw, u32::from(level)) {
-                Entry::Unlinked(_) | Entry::Broken(_) if level > 0 => self.marked += 1,
+                Entry::Broken(_) if level > 0 => self.marked += 1,
                 _ => self.found.push(format!("{raw:#x} is left over at {iova:#x}, level {level}")),
             },
             Decoded::Bad => self

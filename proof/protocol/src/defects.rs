@@ -60,10 +60,10 @@ const GIVE_BACK: &str = "give back what a settled debt held";
 const UNIT_TOLD: &str = "the unit's caches are told";
 const SETTLED: &str = "device TLBs are told, and the debt is settled";
 const CLEAR: &str = "clear an entry";
-const UNLINK: &str = "lower the count to nothing, and unlink";
-const TAKE_BACK: &str = "take a table back and announce";
-const MAPS: [&str; 3] =
-    ["announce an entry in a linked table", "link a new table and announce", TAKE_BACK];
+const TAKE_ADDRESSES: &str = "take all addresses of a table";
+const TAKE_OUT: &str = "take the empty table out";
+const GATHERS: &str = "the debt still gathers, or is a new one";
+const MAPS: [&str; 2] = ["find a table that hangs there", "link a new table"];
 
 /// All of them.
 pub fn defects() -> Vec<Defect> {
@@ -74,43 +74,59 @@ pub fn defects() -> Vec<Defect> {
 fn tables() -> Vec<Defect> {
     vec![
         Defect {
-            says: "a settled debt frees every unlinked table, not only those of its tag",
+            says: "a settled debt frees every table that has left, not only those of its tag",
             seen: "tables freed too early by the proof of another debt",
             edit: |p| {
-                let all = "(unlinked t)";
-                changed(p, GIVE_BACK, Change::RemoveAll("unlinked", &["t"], all));
+                let all = "(left t)";
+                changed(p, GIVE_BACK, Change::RemoveAll("left", &["t"], all));
                 changed(p, GIVE_BACK, Change::AddAll("free", &["t"], all));
             },
         },
         Defect {
-            says: "a table that is unlinked again keeps the tag of the debt before",
-            seen: "a table freed by the debt of its former unlinking",
-            edit: |p| unchanged(p, UNLINK, "tag"),
+            says: "a table that leaves again keeps the tag of the debt before",
+            seen: "a table freed by the debt with which it left before",
+            edit: |p| unchanged(p, TAKE_OUT, "tag"),
         },
         Defect {
-            says: "a table that is taken back stays on the list of those to free",
-            seen: "a table freed while a map uses it",
-            edit: |p| unchanged(p, TAKE_BACK, "unlinked"),
-        },
-        Defect {
-            says: "a table goes when the unmap's own entry is clear, whatever else is in it",
+            says: "a table is taken out, whatever is in it",
             seen: "a range's table removed with its neighbours' entries",
-            edit: |p| unguarded(p, UNLINK, "no other is counted"),
+            edit: |p| unguarded(p, TAKE_ADDRESSES, "no address is in use"),
+        },
+        Defect {
+            says: "a look for entries forgets one",
+            seen: "a loop that ends before the last entry",
+            edit: |p| {
+                let all_but_one = "(exists ((j Index)) (forall ((i Index) (f Frame)) \
+                                   (=> (used t i f) (= i j))))";
+                guarded(p, TAKE_ADDRESSES, "no address is in use", all_but_one);
+            },
+        },
+        Defect {
+            says: "a table without entries is taken out while a map is on its way into it",
+            seen: "a map that stores into a table which another CPU has taken out",
+            edit: |p| {
+                let none_yet = "(forall ((i Index) (f Frame)) (not (leaf t i f)))";
+                guarded(p, TAKE_ADDRESSES, "no address is in use", none_yet);
+            },
         },
         Defect {
             says: "an emptied table is freed at once",
             seen: "Linux's and others' page tables freed before the walk caches are told",
             edit: |p| {
-                unchanged(p, UNLINK, "unlinked");
-                if let Some(step) = p.step(UNLINK) {
+                unchanged(p, TAKE_OUT, "left");
+                if let Some(step) = p.step(TAKE_OUT) {
                     step.changes.push(Change::Add("free", &["t"]));
                 }
             },
         },
         Defect {
-            says: "a new table hangs where one is still remembered",
-            seen: "two tables of one slot after a race of two maps",
-            edit: |p| unguarded(p, MAPS[1], "the slot remembers no table"),
+            says: "addresses of a table that leaves are given out before the debt is settled",
+            seen: "a new table that walk caches hide behind the old one",
+            edit: |p| {
+                MAPS.iter().for_each(|step| {
+                    unguarded(p, step, "the address is not taken with its table");
+                });
+            },
         },
     ]
 }
@@ -185,19 +201,12 @@ fn debts() -> Vec<Defect> {
         Defect {
             says: "an unmap joins a debt whose invalidations are on the way",
             seen: "a flush queue's take-over while another CPU pays",
-            edit: |p| {
-                guarded(
-                    p,
-                    CLEAR,
-                    "the debt still gathers, or is a new one",
-                    "(or (open d) (fresh d))",
-                )
-            },
+            edit: |p| guarded(p, CLEAR, GATHERS, "(or (open d) (fresh d))"),
         },
         Defect {
-            says: "a table is unlinked on behalf of a debt that is on the way",
+            says: "a table is taken out on behalf of a debt that is on the way",
             seen: "tables left to a generation that was already flushed",
-            edit: |p| guarded(p, UNLINK, "the debt still gathers", "(open d)"),
+            edit: |p| guarded(p, TAKE_OUT, GATHERS, "(open d)"),
         },
     ]
 }
@@ -211,21 +220,10 @@ fn maps() -> Vec<Defect> {
             edit: |p| MAPS.iter().for_each(|step| unguarded(p, step, "the address is quiet")),
         },
         Defect {
-            says: "an entry is written into a table that was looked up before, without being counted",
-            seen: "a map that stores into a table which another CPU has unlinked",
-            edit: |p| guarded(p, "write an entry", "the entry is announced", "(owner f)"),
-        },
-        Defect {
-            says: "the count is lowered before the entry is cleared",
-            seen: "a table that leaves with an entry that is still readable",
+            says: "an entry is written by a map that does not have the address",
+            seen: "an address that two drivers use",
             edit: |p| {
-                guarded(p, UNLINK, "the entry is cleared", "(exists ((g Frame)) (leaf t i g))");
-                guarded(
-                    p,
-                    UNLINK,
-                    "no other is counted",
-                    "(forall ((j Index) (g Frame)) (=> (or (used t j g) (cleared t j)) (= j i)))",
-                );
+                guarded(p, "write an entry", "the map has the address and the table", "(owner f)")
             },
         },
         Defect {
@@ -264,13 +262,13 @@ pub fn starvations() -> Vec<Defect> {
             },
         },
         Defect {
-            says: "a debt that has unlinked a table waits for a worker, and none is there",
+            says: "a debt that has taken a table out waits for a worker, and none is there",
             seen: "tables left to a thread that an early kernel does not have",
             edit: |p| {
                 if let Some(step) = p.step("send a debt's invalidations") {
                     step.guards.push(crate::protocol::Claim {
-                        says: "no table of it was unlinked",
-                        is: "(forall ((u Table)) (=> (unlinked u) (not (= (tag u) d))))",
+                        says: "no table of it was taken out",
+                        is: "(forall ((u Table)) (=> (left u) (not (= (tag u) d))))",
                     });
                 }
             },

@@ -12,10 +12,10 @@ use crate::protocol::Actor;
 
 /// Steps of CPUs that a driver need not make.
 const FREE: [&str; 4] = [
-    "announce an entry in a linked table",
-    "link a new table and announce",
-    "take a table back and announce",
+    "find a table that hangs there",
+    "link a new table",
     "clear an entry",
+    "take all addresses of a table",
 ];
 
 /// Step that no run makes for ever.

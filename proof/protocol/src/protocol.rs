@@ -156,7 +156,7 @@ pub fn address_space() -> Protocol {
                 name: "tag",
                 of: Table,
                 is: Debt,
-                meaning: "debt of the unmap that unlinked the table",
+                meaning: "debt with which the table was taken out",
             },
         ],
         definitions: definitions(),
@@ -171,23 +171,15 @@ fn relations() -> Vec<Relation> {
     let relation = |name, sorts, meaning| Relation { name, sorts, meaning };
     vec![
         relation("linked", &[Table], "the slot's entry points at the table"),
-        relation(
-            "unlinked",
-            &[Table],
-            "the slot's entry remembers the table; hardware reads an empty entry",
-        ),
+        relation("left", &[Table], "the slot's entry is empty; walk caches may lead to the table"),
         relation("free", &[Table], "the page may be used for anything"),
+        relation("closed", &[Table], "who takes the table out has all addresses that it spans"),
         relation(
-            "announced",
+            "coming",
             &[Table, Index, Frame],
-            "a map has counted the entry and not yet written it",
+            "a map that has the address has found the table, and has not yet written the entry",
         ),
         relation("leaf", &[Table, Index, Frame], "the entry as hardware reads it"),
-        relation(
-            "cleared",
-            &[Table, Index],
-            "an unmap has cleared the entry, which is still counted",
-        ),
         relation(
             "pending",
             &[Slot, Index, Frame, Debt],
@@ -218,18 +210,14 @@ fn relations() -> Vec<Relation> {
 fn definitions() -> Vec<Definition> {
     let definition = |name, variables, is| Definition { name, variables, is };
     vec![
-        definition("kept", "((t Table))", "(or (linked t) (unlinked t))"),
+        definition("kept", "((t Table))", "(or (linked t) (left t))"),
+        definition(
+            "taken",
+            "((s Slot))",
+            "(exists ((u Table)) (and (= (slot u) s) (or (closed u) (left u))))",
+        ),
         definition("here", "((s Slot) (t Table))", "(and (linked t) (= (slot t) s))"),
-        definition(
-            "used",
-            "((t Table) (i Index) (f Frame))",
-            "(or (announced t i f) (leaf t i f))",
-        ),
-        definition(
-            "counted_beside",
-            "((t Table) (i Index))",
-            "(exists ((j Index) (g Frame)) (or (used t j g) (and (cleared t j) (not (= j i)))))",
-        ),
+        definition("used", "((t Table) (i Index) (f Frame))", "(or (coming t i f) (leaf t i f))"),
         definition(
             "mapped",
             "((s Slot) (i Index) (f Frame))",
@@ -251,7 +239,7 @@ fn definitions() -> Vec<Definition> {
             "((d Debt))",
             "(and (not (open d)) \
              (forall ((s Slot) (i Index) (g Frame)) (not (pending s i g d))) \
-             (forall ((u Table)) (=> (unlinked u) (not (= (tag u) d)))))",
+             (forall ((u Table)) (=> (left u) (not (= (tag u) d)))))",
         ),
     ]
 }
@@ -261,41 +249,36 @@ fn map_guards() -> Vec<Claim> {
     vec![
         claim("the owner gives the frame", "(owner f)"),
         claim("the address is quiet", "(forall ((g Frame) (d Debt)) (not (pending s i g d)))"),
+        claim("the address is not taken with its table", "(not (taken s))"),
     ]
 }
 
 fn maps() -> Vec<Step> {
-    let counted = [Change::Add("announced", &["t", "i", "f"]), Change::Remove("owner", &["f"])];
+    let coming = [Change::Add("coming", &["t", "i", "f"]), Change::Remove("owner", &["f"])];
     let map = |name, place, guards: &[Claim], changes: &[Change]| Step {
         name,
         actor: Actor::Cpu,
         place,
         variables: "((s Slot) (t Table) (i Index) (f Frame))",
         guards: [&map_guards(), guards].concat(),
-        changes: [&counted, changes].concat(),
+        changes: [&coming, changes].concat(),
     };
     vec![
         map(
-            "announce an entry in a linked table",
-            "crates/portolan/src/table/slot.rs enter_slot",
+            "find a table that hangs there",
+            "crates/portolan/src/table/slot.rs leaf_table_at",
             &[
                 claim("the table hangs there", "(here s t)"),
-                claim(
-                    "the entry is in no use",
-                    "(forall ((g Frame)) (not (or (used t i g) (cleared t i))))",
-                ),
+                claim("the entry is in no use", "(forall ((g Frame)) (not (used t i g)))"),
             ],
             &[],
         ),
         map(
-            "link a new table and announce",
-            "crates/portolan/src/table/map.rs make_room",
+            "link a new table",
+            "crates/portolan/src/table/map.rs leaf_table",
             &[
                 claim("the page is free", "(free t)"),
-                claim(
-                    "the slot remembers no table",
-                    "(forall ((u Table)) (=> (kept u) (not (= (slot u) s))))",
-                ),
+                claim("no table hangs there", "(forall ((u Table)) (not (here s u)))"),
             ],
             &[
                 Change::Remove("free", &["t"]),
@@ -303,23 +286,14 @@ fn maps() -> Vec<Step> {
                 Change::Set("slot", "t", "s"),
             ],
         ),
-        map(
-            "take a table back and announce",
-            "crates/portolan/src/table/enter.rs take_back",
-            &[
-                claim("the table is remembered", "(unlinked t)"),
-                claim("it hung there", "(= (slot t) s)"),
-            ],
-            &[Change::Remove("unlinked", &["t"]), Change::Add("linked", &["t"])],
-        ),
         Step {
             name: "write an entry",
             actor: Actor::Cpu,
             place: "crates/portolan/src/table/slot.rs map_page",
             variables: "((t Table) (i Index) (f Frame))",
-            guards: vec![claim("the entry is announced", "(announced t i f)")],
+            guards: vec![claim("the map has the address and the table", "(coming t i f)")],
             changes: vec![
-                Change::Remove("announced", &["t", "i", "f"]),
+                Change::Remove("coming", &["t", "i", "f"]),
                 Change::Add("leaf", &["t", "i", "f"]),
             ],
         },
@@ -347,32 +321,34 @@ fn unmaps() -> Vec<Step> {
             ],
             vec![
                 Change::Remove("leaf", &["t", "i", "f"]),
-                Change::Add("cleared", &["t", "i"]),
                 Change::Add("pending", &["s", "i", "f", "d"]),
                 Change::Add("open", &["d"]),
             ],
         ),
         step(
-            "lower the count",
-            "crates/portolan/src/table/enter.rs leave",
-            "((t Table) (i Index))",
-            vec![claim("others are counted", "(counted_beside t i)")],
-            vec![Change::Remove("cleared", &["t", "i"])],
+            "take all addresses of a table",
+            "crates/portolan/src/dma/space/tables.rs give_back_once",
+            "((t Table))",
+            vec![
+                claim("the table hangs there", "(linked t)"),
+                claim("no address is in use", "(forall ((i Index) (f Frame)) (not (used t i f)))"),
+            ],
+            vec![Change::Add("closed", &["t"])],
         ),
         step(
-            "lower the count to nothing, and unlink",
-            "crates/portolan/src/table/unmap.rs leave_table",
-            "((t Table) (i Index) (d Debt))",
+            "take the empty table out",
+            "crates/portolan/src/table/unmap.rs detach_if_empty",
+            "((t Table) (d Debt))",
             vec![
-                claim("the entry is cleared", "(cleared t i)"),
-                claim("no other is counted", "(not (counted_beside t i))"),
-                claim("the debt still gathers", "(gathers d)"),
+                claim("its addresses are taken", "(closed t)"),
+                claim("the debt still gathers, or is a new one", "(or (gathers d) (fresh d))"),
             ],
             vec![
-                Change::Remove("cleared", &["t", "i"]),
+                Change::Remove("closed", &["t"]),
                 Change::Remove("linked", &["t"]),
-                Change::Add("unlinked", &["t"]),
+                Change::Add("left", &["t"]),
                 Change::Set("tag", "t", "d"),
+                Change::Add("open", &["d"]),
             ],
         ),
     ]
@@ -402,11 +378,7 @@ fn invalidations() -> Vec<Step> {
             vec![claim("they are sent", "(sent d)")],
             vec![
                 Change::Add("told", &["d"]),
-                Change::RemoveAll(
-                    "walk_cache",
-                    &["v", "s", "t"],
-                    "(and (unlinked t) (= (tag t) d))",
-                ),
+                Change::RemoveAll("walk_cache", &["v", "s", "t"], "(and (left t) (= (tag t) d))"),
                 Change::RemoveAll("iotlb", &["v", "s", "i", "f"], "(pending s i f d)"),
             ],
         ),
@@ -432,11 +404,11 @@ fn invalidations() -> Vec<Step> {
         step(
             "give back what a settled debt held",
             Actor::Cpu,
-            "crates/portolan/src/table/reclaim.rs take_in",
+            "crates/portolan/src/table/chain.rs free_chain",
             vec![claim("the debt is settled", "(not (open d))")],
             vec![
-                Change::RemoveAll("unlinked", &["t"], "(= (tag t) d)"),
-                Change::AddAll("free", &["t"], "(and (unlinked t) (= (tag t) d))"),
+                Change::RemoveAll("left", &["t"], "(= (tag t) d)"),
+                Change::AddAll("free", &["t"], "(and (left t) (= (tag t) d))"),
                 Change::AddAll("owner", &["f"], "(exists ((s Slot) (i Index)) (pending s i f d))"),
                 Change::Remove("pending", &["*", "*", "*", "d"]),
             ],
@@ -497,25 +469,26 @@ fn devices() -> Vec<Step> {
 fn invariant() -> Vec<Claim> {
     vec![
         claim(
-            "a page is linked, unlinked or free",
-            "(forall ((t Table)) (and (not (and (linked t) (unlinked t))) (not (and (free t) (kept t)))))",
+            "a page is linked, has left or is free",
+            "(forall ((t Table)) (and (not (and (linked t) (left t))) (not (and (free t) (kept t)))))",
         ),
         claim(
             "a slot has one table",
             "(forall ((t Table) (u Table)) (=> (and (kept t) (kept u) (= (slot t) (slot u))) (= t u)))",
         ),
         claim(
-            "only linked tables are counted in",
-            "(forall ((t Table) (i Index) (f Frame)) (=> (or (used t i f) (cleared t i)) (linked t)))",
+            "only linked tables have entries",
+            "(forall ((t Table) (i Index) (f Frame)) (=> (used t i f) (linked t)))",
         ),
         claim(
-            "a linked table has something counted in it",
-            "(forall ((t Table)) (=> (linked t) (exists ((i Index) (f Frame)) (or (used t i f) (cleared t i)))))",
+            "a table whose addresses are taken is linked, and has no entry in use",
+            "(forall ((t Table)) (=> (closed t) (and (linked t) \
+             (forall ((i Index) (f Frame)) (not (used t i f))))))",
         ),
         claim(
             "an entry has one use",
             "(forall ((t Table) (i Index) (f Frame) (g Frame)) \
-             (and (=> (and (used t i f) (used t i g)) (= f g)) (not (and (announced t i f) (leaf t i g)))))",
+             (and (=> (and (used t i f) (used t i g)) (= f g)) (not (and (coming t i f) (leaf t i g)))))",
         ),
         claim(
             "a frame in use is not its owner's",
@@ -552,7 +525,7 @@ fn invariant() -> Vec<Claim> {
         claim(
             "a walk cache leads to a linked table, or to one that is owed",
             "(forall ((v Device) (s Slot) (t Table)) (=> (walk_cache v s t) (and (= (slot t) s) \
-             (or (linked t) (and (unlinked t) (open (tag t)) (not (told (tag t))))))))",
+             (or (linked t) (and (left t) (open (tag t)) (not (told (tag t))))))))",
         ),
         claim(
             "an IOTLB has mapped translations, or owed ones",
@@ -578,8 +551,13 @@ fn safety() -> Vec<Claim> {
             "(forall ((v Device) (s Slot) (t Table)) (=> (free t) (not (walk_cache v s t))))",
         ),
         claim(
-            "no table stays with nothing in it",
-            "(forall ((t Table)) (=> (linked t) (exists ((i Index) (f Frame)) (or (used t i f) (cleared t i)))))",
+            "no map writes into a page that has left",
+            "(forall ((t Table) (i Index) (f Frame)) (=> (used t i f) (linked t)))",
+        ),
+        claim(
+            "no table hides behind one that has left",
+            "(forall ((v Device) (s Slot) (t Table) (u Table)) \
+             (=> (and (here s t) (walk_cache v s u)) (= t u)))",
         ),
         claim(
             "a mapped address leads to its frame alone",

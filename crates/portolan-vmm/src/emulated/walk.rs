@@ -87,7 +87,7 @@ pub(super) fn walk<F: Format<Word = AtomicU64>>(
         let raw = read(entry).ok_or(FaultKind::Unreadable { level, entry })?;
         let reserved = FaultKind::Reserved { level, entry, raw };
         match F::classify(raw, level) {
-            Entry::Empty | Entry::Unlinked(_) | Entry::Broken(_) => {
+            Entry::Empty | Entry::Broken(_) => {
                 return Err(FaultKind::NotPresent { level, entry });
             }
             _ if format.is_reserved(raw, level) => return Err(reserved),

@@ -78,7 +78,7 @@ impl<F: Format<Word = AtomicU64>> Game<F> {
             1 => self.rng.u64(..),
             2..5 => F::leaf(template, leaf),
             _ if level == 0 => F::leaf(template, leaf),
-            _ => F::table(table, 0, level),
+            _ => F::table(table, level),
         };
         match self.rng.u32(..4) {
             0 => raw ^ 1 << self.rng.u32(..64),

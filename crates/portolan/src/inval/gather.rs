@@ -10,14 +10,12 @@ use arrayvec::ArrayVec;
 use thiserror::Error;
 
 use super::{Depth, Flushed};
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::addr::{IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 
 /// Spans kept apart before neighbours are merged.
 const SPANS: usize = 4;
 /// Runs of cache lines kept before they are cleaned on the spot.
 const LINES: usize = 4;
-/// Emptied leaf tables remembered in one gather.
-pub(crate) const VACATED: usize = 16;
 
 /// Addresses whose translations are owed an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,13 +102,6 @@ impl Spans {
     }
 }
 
-/// An emptied leaf table: the first address it spans, and the number of the event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Vacancy {
-    pub(crate) slot: Iova,
-    pub(crate) event: u64,
-}
-
 /// Table pages that left the tree, linked through their first words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableChain {
@@ -165,7 +156,6 @@ pub struct Gather {
     lines: ArrayVec<PhysRange, LINES>,
     cleaned_early: Cleaned,
     pub(crate) tables: TableChain,
-    pub(crate) unlinked: ArrayVec<Vacancy, VACATED>,
 }
 
 /// Time at which the debt of a map is paid.
@@ -275,12 +265,12 @@ impl Gather {
     /// Tells if table pages wait for this debt to be paid.
     #[inline]
     pub fn holds_tables(&self) -> bool {
-        (self.tables.pages != 0) | !self.unlinked.is_empty()
+        self.tables.pages != 0
     }
 
     /// Number of table pages that wait for this debt to be paid.
     pub fn table_pages(&self) -> usize {
-        self.tables.pages + self.unlinked.len()
+        self.tables.pages
     }
 
     /// Tells if lines of table memory were written.
@@ -417,11 +407,7 @@ impl Gather {
     /// Takes the proof out of a gather of `table` that was paid, and leaves it empty.
     #[inline]
     pub(crate) fn take_quiesced(&mut self, table: TableId) -> Quiesced {
-        let quiesced = Quiesced {
-            of: table,
-            tables: self.tables,
-            unlinked: core::mem::take(&mut self.unlinked),
-        };
+        let quiesced = Quiesced { of: table, tables: self.tables };
         self.clear();
         quiesced
     }
@@ -436,7 +422,6 @@ impl Gather {
         self.lines = ArrayVec::new();
         self.cleaned_early = Cleaned::Nothing;
         self.tables = TableChain::default();
-        self.unlinked = ArrayVec::new();
     }
 }
 
@@ -457,7 +442,6 @@ fn check(of: TableId, here: TableId) -> Result<(), WrongTable> {
 pub struct Quiesced {
     of: TableId,
     pub(crate) tables: TableChain,
-    pub(crate) unlinked: ArrayVec<Vacancy, VACATED>,
 }
 
 impl Quiesced {
@@ -477,7 +461,7 @@ impl Quiesced {
 
     /// Number of table pages that can come back.
     pub fn table_pages(&self) -> usize {
-        self.tables.pages + self.unlinked.len()
+        self.tables.pages
     }
 }
 

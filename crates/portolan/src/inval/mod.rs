@@ -36,7 +36,7 @@ pub use proof::Flushed;
 pub use queue::{InvalidationQueue, SyncError, TablesLeft};
 pub use steps::Steps;
 
-pub(crate) use gather::{TableChain, Vacancy};
+pub(crate) use gather::TableChain;
 pub(crate) use page::OneCommand;
 pub(crate) use plan::PlanInputs;
 pub(crate) use proof::{FlushedUpTo, Settled};

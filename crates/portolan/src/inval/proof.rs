@@ -9,7 +9,7 @@
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use super::gather::Gather;
-use super::{Quiesced, TableChain, Vacancy};
+use super::{Quiesced, TableChain};
 use crate::addr::TableId;
 use crate::platform::SharedWord;
 
@@ -42,9 +42,9 @@ impl<'g> Settled<'g> {
 
     /// Hands its table pages to `reclaim`, if there are some.
     #[inline(always)]
-    pub(crate) fn reclaim(self, reclaim: impl FnOnce(TableChain, &[Vacancy])) -> Flushed {
+    pub(crate) fn reclaim(self, reclaim: impl FnOnce(TableChain)) -> Flushed {
         if self.0.holds_tables() {
-            reclaim(self.0.tables, &self.0.unlinked);
+            reclaim(self.0.tables);
         }
         self.0.clear();
         Flushed::new()

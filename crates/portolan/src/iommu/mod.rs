@@ -165,10 +165,33 @@ pub trait Domain: Send + Sync {
         !owed.is_empty()
     }
 
-    /// Leaves tables that small unmaps empty in place while there are at most `pages` table pages in
-    /// all: then the next map there allocates nothing, and walk caches need not be invalidated.
-    /// Domains without tables have nothing to keep.
-    fn keep_empty_tables(&self, _pages: usize) {}
+    /// Number of pages of its tables, those that wait for quiet included; 0 if it has no tables.
+    fn table_pages(&self) -> usize {
+        0
+    }
+
+    /// The range of the first table at or after `from` that has no entries: all that it spans. Unmaps
+    /// of less than a table spans leave it in place: then the next map there allocates nothing, and
+    /// walk caches need not be invalidated.
+    ///
+    /// *Context.* Task: looks at the entries of all tables on the way.
+    fn next_empty_table(&self, from: Iova) -> Option<IovaRange> {
+        let _ = from;
+        None
+    }
+
+    /// Takes out the empty tables that lie in `range` whole, and returns their number. The caller owns
+    /// all of `range`: nothing is mapped or unmapped there until `owed`, with which their pages come
+    /// back, is paid.
+    ///
+    /// *Context.* Task: looks at every entry of the tables in `range`.
+    ///
+    /// # Errors
+    /// If `owed` is of another domain.
+    fn prune(&self, range: IovaRange, owed: &mut Gather) -> Result<usize, WrongTable> {
+        let _ = (range, owed);
+        Ok(0)
+    }
 
     /// Way in which a hypervisor follows the mappings of this domain. Where one does, unmaps must
     /// not be put off ([`Policy::Lazy`](crate::dma::Policy::Lazy)).

@@ -280,7 +280,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         self.table.write_back(self.caps.walker, owed);
         let settled = settle(&self.queue, self.inputs(), Some(&self.one), owed);
         let settled = settled.map_err(SyncError::Queue)?;
-        Ok(settled.reclaim(|tables, unlinked| self.table.take_in(tables, unlinked)))
+        Ok(settled.reclaim(|tables| self.table.free_chain(tables)))
     }
 
     #[inline]
@@ -288,8 +288,16 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         !owes_nothing(&self.caps, owed)
     }
 
-    fn keep_empty_tables(&self, pages: usize) {
-        self.table.keep_empty_tables(pages);
+    fn table_pages(&self) -> usize {
+        self.table.pages()
+    }
+
+    fn next_empty_table(&self, from: Iova) -> Option<IovaRange> {
+        self.table.next_empty_table(from)
+    }
+
+    fn prune(&self, range: IovaRange, owed: &mut Gather) -> Result<usize, WrongTable> {
+        self.table.prune(range, owed)
     }
 
     #[inline]

@@ -306,22 +306,22 @@ fn a_tag_goes_back_to_the_queue_however_it_is_reached() {
 }
 
 #[test]
-fn tables_that_are_to_be_kept_stay_when_they_are_empty() {
+fn empty_tables_stay_until_a_domain_is_pruned() {
     let domain = domain();
-    domain.keep_empty_tables(3);
-    let range = IovaRange::page(Iova::new(0), PAGE);
+    let range = IovaRange::page(Iova::new(0x20_5000), PAGE);
     let mut owed = Gather::new();
     let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
     domain.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
+    assert_eq!(domain.next_empty_table(Iova::new(0)), None);
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
-    assert_eq!(domain.table().pages(), 3);
-    let other = self::domain();
-    other.map(range.start(), promised(pa, bytes), Access::READ, &mut owed).unwrap();
-    other.unmap(range, &mut owed).unwrap();
-    assert_eq!(owed.table_pages(), 1);
-    other.sync(&mut owed).unwrap();
-    assert_eq!(other.table().pages(), 2);
+    assert_eq!(domain.table_pages(), 3);
+    let spanned = IovaRange::page(Iova::new(0x20_0000), PageSize::SIZE_2M);
+    assert_eq!(domain.next_empty_table(Iova::new(0)), Some(spanned));
+    assert_eq!(domain.prune(spanned, &mut owed), Ok(1));
+    assert_eq!((owed.table_pages(), domain.table_pages()), (1, 3));
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(domain.table_pages(), 2);
     assert!(owed.is_empty() && owed.table().is_none(), "{owed:?}");
 }
 

@@ -58,6 +58,16 @@ impl<P: Cpus> IovaSpace<P> {
     /// [`FreeError::InUse`] if a part of it is not; nothing is set aside.
     pub fn reserve_free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.trim_all();
+        self.take_free(range)
+    }
+
+    /// As [`IovaSpace::reserve_free`]; addresses in caches are not looked for, and count as in use.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn take_free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| match ranges.is_free(range) {
             true => ranges.try_reserve(range),
             false => Err(RangeRefused::Error(FreeError::InUse { range })),

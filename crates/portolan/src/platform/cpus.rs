@@ -281,7 +281,7 @@ where
 }
 
 /// A value on cache lines of its own: two, since some processors fetch pairs of them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);
 

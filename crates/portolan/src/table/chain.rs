@@ -31,7 +31,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Reserve<'t, F, M> {
         let mut reserve = Self::empty(table);
         for _ in 0..unfilled {
             let page = table.mem.alloc_unfilled(F::GRANULE)?;
-            table.pages.fetch_add(1, Ordering::Relaxed);
+            table.pages.0.fetch_add(1, Ordering::Relaxed);
             if let Some(first) = table.words(page).first() {
                 first.store(reserve.unfilled.map_or(0, F::link));
             }
@@ -39,7 +39,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Reserve<'t, F, M> {
         }
         for _ in 0..pages {
             let page = table.mem.alloc(F::GRANULE)?;
-            table.pages.fetch_add(1, Ordering::Relaxed);
+            table.pages.0.fetch_add(1, Ordering::Relaxed);
             reserve.push(page);
         }
         Ok(reserve)
@@ -123,16 +123,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         into.pages += from.pages;
     }
 
-    /// Gives back a page that was unlinked.
-    pub(super) fn give_back(&self, page: PhysAddr) {
-        match self.looked() {
-            Looked::ByNobody => self.free_page(page),
-            Looked::AtNow => self.park(TableChain { ends: Some((page, page)), pages: 1 }),
-        }
-    }
-
-    /// Gives back all pages of a chain, which were unlinked.
-    pub(super) fn free_chain(&self, chain: TableChain) {
+    /// Gives back all pages of a chain, which left the tree and are quiet, or parks them.
+    pub(crate) fn free_chain(&self, chain: TableChain) {
         if chain.ends.is_some() && self.looked() == Looked::AtNow {
             return self.park(chain);
         }
@@ -145,7 +137,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             freed += 1;
         }
         if freed > 0 {
-            self.pages.fetch_sub(freed, Ordering::Relaxed);
+            self.pages.0.fetch_sub(freed, Ordering::Relaxed);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Mapping: check and reserve everything first, then make the writes that cannot fail.
 
 use super::chain::Reserve;
-use super::enter::Enter;
 use super::format::{Entry, Format, span_lg2};
 use super::pieces::{Merged, Piece, PieceCursor, Shape};
 use super::slot::WrittenEntry;
@@ -20,20 +19,6 @@ struct MapRequest {
     templates: [u64; MAX_LEVELS],
     /// The highest level whose leaf the longest run could fill.
     top_leaf: u32,
-}
-
-/// Shared leaf tables that were entered: only the first and the last slot of a range can be another
-/// CPU's as well, so those two are remembered and for the rest the entry tells.
-#[derive(Clone, Copy, Default)]
-struct Entered {
-    first: Option<Iova>,
-    last: Option<Iova>,
-}
-
-impl Entered {
-    fn has(self, slot: Iova) -> bool {
-        self.first == Some(slot) || self.last == Some(slot)
-    }
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
@@ -197,7 +182,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The first address whose entry among `words` is not empty.
     #[inline]
     pub(super) fn first_live(words: &[F::Word], start: Iova) -> Option<Iova> {
-        let live = words.iter().position(|word| word.load() != 0)?;
+        // Most often there is none: the loop only gathers bits, and decides nothing for each word.
+        let bits = words.iter().fold(0, |bits, word| bits | word.load());
+        let live = (bits != 0).then(|| words.iter().position(|word| word.load() != 0))??;
         start.checked_add((live as u64) << F::GRANULE.lg2())
     }
 
@@ -210,20 +197,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     where
         I: Iterator<Item: Piece> + Clone,
     {
-        let mut entered = Entered::default();
-        let look = pieces.clone();
-        let mut reached = request.range.start();
-        let reserved = self
-            .reserve(request, look, &mut entered, &mut reached, gather)
-            .and_then(|missing| Ok(Reserve::of(self, missing.pages, missing.unfilled)?));
-        let mut reserve = match reserved {
-            Ok(reserve) => reserve,
-            Err(error) => {
-                self.unwind(request, reached, entered);
-                return Err(error);
-            }
-        };
-        self.commit(request, pieces, entered, &mut reserve, gather);
+        let missing = self.reserve(request, pieces.clone(), gather)?;
+        let mut reserve = Reserve::of(self, missing.pages, missing.unfilled)?;
+        self.commit(request, pieces, &mut reserve, gather);
         Ok(())
     }
 
@@ -276,20 +252,16 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// First pass: enters the leaf tables that exist, checks that all is free, and counts the
-    /// tables that are missing. `reached` is where the pass stopped.
+    /// First pass: checks that all is free, and counts the tables that are missing.
     fn reserve<I: Iterator<Item: Piece> + Clone>(
         &self,
         request: &MapRequest,
         mut pieces: PieceCursor<I>,
-        entered: &mut Entered,
-        reached: &mut Iova,
         gather: &mut Gather,
     ) -> Result<MissingTables, TableMapError> {
         let mut missing = MissingTables::default();
         let mut at = Some(request.range.start());
         while let Some(iova) = at.filter(|&iova| iova <= request.range.last()) {
-            *reached = iova;
             let mut level = 0;
             if request.top_leaf > 0 {
                 let (pa, left) = pieces.here();
@@ -303,7 +275,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 IovaRange::page(iova, Self::span(level))
             } else {
                 let slot = Self::slot(request, iova);
-                self.reserve_slot(request, slot, entered, &mut missing)?;
+                self.reserve_slot(slot, &mut missing)?;
                 slot
             };
             if request.top_leaf > 0 {
@@ -334,84 +306,39 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     fn reserve_slot(
         &self,
-        request: &MapRequest,
         slot: IovaRange,
-        entered: &mut Entered,
         missing: &mut MissingTables,
     ) -> Result<(), TableMapError> {
         let iova = slot.start();
-        let entry = match self.walk(iova, 1) {
-            Walk::At(entry, _) => entry,
-            Walk::Stopped { level, raw } => {
-                if F::classify(raw, level) != Entry::Empty {
-                    return Err(TableMapError::AlreadyMapped { iova });
-                }
-                missing.add::<F>(iova, 1, level);
-                missing.add_leaf_table(slot.pages(F::GRANULE) == 1 << F::INDEX_LG2);
-                return Ok(());
-            }
+        let count = slot.pages(F::GRANULE) as usize;
+        let (level, raw) = match self.walk(iova, 1) {
+            Walk::At(entry, _) => (1, entry.load()),
+            Walk::Stopped { level, raw } => (level, raw),
         };
-        let count = slot.pages(F::GRANULE) as u32;
-        match self.enter(entry, count) {
-            Enter::NoTable => {
-                missing.add_leaf_table(count == 1 << F::INDEX_LG2 && entry.load() == 0);
+        match F::classify(raw, level) {
+            Entry::Empty => {
+                missing.add::<F>(iova, 1, level);
+                missing.add_leaf_table(count == 1 << F::INDEX_LG2);
                 Ok(())
             }
-            Enter::Taken => Err(self.already_mapped(slot)),
-            Enter::Entered { table, before } => {
+            Entry::Table(table) => {
                 let index = self.index(iova, 0);
-                let words = self.words(table).get(index..index + count as usize).unwrap_or(&[]);
-                if before != 0 || !Self::counted() {
-                    if let Some(iova) = Self::first_live(words, iova) {
-                        self.leave(entry, count);
-                        return Err(TableMapError::AlreadyMapped { iova });
-                    }
+                let words = self.words(table).get(index..index + count).unwrap_or(&[]);
+                match Self::first_live(words, iova) {
+                    Some(iova) => Err(TableMapError::AlreadyMapped { iova }),
+                    None => Ok(()),
                 }
-                if iova == request.range.start() {
-                    entered.first = Some(iova);
-                }
-                if slot.last() == request.range.last() {
-                    entered.last = Some(iova);
-                }
-                Ok(())
             }
+            Entry::Leaf(_) | Entry::Broken(_) => Err(self.already_mapped(slot)),
         }
     }
 
-    /// Leaves the leaf tables that a first pass entered before it stopped at `reached`.
-    fn unwind(&self, request: &MapRequest, reached: Iova, entered: Entered) {
-        let mut at = Some(request.range.start());
-        while let Some(iova) = at.filter(|&iova| iova <= reached && iova <= request.range.last()) {
-            let slot = Self::slot(request, iova);
-            if let Walk::At(entry, _) = self.walk(iova, 1) {
-                if self.was_entered(request, slot, entered, reached) {
-                    self.leave(entry, slot.pages(F::GRANULE) as u32);
-                }
-            }
-            at = slot.last().checked_add(1);
-        }
-    }
-
-    /// Tells if the first pass entered the leaf table of `slot`, which has one now.
-    fn was_entered(
-        &self,
-        request: &MapRequest,
-        slot: IovaRange,
-        entered: Entered,
-        reached: Iova,
-    ) -> bool {
-        let iova = slot.start();
-        let shared = iova == request.range.start() || slot.last() == request.range.last();
-        if shared { entered.has(iova) } else { iova < reached }
-    }
-
-    /// Second pass: writes. Nothing here can fail, since every table that could be missing was
-    /// reserved and every table that exists counts the entries to come.
+    /// Second pass: writes. Nothing here can fail: every table that was missing is reserved, and no
+    /// other takes one out in which the caller owns addresses.
     fn commit<I: Iterator<Item: Piece> + Clone>(
         &self,
         request: &MapRequest,
         mut pieces: PieceCursor<I>,
-        entered: Entered,
         reserve: &mut Reserve<'_, F, M>,
         gather: &mut Gather,
     ) {
@@ -434,10 +361,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             if level == 0 {
                 let slot = Self::slot(request, iova);
-                let inside =
-                    slot.start() != request.range.start() && slot.last() != request.range.last();
-                let counted = inside || entered.has(iova);
-                self.commit_slot(request, slot, counted, &mut pieces, reserve, gather);
+                self.commit_slot(request.templates[0], slot, &mut pieces, reserve, gather);
                 at = slot.last().checked_add(1);
             }
             leaf = leaf.min(Self::span(level));
@@ -447,40 +371,41 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     fn commit_slot<I: Iterator<Item: Piece> + Clone>(
         &self,
-        request: &MapRequest,
+        template: u64,
         slot: IovaRange,
-        counted: bool,
         pieces: &mut PieceCursor<I>,
         reserve: &mut Reserve<'_, F, M>,
         gather: &mut Gather,
     ) {
-        let count = slot.pages(F::GRANULE) as u32;
         let Some((entry, parent)) = self.reach(slot.start(), 1, reserve) else {
             return;
         };
-        let template = request.templates[0];
-        if count == 1 << F::INDEX_LG2 && entry.load() == 0 {
+        let count = slot.pages(F::GRANULE) as usize;
+        // The caller owns all that such a table spans: no other writes the entry.
+        let whole = count == 1 << F::INDEX_LG2;
+        if whole && entry.load() == 0 {
             if let Some(page) = reserve.pop_unfilled() {
                 self.fill(self.words(page), template, pieces);
                 self.join_clusters(self.words(page), 0);
                 if self.noted.lines {
                     self.publish_all(page, 0, 1 << F::INDEX_LG2);
                 }
-                // The caller owns all that the table spans: no other writes the entry.
-                entry.store(F::table(page, count, 1));
+                entry.store(F::table(page, 1) | F::FILLED);
                 self.publish(parent, self.index(slot.start(), 1));
                 return;
             }
         }
-        let table = self.leaf_table(entry, parent, slot.start(), count, counted, reserve);
-        let Some(table) = table else {
+        let Some(table) = self.leaf_table(entry, parent, slot.start(), reserve) else {
             return;
         };
         let index = self.index(slot.start(), 0);
-        let words = self.words(table).get(index..index + count as usize).unwrap_or(&[]);
+        let words = self.words(table).get(index..index + count).unwrap_or(&[]);
         self.fill(words, template, pieces);
         self.join_clusters(words, index);
-        self.owe_lines(gather, table, index, count as usize);
+        self.owe_lines(gather, table, index, count);
+        if whole {
+            Self::mark(entry, true);
+        }
     }
 
     /// The entry for `iova` in the table of `level`; installs tables on the way from the reserve.
@@ -500,7 +425,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 Entry::Table(next) => next,
                 _ => {
                     let page = reserve.pop()?;
-                    match word.compare_exchange(raw, F::table(page, 0, at)) {
+                    match word.compare_exchange(raw, F::table(page, at)) {
                         Ok(_) => {
                             self.publish(table, index);
                             page
@@ -521,39 +446,30 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Some((word, table))
     }
 
-    /// The leaf table behind `entry`, its live count raised by `count` unless the first pass did:
-    /// the one that is there, the one that was emptied and is not yet quiet, or a new one.
+    /// The leaf table behind `entry`: the one that is there, or a new one.
     fn leaf_table(
         &self,
         entry: &F::Word,
         parent: PhysAddr,
         iova: Iova,
-        count: u32,
-        counted: bool,
         reserve: &mut Reserve<'_, F, M>,
     ) -> Option<PhysAddr> {
         let mut raw = entry.load();
         loop {
-            let (table, new, fresh) = match F::classify(raw, 1) {
-                Entry::Table(table) if counted || !Self::counted() => return Some(table),
-                Entry::Table(table) => (table, Self::with_live(raw, F::live(raw) + count), None),
-                Entry::Unlinked(table) => (table, F::table(table, count, 1), None),
-                Entry::Empty => {
-                    let page = reserve.pop()?;
-                    (page, F::table(page, count, 1), Some(page))
-                }
+            match F::classify(raw, 1) {
+                Entry::Table(table) => return Some(table),
+                Entry::Empty => {}
                 Entry::Leaf(_) | Entry::Broken(_) => return None,
-            };
-            match entry.compare_exchange(raw, new) {
+            }
+            let page = reserve.pop()?;
+            match entry.compare_exchange(raw, F::table(page, 1)) {
                 Ok(_) => {
                     self.publish(parent, self.index(iova, 1));
-                    return Some(table);
+                    return Some(page);
                 }
                 Err(now) => {
                     raw = now;
-                    if let Some(page) = fresh {
-                        reserve.put_back(page);
-                    }
+                    reserve.put_back(page);
                 }
             }
         }

@@ -3,20 +3,17 @@
 //! Callers on different CPUs may work at once, without a lock, on ranges that do not overlap; an
 //! IOVA may be mapped again once the debt of its unmap has been synced and reclaimed.
 //!
-//! *Life of a table.* A missing table is installed by one compare-exchange. The entry that points
-//! at a leaf table counts, in bits the hardware ignores, the table's live entries and those about
-//! to become live, so the CPU that takes the last one out can unlink the table in the same
-//! exchange. The unlinked table stays remembered in its parent's entry (*unlinked*): until quiet
-//! the hardware's walk caches may still lead to it, so a map that needs a table there takes that
-//! very one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers
-//! them whole, or through [`PageTable::prune`]; in both cases the caller owns all they span.
+//! *Life of a table.* A missing table is installed by one compare-exchange. It leaves when an unmap
+//! covers all that it spans, or through [`PageTable::prune`]; in both cases the caller owns all that
+//! it spans, so no other can be on its way into it. A map or unmap of less than a table spans
+//! writes its own leaves and nothing else: neither takes a table out that it empties, nor counts.
 //!
 //! *Looking.* A caller that merely looks ([`PageTable::translate`], [`PageTable::mappings`],
 //! [`PageTable::read_and_clear_dirty`]) need own nothing: pages that are reclaimed while a walk is
 //! under way are given back when that has ended, even if others begin meanwhile.
 //!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
-//! counts are taken, and entries are checked, then entries are written.
+//! and entries are checked, then entries are written.
 //!
 //! *Context.* Interrupt, where a method does not say otherwise; making and dropping a table is for
 //! tasks.
@@ -24,7 +21,6 @@
 mod chain;
 mod clusters;
 mod dirty;
-mod enter;
 mod error;
 pub mod format;
 mod map;
@@ -45,13 +41,13 @@ pub use reclaim::NotReclaimed;
 pub use split::{PendingSplit, SplitNotCompleted};
 pub use view::TableView;
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-use self::format::{Entry, LiveCount, span_lg2};
+use self::format::{Entry, span_lg2};
 use self::walking::Walks;
 use crate::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
-use crate::platform::{ForeignTables, OutOfTableMemory, TableMem, Word};
+use crate::platform::{CachePadded, ForeignTables, OutOfTableMemory, TableMem, Word};
 
 bitflags::bitflags! {
     /// Access of a device, and kind of the memory.
@@ -130,13 +126,9 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     sizes: PageSizes,
     mem: M,
     root: PhysAddr,
-    pages: AtomicUsize,
+    /// On a line of its own: a CPU that makes a table writes it, and every map reads the data beside it.
+    pages: CachePadded<AtomicUsize>,
     when_dropped: TablesWhenDropped,
-    /// Numbers the events of a leaf table being emptied.
-    vacancies: AtomicU64,
-    /// With so many table pages or fewer, leaf tables that small unmaps empty stay in the tree. Not
-    /// a count of empty ones: that would be written by every CPU with each lone page.
-    keep_empty: AtomicUsize,
     noted: NotedDebts,
     walks: Walks,
 }
@@ -185,10 +177,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             format,
             mem,
             root,
-            pages: AtomicUsize::new(1),
+            pages: CachePadded(AtomicUsize::new(1)),
             when_dropped: TablesWhenDropped::Free,
-            vacancies: AtomicU64::new(0),
-            keep_empty: AtomicUsize::new(0),
             noted: NotedDebts { lines: true, maps: true },
             walks: Walks::default(),
         }
@@ -233,14 +223,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Number of table pages, those that wait for quiet included.
     pub fn pages(&self) -> usize {
-        self.pages.load(Ordering::Relaxed)
-    }
-
-    /// Leaves leaf tables that small unmaps empty in the tree while there are at most `pages` table
-    /// pages in all; 0 at first. Those that stay come back through [`PageTable::prune`], with an
-    /// unmap that covers them whole, or with the table.
-    pub fn keep_empty_tables(&self, pages: usize) {
-        self.keep_empty.store(pages, Ordering::Relaxed);
+        self.pages.0.load(Ordering::Relaxed)
     }
 
     /// Leaves all table pages allocated for good when the table is dropped: for hardware that did
@@ -315,11 +298,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    #[inline]
-    fn counted() -> bool {
-        F::LIVE_COUNT == LiveCount::InEntry
-    }
-
     /// Tells if a map in tables that exist owes nothing.
     #[inline]
     pub(crate) fn maps_owe_nothing(&self) -> bool {
@@ -368,7 +346,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     fn free_page(&self, table: PhysAddr) {
         self.mem.free(table, F::GRANULE);
-        self.pages.fetch_sub(1, Ordering::Relaxed);
+        self.pages.0.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Frees all that is below the table at `table` of `level`.
@@ -382,7 +360,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     self.free_below(next, level - 1);
                     self.free_page(next);
                 }
-                Entry::Unlinked(next) | Entry::Broken(next) => self.free_page(next),
+                Entry::Broken(next) => self.free_page(next),
                 Entry::Empty | Entry::Leaf(_) => {}
             }
         }

@@ -1,14 +1,11 @@
 //! Giving table pages back once they are quiet, and pruning.
 
-use core::sync::atomic::Ordering;
-
 use thiserror::Error;
 
-use super::format::{Entry, Format, TAG_BITS};
-use super::walking::Looked;
+use super::format::{Entry, Format};
 use super::{PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::inval::{Depth, Gather, Quiesced, TableChain, Vacancy, WrongTable};
+use crate::inval::{Depth, Gather, Quiesced, WrongTable};
 use crate::platform::{TableMem, Word};
 
 /// Table pages that were not given back, because the proof is one for another table.
@@ -21,10 +18,17 @@ pub struct NotReclaimed {
     pub quiesced: Quiesced,
 }
 
+/// Result of a look for a table without entries.
+enum EmptyTable {
+    /// All that it spans.
+    Found(IovaRange),
+    /// There is none before this address; or none at all.
+    NoneBefore(Option<Iova>),
+}
+
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Frees the table pages of a debt that has been paid, or leaves that to walks of callers that
-    /// merely look, if some are under way. An emptied leaf table that a map took back meanwhile
-    /// stays, and one stays, empty, where many pages wait for walks already.
+    /// merely look, if some are under way.
     ///
     /// *Context.* Interrupt, if the table memory's `free` may be called there.
     ///
@@ -35,65 +39,66 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if let Err(error) = quiesced.check(self.id) {
             return Err(NotReclaimed { error, quiesced });
         }
-        self.take_in(quiesced.tables, &quiesced.unlinked);
+        self.free_chain(quiesced.tables);
         Ok(())
     }
 
-    /// Frees tables that are quiet, of a debt that this table has just settled: a chain of them, and
-    /// emptied leaf tables.
+    /// The range of the first table at or after `from` that has no entries: all that it spans. It may
+    /// have some by the time that the caller knows. A table of empty tables comes once those were
+    /// pruned. While many pages wait for walks to end, there is none to take out.
     ///
-    /// *Context.* Interrupt, on the terms of [`PageTable::reclaim`].
-    pub(crate) fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
-        for &vacancy in unlinked {
-            let Some((entry, parent, raw, table)) = self.still_vacated(vacancy) else {
-                continue;
-            };
-            if self.has_parked_enough() && self.looked() == Looked::AtNow {
-                self.link_again(entry, parent, vacancy.slot, raw, table);
-            } else if entry.compare_exchange(raw, 0).is_ok() {
-                self.give_back(table);
+    /// *Context.* Task: looks at the entries of all tables on the way.
+    pub fn next_empty_table(&self, from: Iova) -> Option<IovaRange> {
+        let last = self.input_range().last();
+        let mut next = Some(from).filter(|_| !self.has_parked_enough());
+        while let Some(iova) = next.filter(|iova| *iova <= last) {
+            match self.look_for_empty(iova) {
+                EmptyTable::Found(range) => return Some(range),
+                EmptyTable::NoneBefore(after) => next = after,
             }
         }
-        self.free_chain(tables);
+        None
     }
 
-    /// The entry of an emptied leaf table with its own table, value and target, if it is still out
-    /// of use since that very event.
-    ///
-    /// A table may have been taken back and emptied again, and its later debt may be open: the tag
-    /// tells the events apart. Where so many events have passed that it no longer can, the table
-    /// is linked again, empty as it is, and left to a later unmap or prune. A CPU that is held up between
-    /// this and its exchange, while others empty 2^17 tables or a multiple of that, the last of them this
-    /// one, would still give it back before its time.
-    fn still_vacated(&self, vacancy: Vacancy) -> Option<(&F::Word, PhysAddr, u64, PhysAddr)> {
-        let Walk::At(entry, parent) = self.walk(vacancy.slot, 1) else {
-            return None;
-        };
-        let raw = entry.load();
-        let Entry::Unlinked(table) = F::classify(raw, 1) else {
-            return None;
-        };
-        if F::tag(raw) != vacancy.event & ((1 << TAG_BITS) - 1) {
-            return None;
-        }
-        let passed = self.vacancies.load(Ordering::Relaxed).wrapping_sub(vacancy.event);
-        if passed > 1 << TAG_BITS {
-            self.link_again(entry, parent, vacancy.slot, raw, table);
-            return None;
-        }
-        Some((entry, parent, raw, table))
-    }
-
-    /// Links an emptied leaf table that nothing remembers any more.
-    fn link_again(&self, entry: &F::Word, parent: PhysAddr, slot: Iova, raw: u64, table: PhysAddr) {
-        if entry.compare_exchange(raw, F::table(table, 0, 1)).is_ok() {
-            self.publish(parent, self.index(slot, 1));
+    /// Goes down from the root for `iova`, to a table without entries or to an entry that says where to
+    /// go on.
+    fn look_for_empty(&self, iova: Iova) -> EmptyTable {
+        let _walking = self.begin_walk();
+        let (mut table, mut level) = (self.root, self.levels - 1);
+        loop {
+            let words = self.words(table);
+            let spanned = IovaRange::page(iova, Self::span(level + 1));
+            let index = self.index(iova, level);
+            let raw = words.get(index).map_or(0, Word::load);
+            match F::classify(raw, level) {
+                Entry::Table(below) if level > 0 => {
+                    (table, level) = (below, level - 1);
+                    continue;
+                }
+                _ if table != self.root && words.iter().all(|word| word.load() == 0) => {
+                    return EmptyTable::Found(spanned);
+                }
+                _ => {}
+            }
+            let after = match level {
+                // Of a leaf table, one entry in use is enough.
+                0 => None,
+                _ => words.iter().skip(index + 1).position(|word| word.load() != 0),
+            };
+            let entry = IovaRange::page(iova, Self::span(level));
+            return EmptyTable::NoneBefore(match after {
+                Some(between) => {
+                    let bytes = (between as u64 + 1) << Self::span(level).lg2();
+                    entry.start().checked_add(bytes)
+                }
+                None if table == self.root && level > 0 => None,
+                None => spanned.last().checked_add(1),
+            });
         }
     }
 
     /// Detaches the empty tables that lie in `range` whole, which the caller must own. For tables
-    /// that small unmaps leave behind: upper tables, and leaf tables of formats without live
-    /// counts.
+    /// that unmaps of less than they span leave behind.
     ///
     /// Returns the number of tables detached; they come back through `gather`.
     ///
@@ -115,30 +120,17 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Detaches the table behind the entry of `level` for `iova`, and those below it, if they are empty.
     /// The caller owns all that it spans.
     pub(super) fn prune_below(&self, iova: Iova, level: u32, gather: &mut Gather) {
-        let Walk::At(entry, parent) = self.walk(iova, level) else {
+        let Walk::At(entry, _) = self.walk(iova, level) else {
             return;
         };
-        let raw = entry.load();
-        let detached = match F::classify(raw, level) {
-            Entry::Table(below) => {
-                if level > 1 {
-                    let spanned = IovaRange::page(iova, Self::span(level));
-                    self.prune_level(below, level - 1, spanned.start(), spanned, gather);
-                }
-                self.detach_if_empty(iova, level - 1, gather)
-            }
-            // Its debt, which is another caller's, finds it gone.
-            Entry::Unlinked(below) => {
-                let taken = entry.compare_exchange(raw, 0).is_ok();
-                if taken {
-                    self.owe_lines(gather, parent, self.index(iova, level), 1);
-                    self.detach(&mut gather.tables, below);
-                }
-                taken
-            }
-            Entry::Empty | Entry::Broken(_) | Entry::Leaf(_) => false,
+        let Entry::Table(below) = F::classify(entry.load(), level) else {
+            return;
         };
-        if detached {
+        if level > 1 {
+            let spanned = IovaRange::page(iova, Self::span(level));
+            self.prune_level(below, level - 1, spanned.start(), spanned, gather);
+        }
+        if self.detach_if_empty(iova, level - 1, gather) {
             let probe = IovaRange::page(iova, F::GRANULE);
             gather.add_unmapped(probe, F::GRANULE, Depth::AllLevels);
         }
@@ -189,15 +181,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         self.join(&mut into.tables, other.tables);
-        for &vacancy in &other.unlinked {
-            if into.unlinked.try_push(vacancy).is_ok() {
-                continue;
-            }
-            // The debt can remember no more: link the table again, empty as it is.
-            if let Some((entry, parent, raw, table)) = self.still_vacated(vacancy) {
-                self.link_again(entry, parent, vacancy.slot, raw, table);
-            }
-        }
         Ok(())
     }
 }

@@ -1,22 +1,12 @@
 //! Mapping where the leaf table exists: one page, or pages of one table. Nothing is set aside,
 //! since the state of one entry decides.
 
-use super::enter::Enter;
-use super::format::Format;
+use super::format::{Entry, Format};
 use super::pieces::{Piece, PieceCursor};
 use super::{Access, PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
-
-/// A leaf table whose live count includes entries to come.
-struct EnteredSlot<'t, W> {
-    /// The entry that points at it.
-    entry: &'t W,
-    table: PhysAddr,
-    /// Number of entries that were live before.
-    before: u32,
-}
 
 /// Place of the entry of a page that was mapped.
 pub(crate) struct WrittenEntry {
@@ -42,14 +32,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if odd || outside {
             return None;
         }
-        let range = IovaRange::page(iova, F::GRANULE);
-        let EnteredSlot { entry, table, before } = self.enter_slot(range, 1)?;
+        let (_, table) = self.leaf_table_at(iova)?;
         let index = self.index(iova, 0);
-        let free = |word: &&F::Word| (before == 0 && Self::counted()) || word.load() == 0;
-        let Some(word) = self.words(table).get(index).filter(free) else {
-            self.leave(entry, 1);
-            return None;
-        };
+        let word = self.words(table).get(index).filter(|word| word.load() == 0)?;
         word.store(F::leaf(template, pa));
         Some(WrittenEntry { table, index })
     }
@@ -64,22 +49,21 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         template: u64,
         gather: &mut Gather,
     ) -> bool {
-        let count = range.pages(F::GRANULE) as u32;
-        let Some(EnteredSlot { entry, table, before }) = self.enter_slot(range, count) else {
+        let count = range.pages(F::GRANULE) as usize;
+        let Some((entry, table)) = self.leaf_table_at(range.start()) else {
             return false;
         };
         let index = self.index(range.start(), 0);
-        let free = |words: &&[F::Word]| {
-            (before == 0 && Self::counted()) || Self::first_live(words, range.start()).is_none()
-        };
-        let words = self.words(table).get(index..index + count as usize).filter(free);
-        let Some(words) = words else {
-            self.leave(entry, count);
+        let free = |words: &&[F::Word]| Self::first_live(words, range.start()).is_none();
+        let Some(words) = self.words(table).get(index..index + count).filter(free) else {
             return false;
         };
         self.fill(words, template, &mut pieces);
         self.join_clusters(words, index);
-        self.owe_lines(gather, table, index, count as usize);
+        if count == 1 << F::INDEX_LG2 {
+            Self::mark(entry, true);
+        }
+        self.owe_lines(gather, table, index, count);
         self.owe_map(gather, range, F::GRANULE);
         true
     }
@@ -116,20 +100,29 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         });
     }
 
-    /// Announces the `count` entries of `range` in its leaf table. `None` if there is no such table, or
-    /// no room for them.
+    /// The leaf table for `iova`, if there is one, and the entry that points at it.
     #[inline(always)]
-    fn enter_slot(&self, range: IovaRange, count: u32) -> Option<EnteredSlot<'_, F::Word>> {
-        let Walk::At(entry, parent) = self.walk(range.start(), 1) else {
+    fn leaf_table_at(&self, iova: Iova) -> Option<(&F::Word, PhysAddr)> {
+        let Walk::At(entry, _) = self.walk(iova, 1) else {
             return None;
         };
-        match self.enter(entry, count) {
-            Enter::Entered { table, before } => Some(EnteredSlot { entry, table, before }),
-            Enter::NoTable => {
-                let table = self.take_back(entry, parent, range.start(), count)?;
-                Some(EnteredSlot { entry, table, before: 0 })
+        match F::classify(entry.load(), 1) {
+            Entry::Table(table) => Some((entry, table)),
+            _ => None,
+        }
+    }
+
+    /// Sets or takes back the mark of `entry` that all entries of its leaf table are in use. Set it is
+    /// by a caller that owns all that the table spans; bits that the hardware sets stay.
+    #[cold]
+    pub(super) fn mark(entry: &F::Word, filled: bool) {
+        let mut raw = entry.load();
+        while let Entry::Table(_) = F::classify(raw, 1) {
+            let marked = if filled { raw | F::FILLED } else { raw & !F::FILLED };
+            match entry.compare_exchange(raw, marked) {
+                Ok(_) => return,
+                Err(now) => raw = now,
             }
-            Enter::Taken => None,
         }
     }
 }

@@ -144,8 +144,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The entry of `level` that points at a table with no free entry.
     fn full_table(table: PhysAddr, level: u32) -> u64 {
-        let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
-        F::table(table, live, level)
+        let filled = if level == 1 { F::FILLED } else { 0 };
+        F::table(table, level) | filled
     }
 
     /// Ends a split whose debt has been paid: the block is smaller pages now, with the same

@@ -1,11 +1,9 @@
 //! Unmapping: check everything first, then make the clears that cannot fail. Takes no memory.
 
-use core::sync::atomic::Ordering;
-
 use super::format::{Entry, Format};
 use super::{PageTable, TableUnmapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
-use crate::inval::{Depth, Gather, Vacancy};
+use crate::inval::{Depth, Gather};
 use crate::platform::{TableMem, Word};
 
 /// The entry that points at a leaf table, and the table that it is in.
@@ -25,8 +23,8 @@ struct FoundSlot<'t, W> {
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Unmaps `range`, all of which must be mapped. Where it begins or ends inside a block, that
-    /// block has to be split before ([`PageTable::split`]). Tables that become empty leave the
-    /// tree. Adds the debt of an unmap to `gather`.
+    /// block has to be split before ([`PageTable::split`]). Tables of which `range` covers all that
+    /// they span leave the tree. Adds the debt of an unmap to `gather`.
     ///
     /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
     ///
@@ -51,7 +49,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
                 let raw = entry.load();
                 if let (0, Entry::Table(table)) = (differ & !mask, F::classify(raw, 1)) {
-                    return self.unmap_page((entry, parent), table, range, gather);
+                    return self.unmap_page((entry, raw), table, range, gather);
                 }
                 if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
                     self.check_slot(&slot)?;
@@ -68,12 +66,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Unmaps one page of the leaf table `table`. In line despite its length, as all of this way:
-    /// the calls would cost a fifth of it.
+    /// Unmaps one page of the leaf table `table`, behind an entry with its value. In line despite its
+    /// length, as all of this way: the calls would cost a fifth of it.
     #[inline(always)]
     fn unmap_page(
         &self,
-        found: Found<'_, F::Word>,
+        (entry, raw): (&F::Word, u64),
         table: PhysAddr,
         range: IovaRange,
         gather: &mut Gather,
@@ -84,21 +82,23 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let word = word.filter(|word| word.load() != 0);
         let word = word.ok_or(TableUnmapError::NotMapped { iova })?;
         Self::check_clusters(core::slice::from_ref(word), range)?;
+        if raw & F::FILLED != 0 {
+            Self::mark(entry, false);
+        }
         word.store(0);
         self.owe_lines(gather, table, index, 1);
-        let depth = self.leave_table(found, iova, 1, gather);
-        gather.add_unmapped(range, F::GRANULE, depth);
+        gather.add_unmapped(range, F::GRANULE, Depth::LeafOnly);
         Ok(())
     }
 
-    /// Unmaps `range` if that is exactly the range of whole leaf tables behind one table, and all
-    /// of it is mapped: the tables are neither walked to one by one nor looked into. Returns `true`
-    /// in that case.
+    /// Unmaps `range` if that is exactly the range of whole leaf tables behind one table, and all of
+    /// them are marked as full: the tables are neither walked to one by one nor looked into. Returns
+    /// `true` in that case.
     fn unmap_tables(&self, range: IovaRange, gather: &mut Gather) -> bool {
         let (start, last) = (range.start().get(), range.last().get());
         let inside = Self::span(1).bytes() - 1;
         let whole = start & inside == 0 && last & inside == inside;
-        if !whole || (start ^ last) >> Self::span(2).lg2() != 0 || !Self::counted() {
+        if !whole || (start ^ last) >> Self::span(2).lg2() != 0 || F::FILLED == 0 {
             return false;
         }
         let Walk::At(_, parent) = self.walk(range.start(), 1) else {
@@ -108,11 +108,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Some(entries) = self.words(parent).get(at..at + count) else {
             return false;
         };
-        let full = |raw| match F::classify(raw, 1) {
-            Entry::Table(_) => F::live(raw) == 1 << F::INDEX_LG2,
-            _ => false,
-        };
-        if !entries.iter().all(|entry| full(entry.load())) {
+        if !entries.iter().all(|entry| Self::is_filled(entry.load())) {
             return false;
         }
         for entry in entries {
@@ -208,11 +204,16 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Some(FoundSlot { found, raw, table, words, range })
     }
 
+    /// Tells if the entry `raw` points at a leaf table that is marked as full.
+    #[inline]
+    fn is_filled(raw: u64) -> bool {
+        raw & F::FILLED != 0 && matches!(F::classify(raw, 1), Entry::Table(_))
+    }
+
     /// Checks that all entries of `slot` are in use.
     #[inline]
     fn check_slot(&self, slot: &FoundSlot<'_, F::Word>) -> Result<(), TableUnmapError> {
-        let all = 1 << F::INDEX_LG2;
-        if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
+        if slot.words.len() == 1 << F::INDEX_LG2 && Self::is_filled(slot.raw) {
             return Ok(());
         }
         match slot.words.iter().position(|word| word.load() == 0) {
@@ -237,56 +238,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             self.detach(&mut gather.tables, slot.table);
             return Depth::AllLevels;
         }
+        if slot.raw & F::FILLED != 0 {
+            Self::mark(slot.found.0, false);
+        }
         for word in slot.words {
             word.store(0);
         }
         let index = self.index(slot.range.start(), 0);
         self.owe_lines(gather, slot.table, index, count);
-        self.leave_table(slot.found, slot.range.start(), count as u32, gather)
-    }
-
-    /// Counts `count` entries of the leaf table for `iova` that were taken out; unlinks the table with
-    /// the last entry if the gather can remember it: until it is reclaimed, or wanted again. Returns
-    /// the depth of the debt, all levels if the table left.
-    #[inline(always)]
-    fn leave_table(
-        &self,
-        (entry, parent): Found<'_, F::Word>,
-        iova: Iova,
-        count: u32,
-        gather: &mut Gather,
-    ) -> Depth {
-        if !Self::counted() {
-            return Depth::LeafOnly;
-        }
-        let mut raw = entry.load();
-        while let Entry::Table(table) = F::classify(raw, 1) {
-            let left = F::live(raw).saturating_sub(count);
-            if left == 0 && !gather.unlinked.is_full() && !self.keeps_empty() {
-                let event = self.vacancies.fetch_add(1, Ordering::Relaxed);
-                match entry.compare_exchange(raw, F::unlinked(table, event)) {
-                    Ok(_) => {
-                        self.owe_lines(gather, parent, self.index(iova, 1), 1);
-                        let slot = iova.align_down(Self::span(1));
-                        // There is room, and the gather is ours alone.
-                        let _ = gather.unlinked.try_push(Vacancy { slot, event });
-                        return Depth::AllLevels;
-                    }
-                    Err(now) => raw = now,
-                }
-            } else {
-                match entry.compare_exchange(raw, Self::with_live(raw, left)) {
-                    Ok(_) => return Depth::LeafOnly,
-                    Err(now) => raw = now,
-                }
-            }
-        }
         Depth::LeafOnly
-    }
-
-    #[inline]
-    fn keeps_empty(&self) -> bool {
-        self.pages.load(Ordering::Relaxed) <= self.keep_empty.load(Ordering::Relaxed)
     }
 
     /// Clears the leaf or the part of a leaf table at `iova`; returns the range that it covered,
@@ -329,7 +289,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Detaches the upper tables that end at `last` and lie in `range` whole, from below. They are
-    /// empty by now, unless a leaf table in them still waits for an earlier debt: then they stay.
+    /// empty by now.
     fn detach_upper(&self, last: Iova, range: IovaRange, gather: &mut Gather) -> bool {
         let mut detached = false;
         for level in 1..self.levels - 1 {

@@ -1,7 +1,7 @@
 //! Walks through tables that other CPUs may take out of the tree meanwhile.
 //!
 //! A CPU that maps or unmaps owns the range, and with it the tables on the way. One that merely looks does
-//! not: a leaf table that it has just found may be unlinked, invalidated and reclaimed while it reads
+//! not: a leaf table that it has just found may be taken out, invalidated and reclaimed while it reads
 //! there. So walks are counted, and a page that would be given back while there is one is *parked*.
 //!
 //! There are two counters, and each walk is counted in one of them, the *open* one as it finds it.
@@ -9,10 +9,10 @@
 //! that could find it have ended by then. When the one that is not open is zero, the two change
 //! roles: so there may always be a walk, as long as each of them ends (sleepable RCU's grace
 //! periods, without a thread that waits). A walk that begins after a page was parked cannot find
-//! it, since it was unlinked before; two fences, one on each side, see to that.
+//! it, since it was taken out before; two fences, one on each side, see to that.
 //!
-//! Pages that have nowhere to wait but here are parked without a bound. Emptied leaf tables are not
-//! parked once there are many: they are left where they are ([`PageTable::has_parked_enough`]).
+//! Pages that have nowhere to wait but here are parked without a bound. Where many are, those who look
+//! for empty tables to take out find none ([`PageTable::next_empty_table`]).
 
 use super::PageTable;
 use super::format::Format;
@@ -21,7 +21,7 @@ use crate::inval::TableChain;
 use crate::platform::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::platform::{CachePadded, TableMem, Word};
 
-/// Parked pages beyond which an emptied leaf table is left in the tree.
+/// Parked pages beyond which empty tables are left in the tree.
 const ENOUGH: usize = 64;
 
 /// Walks under way, and the pages that wait for their end. On lines of its own: walks write here,
@@ -56,7 +56,7 @@ impl core::fmt::Debug for Walks {
 }
 
 impl Counted {
-    /// Tells if no walk is counted there. Pages that are unlinked before the fence that the caller
+    /// Tells if no walk is counted there. Pages that are taken out before the fence that the caller
     /// has passed are found by no walk that is counted later.
     fn is_over(&self, counter: usize) -> bool {
         self.walking[counter & 1].load(Ordering::Acquire) == 0
@@ -84,13 +84,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let walks = &self.walks.0.0;
         let counter = walks.phase.load(Ordering::Relaxed) & 1;
         walks.walking[counter].fetch_add(1, Ordering::Relaxed);
-        // Before anything is read: a CPU that does not see this walk has unlinked its pages before.
+        // Before anything is read: a CPU that does not see this walk has taken its pages out before.
         fence(Ordering::SeqCst);
         let table = self;
         Walking { table, counter }
     }
 
-    /// Tells if a page that is unlinked by now may be read by a walk.
+    /// Tells if a page that was taken out by now may be read by a walk.
     #[inline]
     pub(super) fn looked(&self) -> Looked {
         fence(Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Tells if so many pages are parked that one that can be left in the tree had better be.
+    /// Tells if so many pages are parked that tables that can be left in the tree had better be.
     pub(super) fn has_parked_enough(&self) -> bool {
         self.walks.0.0.waiting.load(Ordering::Relaxed) >= ENOUGH
     }

@@ -15,7 +15,7 @@ use portolan::inval::{
     Capabilities, Gather, InvalidationQueue, LeafOnly, Quirks, Step, TablesLeft,
 };
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
-use portolan::table::format::{DirtyTracking, Entry as Kind, Format, LiveCount, SplitRule};
+use portolan::table::format::{DirtyTracking, Entry as Kind, Format, SplitRule};
 use portolan::table::{Access, PageTable, TableAccessError};
 #[cfg(not(portolan_loom))]
 pub use word::Entry;
@@ -23,7 +23,7 @@ pub use word::Entry;
 pub const PAGE: u64 = 16;
 const VALID: u64 = 1;
 const TABLE: u64 = 2;
-const VACATED: u64 = 4;
+const FILLED: u64 = 4;
 const ADDRESS: u64 = 0xffff_fff0;
 /// Value of a page that was given back: a leaf of no mapping.
 const GONE: u64 = 0xdead_0000 | VALID;
@@ -63,7 +63,7 @@ impl Format for Tiny {
     type Word = Entry;
     const GRANULE: PageSize = PageSize::of_lg2(4);
     const INDEX_LG2: u32 = 1;
-    const LIVE_COUNT: LiveCount = LiveCount::InEntry;
+    const FILLED: u64 = FILLED;
 
     fn levels(&self) -> u32 {
         2
@@ -89,14 +89,8 @@ impl Format for Tiny {
     fn leaf(template: u64, pa: PhysAddr) -> u64 {
         template | pa.get()
     }
-    fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
-        pa.get() | VALID | TABLE | (u64::from(live) & 0xff) << 56
-    }
-    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-        pa.get() | VACATED | (tag & 0x1_ffff) << 32
-    }
-    fn tag(raw: u64) -> u64 {
-        (raw >> 32) & 0x1_ffff
+    fn table(pa: PhysAddr, _level: u32) -> u64 {
+        pa.get() | VALID | TABLE
     }
     fn demote(raw: u64, _level: u32) -> u64 {
         raw & !ADDRESS
@@ -104,16 +98,12 @@ impl Format for Tiny {
     fn broken(_pa: PhysAddr) -> u64 {
         0
     }
-    fn live(raw: u64) -> u32 {
-        (raw >> 56) as u32
-    }
     fn classify(raw: u64, level: u32) -> Kind {
         let pa = PhysAddr::new(raw & ADDRESS);
-        match (raw & VALID != 0, level > 0 && raw & TABLE != 0, raw & VACATED != 0) {
-            (true, true, _) => Kind::Table(pa),
-            (true, false, _) => Kind::Leaf(pa),
-            (false, _, true) => Kind::Unlinked(pa),
-            (false, _, false) => Kind::Empty,
+        match (raw & VALID != 0, level > 0 && raw & TABLE != 0) {
+            (true, true) => Kind::Table(pa),
+            (true, false) => Kind::Leaf(pa),
+            (false, _) => Kind::Empty,
         }
     }
     fn access(&self, _raw: u64, _level: u32) -> Access {
@@ -244,6 +234,19 @@ pub fn unmap(table: &Table, page: u64) -> Gather {
     let mut gather = Gather::new();
     let range = IovaRange::from_len(Iova::new(page * PAGE), PAGE).unwrap();
     table.unmap(range, &mut gather).unwrap();
+    gather
+}
+
+/// Takes the leaf table for `page` out if it is empty; the caller owns all that it spans.
+pub fn prune(table: &Table, page: u64, gather: &mut Gather) -> usize {
+    let slot = IovaRange::page(Iova::new(page * PAGE), PageSize::of_lg2(5));
+    table.prune(slot, gather).unwrap()
+}
+
+/// Unmaps the only page of a leaf table, and takes that out.
+pub fn unmap_last(table: &Table, page: u64) -> Gather {
+    let mut gather = unmap(table, page);
+    assert_eq!(prune(table, page, &mut gather), 1);
     gather
 }
 

@@ -1,13 +1,15 @@
 //! Several CPUs at once in the same leaf tables.
 //!
-//! Each thread owns every n-th page of a few slots, so that all of them take entries in and out of
-//! the same tables: tables are emptied by one while another maps into them, taken back, reclaimed.
-//! The interleavings are up to the machine; each thread's operations follow from the seed.
+//! Each thread has every n-th page of a few slots, so that all of them take entries in and out of the
+//! same tables. A thread that finds no address of a slot out takes all of them, takes the table
+//! out and pays, as a space does, while the others are about to map there. The interleavings are up to
+//! the machine; each thread's operations follow from the seed.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
 use portolan::platform::TableMem;
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
@@ -23,9 +25,9 @@ use crate::subject::{Subject, any_capabilities, pay};
 /// Slots that the threads share.
 const SLOTS: u64 = 2;
 /// Pages that a thread owns in each slot.
-const OWNED: u64 = 6;
+const OWNED: u64 = 3;
 /// Pages of table memory.
-const MEMORY_PAGES: u32 = 64;
+const MEMORY_PAGES: u32 = 256;
 
 /// Runs `threads` threads of `operations` operations each on one table.
 pub fn concurrent(format: FormatName, seed: u64, threads: u64, operations: u64) -> Record {
@@ -61,12 +63,61 @@ impl Visitor for Crowd {
     }
 }
 
+/// Addresses that are out, by slot: their number, or all of them.
+#[derive(Default)]
+struct Addresses([Mutex<AddressesOut>; SLOTS as usize]);
+
+#[derive(Default, PartialEq, Eq)]
+enum AddressesOut {
+    #[default]
+    None,
+    Some(u64),
+    All,
+}
+
+impl Addresses {
+    fn out(&self, slot: usize) -> MutexGuard<'_, AddressesOut> {
+        self.0[slot].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one address; `false` if all are out.
+    fn take(&self, slot: usize) -> bool {
+        let mut out = self.out(slot);
+        *out = match *out {
+            AddressesOut::None => AddressesOut::Some(1),
+            AddressesOut::Some(number) => AddressesOut::Some(number + 1),
+            AddressesOut::All => return false,
+        };
+        true
+    }
+
+    /// Takes all addresses; `false` if one is out.
+    fn take_all(&self, slot: usize) -> bool {
+        let mut out = self.out(slot);
+        let free = *out == AddressesOut::None;
+        if free {
+            *out = AddressesOut::All;
+        }
+        free
+    }
+
+    /// Gives back what one call has taken.
+    fn give_back(&self, slot: usize) {
+        let mut out = self.out(slot);
+        *out = match *out {
+            AddressesOut::Some(number) if number > 1 => AddressesOut::Some(number - 1),
+            _ => AddressesOut::None,
+        };
+    }
+}
+
 impl Crowd {
     fn on<F: Format>(self, mut subject: Subject<'_, F>) -> Vec<String> {
         let table = &subject.table;
+        let addresses = &Addresses::default();
         let left: Vec<Result<BTreeMap<u64, u64>, String>> = std::thread::scope(|scope| {
             let cpus: Vec<_> = (0..self.threads)
-                .map(|cpu| scope.spawn(move || TableCpu::new(self, cpu, table).run()))
+                .map(|cpu| scope.spawn(move || TableCpu::new(self, cpu, table, addresses).run()))
                 .collect();
             cpus.into_iter()
                 .map(|cpu| cpu.join().unwrap_or_else(|_| Err("a thread panicked".to_owned())))
@@ -110,6 +161,7 @@ struct TableCpu<'t, F: Format, M: TableMem<F::Word>> {
     crowd: Crowd,
     number: u64,
     table: &'t PageTable<F, M>,
+    addresses: &'t Addresses,
     rng: Rng,
     /// Pages that it has mapped, and the address that each leads to.
     mapped: BTreeMap<u64, u64>,
@@ -118,11 +170,17 @@ struct TableCpu<'t, F: Format, M: TableMem<F::Word>> {
 }
 
 impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
-    fn new(crowd: Crowd, number: u64, table: &'t PageTable<F, M>) -> Self {
+    fn new(
+        crowd: Crowd,
+        number: u64,
+        table: &'t PageTable<F, M>,
+        addresses: &'t Addresses,
+    ) -> Self {
         Self {
             crowd,
             number,
             table,
+            addresses,
             rng: Rng::with_seed(crowd.seed.wrapping_mul(31).wrapping_add(number)),
             mapped: BTreeMap::new(),
             debts: Vec::new(),
@@ -134,6 +192,8 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
             let page = self.own_page();
             if self.mapped.contains_key(&page) {
                 self.unmap(page)?;
+            } else if self.rng.u8(..4) != 0 {
+                self.prune(Self::slot(page));
             } else if !self.debts.iter().any(|(_, pages)| pages.contains(&page)) {
                 self.map(page)?;
             }
@@ -156,7 +216,30 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
         slot + (page << lg2)
     }
 
+    fn slot(page: u64) -> usize {
+        (page >> (F::GRANULE.lg2() + F::INDEX_LG2)) as usize
+    }
+
+    /// Takes the table of a slot out if no address there is out.
+    fn prune(&self, slot: usize) {
+        if !self.addresses.take_all(slot) {
+            return;
+        }
+        let span = PageSize::of_lg2(F::GRANULE.lg2() + F::INDEX_LG2);
+        let range = IovaRange::page(Iova::new(slot as u64 * span.bytes()), span);
+        // There is none while many pages wait for walks of the others to end.
+        if self.table.next_empty_table(range.start()).is_some_and(|empty| empty == range) {
+            let mut gather = Gather::new();
+            self.table.prune(range, &mut gather).expect("a debt of this table");
+            self.table.reclaim(pay(self.table, gather)).expect("a proof of this table");
+        }
+        self.addresses.give_back(slot);
+    }
+
     fn map(&mut self, page: u64) -> Result<(), String> {
+        if !self.addresses.take(Self::slot(page)) {
+            return Ok(());
+        }
         let pa = self.rng.u64(1..1 << 18) << F::GRANULE.lg2().min(14);
         let pa = pa & !(F::GRANULE.bytes() - 1);
         let mut gather = Gather::new();
@@ -192,8 +275,9 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableCpu<'t, F, M> {
         if self.debts.is_empty() {
             return;
         }
-        let (gather, _) = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
+        let (gather, pages) = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
         self.table.reclaim(pay(self.table, gather)).expect("a proof of this table");
+        pages.into_iter().for_each(|page| self.addresses.give_back(Self::slot(page)));
     }
 
     /// Checks the translations of all pages of this thread.

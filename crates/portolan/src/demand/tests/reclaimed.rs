@@ -107,14 +107,16 @@ impl Machine {
         map(&self.two, page);
     }
 
-    /// At the `look`-th look of `act` the owner takes page 5 back, and the second domain maps there; a
-    /// device writes to that. Where its entry is, if that look came.
+    /// At the `look`-th look of `act` the owner takes page 5 and its leaf table back, and the second domain
+    /// maps there; a device writes to that. Where its entry is, if that look came.
     fn interrupted(&self, look: usize, act: impl FnOnce(&Self)) -> Option<&AtomicU64> {
         let theirs = Arc::new(AtomicU64::new(0));
-        let (container, two, mem) = (self.container.clone(), self.two.clone(), self.mem.clone());
+        let (one, two, mem) = (self.one.clone(), self.two.clone(), self.mem.clone());
+        let container = self.container.clone();
         let noted = theirs.clone();
         *self.mem.hook.lock() = Some(Box::new(move || {
             assert_eq!(container.invalidate(pages_at(5, 1)), Ok(1));
+            prune(&one);
             map(&two, 5);
             for number in 0..64 {
                 let table = PhysAddr::new(TABLES + number * PAGE);
@@ -142,6 +144,13 @@ fn map(domain: &Domain, page: u64) {
     let iova = Iova::new(BASE + page * PAGE);
     let mapped = domain.map(iova, promised(PhysAddr::new(0x9000), PAGE), BOTH, &mut owed);
     mapped.unwrap();
+    domain.sync(&mut owed).unwrap();
+}
+
+/// Takes out the leaf table of the container, which has nothing mapped any more.
+fn prune(domain: &Domain) {
+    let mut owed = Gather::new();
+    assert_eq!(domain.prune(pages_at(0, 512), &mut owed), Ok(1));
     domain.sync(&mut owed).unwrap();
 }
 
@@ -193,9 +202,11 @@ fn parked_pages_are_freed_by_the_last_walk_that_may_read_them() {
     let inside = {
         let first = table.begin_walk();
         assert_eq!(machine.container.invalidate(pages_at(5, 1)), Ok(1));
+        prune(&machine.one);
         for page in [5, 6] {
             machine.container.fault(&request(page)).unwrap();
             assert_eq!(machine.container.invalidate(pages_at(page, 1)), Ok(1));
+            prune(&machine.one);
         }
         let second = table.begin_walk();
         drop(first);

@@ -74,6 +74,11 @@ pub(in crate::dma) const MOST_FILLS: usize = 1 << 16;
 pub(in crate::dma) trait MayEndByFlush {
     /// Tells if a flush may end it.
     fn may_end(&self) -> bool;
+
+    /// Tells if table pages are short.
+    fn is_of_tables(&self) -> bool {
+        false
+    }
 }
 
 impl MayEndByFlush for IovaError {
@@ -90,6 +95,10 @@ impl MayEndByFlush for FreeError {
 
 impl MayEndByFlush for DomainError {
     fn may_end(&self) -> bool {
+        self.is_of_tables()
+    }
+
+    fn is_of_tables(&self) -> bool {
         matches!(self, Self::Map(TableMapError::Memory(_)))
     }
 }
@@ -401,9 +410,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Flushes if that may end `shortage`, and tells if the operation that failed is to be done
-    /// again then. Ranges that cannot be made quiet do not come back, and another CPU may have made
-    /// them quiet meanwhile: so it is, after a flush that failed as well.
+    /// Flushes if that may end `shortage`, and takes empty tables out if it is one of table pages; tells
+    /// if the operation that failed is to be done again then. Ranges that cannot be made quiet do not
+    /// come back, and another CPU may have made them quiet meanwhile: so it is, after a flush that
+    /// failed as well.
     ///
     /// *Context.* Atomic.
     #[cold]
@@ -411,6 +421,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let may_end = shortage.may_end();
         if may_end {
             let _ = self.flush();
+            if shortage.is_of_tables() {
+                let _ = self.give_back_tables(0);
+            }
         }
         may_end
     }

@@ -7,6 +7,7 @@ mod map;
 mod members;
 mod reserved;
 mod retired;
+mod tables;
 mod unmap;
 
 use alloc::sync::Arc;
@@ -27,6 +28,7 @@ pub(super) use members::Member;
 use members::{MembersTrust, SpaceStreams};
 use reserved::Regions;
 use retired::RetiredBuffers;
+use tables::TablesThatStay;
 pub(super) use unmap::UnmapPaid;
 
 /// Options of an address space.
@@ -59,8 +61,10 @@ pub struct SpaceOptions {
     /// Longest time that one CPU waits for another's flush before it reports that it is busy. At
     /// least the unit's own limit.
     pub turn_timeout: Nanos,
-    /// With so many table pages or fewer, tables that become empty stay in place; more than those
-    /// go back to their memory once they are quiet.
+    /// With so many table pages or fewer, tables that become empty stay in place. Where there are
+    /// more, [`DmaSpace::tick`] takes empty ones out, until there are no more than these or none is
+    /// empty. One whose addresses a CPU keeps for its next mappings stays for the time being; once
+    /// there are more such tables than these, the CPUs give their addresses back.
     pub keep_tables: usize,
     /// Number of mappings and deferred buffers that may be dropped, also by an interrupt handler, before the next
     /// [`DmaSpace::tick`]: they are unmapped, and the buffers are dropped once no device reaches them. Beyond that,
@@ -201,6 +205,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) regions: P::Lock<Regions>,
     pub(super) lost: Lost,
     retired: RetiredBuffers<P>,
+    tables: TablesThatStay<P::Word>,
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
@@ -223,7 +228,6 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if !domain.claim().take() {
             return Err(SpaceError::Claimed);
         }
-        domain.keep_empty_tables(options.keep_tables);
         let (policy, lazy_refused) = match (options.policy, options.trust) {
             (Policy::Lazy, Some(Trust::Untrusted)) => (Policy::Strict, Some(NOT_TRUSTED)),
             _ => accepted(options.policy, options.shadowing, domain.shadowing()),
@@ -245,6 +249,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             regions: Lock::new(Regions::new()),
             lost: Lost::default(),
             retired: RetiredBuffers::new(options.dropped_buffers),
+            tables: TablesThatStay::new(options.keep_tables),
             bound,
             domain,
             cpus,

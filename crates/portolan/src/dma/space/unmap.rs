@@ -49,7 +49,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Pays for all entries that have reached a bound in any CPU's queue, fills the reserve from which
-    /// handlers map, and gives addresses that lie idle in large numbers back to all CPUs. It drops
+    /// handlers map, and gives addresses that lie idle in large numbers back to all CPUs. It gives table
+    /// pages back beyond [`SpaceOptions::keep_tables`](super::SpaceOptions::keep_tables), and drops
     /// buffers of [`SpaceOptions::dropped_buffers`](super::SpaceOptions::dropped_buffers) that no device
     /// reaches any more. A worker calls this at least as often as the bound on age wants it,
     /// and when [`DmaSpace::is_flush_due`] says so. Of a space that is broken, it blocks the
@@ -67,7 +68,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if self.failure().is_some() {
             self.block_streams();
         }
-        self.flush_queues(true)
+        self.flush_queues(true).and_then(|()| self.tick_tables())
     }
 
     /// Pays for everything that waits, and waits for entries for which others are paying. It fills
@@ -354,7 +355,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     #[cold]
-    fn hold_until_quiet(&self, held: HeldRange) {
+    pub(super) fn hold_until_quiet(&self, held: HeldRange) {
         if self.note(held, |known| &mut known.held).is_err() {
             self.lost.count_addresses(1);
         }

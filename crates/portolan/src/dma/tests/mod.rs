@@ -12,6 +12,7 @@ mod defaults;
 mod direct;
 mod doorbells;
 mod dropped;
+mod empty_tables;
 mod failures;
 mod halves;
 mod handlers;

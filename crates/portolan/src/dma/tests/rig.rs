@@ -218,6 +218,7 @@ pub(super) struct Setup {
     pub shadowing: Shadowing,
     pub trust: Option<Trust>,
     pub dropped_buffers: usize,
+    pub keep_tables: usize,
 }
 
 impl Default for Setup {
@@ -231,6 +232,7 @@ impl Default for Setup {
             shadowing: Shadowing::None,
             trust: None,
             dropped_buffers: 0,
+            keep_tables: 256,
         }
     }
 }
@@ -270,6 +272,7 @@ impl Rig {
             policy: setup.policy,
             trust: setup.trust,
             dropped_buffers: setup.dropped_buffers,
+            keep_tables: setup.keep_tables,
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };

@@ -151,6 +151,7 @@ impl Driver {
             shadowing: Shadowing::None,
             trust: random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]),
             dropped_buffers: 0,
+            keep_tables: random.of(&[0, 2, 256]),
         };
         let rig = Rig::new(&setup);
         Self {

@@ -9,15 +9,9 @@
 //! 7), skipped levels, accessed and dirty bits, execute permission (refused), version 2 tables (the
 //! x86-64 layout).
 //!
-//! Entries that point at tables have nine ignored bits (8:1 and 63), one too few to tell 0 to 512
-//! live entries apart: there is no live count.
-//!
 //! *Context.* Interrupt: functions of values.
 
-use super::{
-    ADDRESS, AmdLevels, BROKEN, Entry, Format, LiveCount, SplitRule, VACATED, absent, data_access,
-    decode_tag, encode_tag,
-};
+use super::{ADDRESS, AmdLevels, BROKEN, Entry, Format, SplitRule, absent, data_access};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};
 
@@ -47,8 +41,6 @@ pub struct AmdV1 {
 impl Format for AmdV1 {
     tables_of_512!(0);
 
-    const LIVE_COUNT: LiveCount = LiveCount::Absent;
-
     fn page_sizes(&self) -> PageSizes {
         (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
             sizes.with(PageSize::of_lg2(12 + 9 * level.min(3)))
@@ -64,17 +56,13 @@ impl Format for AmdV1 {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, _live: u32, level: u32) -> u64 {
+    fn table(pa: PhysAddr, level: u32) -> u64 {
         let next = (u64::from(level) << NEXT_SHIFT) & NEXT;
         pa.get() | next | PRESENT | READ | WRITE
     }
 
     fn demote(raw: u64, _level: u32) -> u64 {
         raw & !ADDRESS
-    }
-
-    fn live(_raw: u64) -> u32 {
-        0
     }
 
     #[inline]
@@ -118,8 +106,8 @@ mod tests {
     fn entries_by_hand() {
         let pa = PhysAddr::new(0x12_3456_7000);
         // A page directory pointer table of level 3 is pointed at from level 4.
-        assert_eq!(AmdV1::table(pa, 7, 3), 0x6000_0012_3456_7601);
-        assert_eq!(AmdV1::table(pa, 0, 1), 0x6000_0012_3456_7201);
+        assert_eq!(AmdV1::table(pa, 3), 0x6000_0012_3456_7601);
+        assert_eq!(AmdV1::table(pa, 1), 0x6000_0012_3456_7201);
         let format = AmdV1 { levels: AmdLevels::Four, output_lg2: 48 };
         let read = format.template(Access::READ, 0).unwrap();
         assert_eq!(AmdV1::leaf(read, pa), 0x3000_0012_3456_7001);
@@ -128,11 +116,8 @@ mod tests {
         let block = AmdV1::leaf(both, PhysAddr::new(0x4000_0000));
         assert_eq!(block, 0x6000_0000_4000_0001);
         assert_eq!(AmdV1::classify(block, 1), Entry::Leaf(PhysAddr::new(0x4000_0000)));
-        assert_eq!(AmdV1::classify(AmdV1::table(pa, 0, 1), 1), Entry::Table(pa));
+        assert_eq!(AmdV1::classify(AmdV1::table(pa, 1), 1), Entry::Table(pa));
         assert_eq!(AmdV1::classify(AmdV1::broken(pa), 1), Entry::Broken(pa));
-        let unlinked = AmdV1::unlinked(pa, 0x1_5555);
-        assert_eq!(AmdV1::classify(unlinked, 1), Entry::Unlinked(pa));
-        assert_eq!((unlinked & PRESENT, AmdV1::tag(unlinked)), (0, 0x1_5555));
         assert_eq!(AmdV1::demote(block, 1), both);
         assert_eq!(format.input_lg2(), 48);
         assert_eq!(format.page_sizes().bits(), 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39);

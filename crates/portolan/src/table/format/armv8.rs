@@ -12,7 +12,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
+use super::{DirtyTracking, Entry, Format, SplitRule};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};
 use thiserror::Error;
@@ -38,15 +38,10 @@ const S2_READ: u64 = 1 << 6;
 const S2_WRITE: u64 = 1 << 7;
 const S2_XN: u64 = 1 << 54;
 
-/// Software marks in entries that are not valid.
-const VACATED: u64 = 1 << 8;
+/// Software's mark in entries that are not valid.
 const BROKEN: u64 = 1 << 9;
-
-/// The live count: eight bits at 9:2 and seven at 58:52, all ignored by the hardware.
-const LIVE_LOW: u64 = 0xff;
-const LIVE_LOW_SHIFT: u32 = 2;
-const LIVE_HIGH: u64 = 0x7f;
-const LIVE_HIGH_SHIFT: u32 = 52;
+/// Software's mark in entries that point at tables, one of the ignored bits 58:52.
+const FILLED: u64 = 1 << 52;
 
 /// Widths and abilities common to both stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +103,6 @@ const fn decode_address<const G: u32>(raw: u64) -> PhysAddr {
     PhysAddr::new(if G == 16 { low | ((raw >> 12) & 0xf) << 48 } else { low })
 }
 
-#[inline]
-const fn encode_live(live: u32) -> u64 {
-    let live = live as u64;
-    (live & LIVE_LOW) << LIVE_LOW_SHIFT | ((live >> 8) & LIVE_HIGH) << LIVE_HIGH_SHIFT
-}
-
 macro_rules! stage {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -141,7 +130,7 @@ macro_rules! stage {
             type Word = AtomicU64;
             const GRANULE: PageSize = PageSize::of_lg2(G);
             const INDEX_LG2: u32 = G - 3;
-            const LIVE_COUNT: LiveCount = LiveCount::InEntry;
+            const FILLED: u64 = FILLED;
             // With granules of 64 KiB, the highest bits of an address are below the others.
             const LEAF_STEP: u64 = if G == 16 { 0 } else { 1 << G };
 
@@ -186,18 +175,8 @@ macro_rules! stage {
             }
 
             #[inline]
-            fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
-                encode_address::<G>(pa.get()) | encode_live(live) | VALID | TABLE_OR_PAGE
-            }
-
-            #[inline]
-            fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-                encode_address::<G>(pa.get()) | VACATED | encode_tag(tag)
-            }
-
-            #[inline]
-            fn tag(raw: u64) -> u64 {
-                decode_tag(raw)
+            fn table(pa: PhysAddr, _level: u32) -> u64 {
+                encode_address::<G>(pa.get()) | VALID | TABLE_OR_PAGE
             }
 
             fn demote(raw: u64, level: u32) -> u64 {
@@ -212,12 +191,6 @@ macro_rules! stage {
             }
 
             #[inline]
-            fn live(raw: u64) -> u32 {
-                let low = (raw >> LIVE_LOW_SHIFT) & LIVE_LOW;
-                (low | ((raw >> LIVE_HIGH_SHIFT) & LIVE_HIGH) << 8) as u32
-            }
-
-            #[inline]
             fn classify(raw: u64, level: u32) -> Entry {
                 if raw & VALID != 0 {
                     let pa = decode_address::<G>(raw);
@@ -226,8 +199,6 @@ macro_rules! stage {
                     } else {
                         Entry::Leaf(pa)
                     }
-                } else if raw & VACATED != 0 {
-                    Entry::Unlinked(decode_address::<G>(raw))
                 } else if raw & BROKEN != 0 {
                     Entry::Broken(decode_address::<G>(raw))
                 } else {
@@ -377,13 +348,6 @@ impl<const G: u32> Armv8Stage2<G> {
         raw & !S2_WRITE
     }
 }
-
-const _: () = {
-    // Bit 10 of a table entry is the access flag where the hardware manages it.
-    let live = (LIVE_LOW << LIVE_LOW_SHIFT) | (LIVE_HIGH << LIVE_HIGH_SHIFT);
-    assert!(live & ACCESSED == 0);
-    assert!(LIVE_LOW << LIVE_LOW_SHIFT < ACCESSED);
-};
 
 #[cfg(test)]
 mod tests;

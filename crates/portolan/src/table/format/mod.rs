@@ -1,9 +1,9 @@
 //! Table formats: data and a few inlined functions each; the walker is elsewhere and knows none.
 //!
 //! A format names its levels from the leaf up: level 0 holds the smallest pages. Beside the bits
-//! that the hardware reads, an entry that points at a leaf table counts in ignored bits that
-//! table's entries in use, and an entry that the hardware takes for empty may remember a table
-//! page: *unlinked* (emptied, not yet quiet) or *broken* (a block that is being split).
+//! that the hardware reads, an entry that points at a leaf table may say in an ignored bit that all
+//! entries there are in use, and an entry that the hardware takes for empty may remember the table
+//! page of a *broken* block, one that is being split.
 //!
 //! *Context.* Interrupt: functions of values.
 
@@ -42,16 +42,6 @@ macro_rules! tables_of_512 {
         }
 
         #[inline]
-        fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-            pa.get() | VACATED | encode_tag(tag)
-        }
-
-        #[inline]
-        fn tag(raw: u64) -> u64 {
-            decode_tag(raw)
-        }
-
-        #[inline]
         fn broken(pa: PhysAddr) -> u64 {
             pa.get() | BROKEN
         }
@@ -81,25 +71,9 @@ use super::{Access, TableAccessError};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::platform::Word;
 
-/// Width of the tag in an unlinked entry.
-pub const TAG_BITS: u32 = 17;
-
-/// Places the tag in the bits that 64-bit formats have for it: twelve bits from 52 and five from 3,
-/// none of which makes an entry present.
-#[inline]
-const fn encode_tag(tag: u64) -> u64 {
-    (tag & 0xfff) << 52 | ((tag >> 12) & 0x1f) << 3
-}
-
-#[inline]
-const fn decode_tag(raw: u64) -> u64 {
-    (raw >> 52) | ((raw >> 3) & 0x1f) << 12
-}
-
 /// Address bits of formats with tables of 512 entries.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Their software marks in entries that are not present.
-const VACATED: u64 = 1 << 8;
+/// Their software mark in entries that are not present.
 const BROKEN: u64 = 1 << 10;
 
 /// Number of levels of tables of 512 entries.
@@ -127,13 +101,9 @@ impl Levels {
 /// Meaning of an entry of theirs that is not present.
 #[inline]
 const fn absent(raw: u64) -> Entry {
-    let pa = PhysAddr::new(raw & ADDRESS);
-    if raw & VACATED != 0 {
-        Entry::Unlinked(pa)
-    } else if raw & BROKEN != 0 {
-        Entry::Broken(pa)
-    } else {
-        Entry::Empty
+    match raw & BROKEN {
+        0 => Entry::Empty,
+        _ => Entry::Broken(PhysAddr::new(raw & ADDRESS)),
     }
 }
 
@@ -152,23 +122,12 @@ fn data_access(access: Access, read: u64, write: u64) -> Result<u64, TableAccess
 pub enum Entry {
     /// Nothing.
     Empty,
-    /// Nothing for the hardware; software remembers an emptied leaf table until it is quiet.
-    Unlinked(PhysAddr),
     /// Nothing for the hardware; software holds the table that will replace a broken block.
     Broken(PhysAddr),
     /// The next table.
     Table(PhysAddr),
     /// A translation; of one in a cluster, where that leads.
     Leaf(PhysAddr),
-}
-
-/// Room in table entries for the number of live entries of the table they point at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LiveCount {
-    /// No room: leaf tables leave the tree only when an unmap covers them, or when pruned.
-    Absent,
-    /// In ignored bits.
-    InEntry,
 }
 
 /// Way in which a block may be replaced by a table that translates the same.
@@ -201,8 +160,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Size of the root, at least that of a table. A root that is larger has more entries, and three levels
     /// at least.
     const ROOT: PageSize = Self::GRANULE;
-    /// Place in which live entries are counted.
-    const LIVE_COUNT: LiveCount;
+    /// Ignored bit of an entry that points at a leaf table, for software's mark that all entries there
+    /// are in use; 0 where there is none. An unmap of marked tables does not look into them.
+    const FILLED: u64 = 0;
     /// Exponent of the number of leaves of level 0, aligned and in a row, that can together be one
     /// larger page (a *cluster*), each saying so; 0 where none can.
     const CLUSTER_LG2: u32 = 0;
@@ -232,21 +192,13 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Difference of the leaves of two granules that follow each other in memory; 0 if it is not the
     /// same everywhere.
     const LEAF_STEP: u64 = 0;
-    /// The entry of `level` that points at the table `pa`, with its live count; the count's bits
-    /// are the same for every address.
-    fn table(pa: PhysAddr, live: u32, level: u32) -> u64;
-    /// The entry that remembers the emptied table `pa`, with the low [`TAG_BITS`] of `tag`; empty
-    /// for the hardware.
-    fn unlinked(pa: PhysAddr, tag: u64) -> u64;
-    /// The tag of an unlinked entry.
-    fn tag(raw: u64) -> u64;
+    /// The entry of `level` that points at the table `pa`, without the mark [`Format::FILLED`].
+    fn table(pa: PhysAddr, level: u32) -> u64;
     /// Value that [`Format::template`] would have for a leaf one level below the leaf `raw` of
     /// `level`.
     fn demote(raw: u64, level: u32) -> u64;
     /// The entry that holds the table `pa` of a block being split; empty for the hardware.
     fn broken(pa: PhysAddr) -> u64;
-    /// The live count of a table entry.
-    fn live(raw: u64) -> u32;
     /// Meaning of `raw` at `level`.
     fn classify(raw: u64, level: u32) -> Entry;
     /// Access that a leaf by itself gives a device, by accesses that are not privileged.

@@ -12,11 +12,9 @@
 //! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB where the hardware keeps dirty
 //! bits, of which it may set any of sixteen; global and supervisor pages; memory types beside that of I/O.
 //!
-//! Entries that point at tables have two ignored bits (9:8): there is no live count.
-//!
 //! *Context.* Interrupt: functions of values.
 
-use super::{DirtyTracking, Entry, Format, LiveCount, RiscvLevels, SplitRule, TAG_BITS};
+use super::{DirtyTracking, Entry, Format, RiscvLevels, SplitRule};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};
 
@@ -42,13 +40,8 @@ const NAPOT_PATTERN: u64 = 8 << NUMBER_SHIFT;
 /// The memory type of Svpbmt, bits 62:61: I/O.
 const IO: u64 = 2 << 61;
 
-/// Software's marks in entries that are not valid, all other bits of which are its own: the kind of
-/// table that the number is of, and a tag in two parts around it.
-const VACATED: u64 = 1 << 1;
+/// Software's mark in entries that are not valid, all other bits of which are its own.
 const BROKEN: u64 = 1 << 2;
-const TAG_LOW: u32 = 3;
-const TAG_LOW_BITS: u32 = 7;
-const TAG_HIGH: u32 = 54;
 
 /// Presence of memory types in leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -111,7 +104,6 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     const GRANULE: PageSize = PageSize::SIZE_4K;
     const INDEX_LG2: u32 = 9;
     const ROOT: PageSize = PageSize::of_lg2(ROOT);
-    const LIVE_COUNT: LiveCount = LiveCount::Absent;
     const CLUSTER_LG2: u32 = NAPOT_LG2;
 
     #[inline]
@@ -178,20 +170,8 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, _live: u32, _level: u32) -> u64 {
+    fn table(pa: PhysAddr, _level: u32) -> u64 {
         number_of(pa) | VALID
-    }
-
-    #[inline]
-    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-        let low = tag & ((1 << TAG_LOW_BITS) - 1);
-        let high = (tag & ((1 << TAG_BITS) - 1)) >> TAG_LOW_BITS;
-        number_of(pa) | VACATED | low << TAG_LOW | high << TAG_HIGH
-    }
-
-    #[inline]
-    fn tag(raw: u64) -> u64 {
-        raw >> TAG_HIGH << TAG_LOW_BITS | (raw >> TAG_LOW & ((1 << TAG_LOW_BITS) - 1))
     }
 
     fn demote(raw: u64, _level: u32) -> u64 {
@@ -203,10 +183,6 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
         number_of(pa) | BROKEN
     }
 
-    fn live(_raw: u64) -> u32 {
-        0
-    }
-
     #[inline]
     fn classify(raw: u64, level: u32) -> Entry {
         let pa = pa_of(raw);
@@ -214,12 +190,9 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
             let leaf = level == 0 || raw & (READ | WRITE | EXECUTE) != 0;
             return if leaf { Entry::Leaf(leads_to(raw)) } else { Entry::Table(pa) };
         }
-        if raw & VACATED != 0 {
-            Entry::Unlinked(pa)
-        } else if raw & BROKEN != 0 {
-            Entry::Broken(pa)
-        } else {
-            Entry::Empty
+        match raw & BROKEN {
+            0 => Entry::Empty,
+            _ => Entry::Broken(pa),
         }
     }
 
@@ -298,7 +271,7 @@ mod tests {
     #[test]
     fn entries_by_hand() {
         let pa = PhysAddr::new(0x12_3456_7000);
-        assert_eq!(RiscvFirstStage::table(pa, 7, 1), 0x4_8d15_9c01);
+        assert_eq!(RiscvFirstStage::table(pa, 1), 0x4_8d15_9c01);
         let word = |access| FORMAT.template(access, 0).unwrap();
         assert_eq!(RiscvSecondStage::leaf(word(Access::READ), pa), 0x4_8d15_9c53);
         assert_eq!(word(Access::READ_WRITE), 0xd7);
@@ -339,13 +312,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_keeps_tables_and_tags() {
+    fn what_is_not_valid_keeps_tables() {
         let pa = PhysAddr::new(0xff_ffff_ffff_f000);
-        for tag in [0, 1, 0x7f, 0x80, 0x1_5555, 0x1_ffff] {
-            let raw = RiscvFirstStage::unlinked(pa, tag);
-            assert_eq!((raw & VALID, RiscvFirstStage::tag(raw)), (0, tag));
-            assert_eq!(RiscvFirstStage::classify(raw, 1), Entry::Unlinked(pa));
-        }
         let broken = RiscvFirstStage::broken(pa);
         assert_eq!(broken & VALID, 0);
         assert_eq!(RiscvFirstStage::classify(broken, 2), Entry::Broken(pa));

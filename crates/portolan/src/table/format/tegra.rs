@@ -4,12 +4,11 @@
 //! 1,024 entries that each span 4 MiB, page tables of 1,024 entries of 4 KiB. Tegra30 to Tegra210. A
 //! directory entry without its NEXT bit maps its 4 MiB itself: a *section*.
 //!
-//! Entries have no room for a live count: a table leaves the tree when an unmap covers it or when
-//! it is pruned. Not supported: non-secure attribute choice (always set).
+//! Not supported: non-secure attribute choice (always set).
 
 use core::sync::atomic::AtomicU32;
 
-use super::{Entry, Format, LiveCount, SplitRule, data_access};
+use super::{Entry, Format, SplitRule, data_access};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};
 
@@ -46,7 +45,6 @@ impl Format for Tegra {
     type Word = AtomicU32;
     const GRANULE: PageSize = PageSize::SIZE_4K;
     const INDEX_LG2: u32 = 10;
-    const LIVE_COUNT: LiveCount = LiveCount::Absent;
 
     #[inline]
     fn levels(&self) -> u32 {
@@ -84,16 +82,8 @@ impl Format for Tegra {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, _live: u32, _level: u32) -> u64 {
+    fn table(pa: PhysAddr, _level: u32) -> u64 {
         (pa.get() >> 12) | ATTRIBUTES | NEXT
-    }
-
-    fn unlinked(_pa: PhysAddr, _tag: u64) -> u64 {
-        0
-    }
-
-    fn tag(_raw: u64) -> u64 {
-        0
     }
 
     fn demote(raw: u64, _level: u32) -> u64 {
@@ -101,11 +91,6 @@ impl Format for Tegra {
     }
 
     fn broken(_pa: PhysAddr) -> u64 {
-        0
-    }
-
-    #[inline]
-    fn live(_raw: u64) -> u32 {
         0
     }
 

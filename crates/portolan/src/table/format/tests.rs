@@ -1,4 +1,4 @@
-//! Promises of all formats: accesses that come back, entries that are told apart, tags and counts.
+//! Promises of all formats: accesses that come back, entries that are told apart, marks.
 
 use super::*;
 use alloc::vec::Vec;
@@ -94,7 +94,7 @@ fn entries<F: Format>(levels: u32) {
     for level in 0..levels {
         assert_eq!(F::classify(0, level), Entry::Empty);
         if level > 0 {
-            assert_eq!(F::classify(F::table(pa, 0, level), level), Entry::Table(pa));
+            assert_eq!(F::classify(F::table(pa, level), level), Entry::Table(pa));
         }
     }
     assert_eq!(F::unlink(F::link(pa)), pa);
@@ -105,20 +105,20 @@ fn remembered<F: Format>() {
     let pa = PhysAddr::new(0x2_3456_7000);
     for level in [0, 1] {
         assert_eq!(F::classify(F::broken(pa), level), Entry::Broken(pa));
-        for tag in (0..TAG_BITS).map(|bit| 1 << bit).chain([0, 0x1_ffff]) {
-            let raw = F::unlinked(pa, tag);
-            let found = (F::classify(raw, level), F::tag(raw));
-            assert_eq!(found, (Entry::Unlinked(pa), tag), "{tag:#x}");
-        }
     }
 }
 
-/// Checks the number of live entries that a table's entry can count.
-fn counts<F: Format>() {
-    let pa = PhysAddr::new(0x2_3456_7000);
-    for live in (0..=F::INDEX_LG2).map(|bit| 1 << bit).chain([0, (1 << F::INDEX_LG2) - 1]) {
-        let raw = F::table(pa, live, 1);
-        assert_eq!((F::live(raw), F::classify(raw, 1)), (live, Entry::Table(pa)));
+/// Checks that the mark of a full table changes nothing for the hardware: neither the address nor
+/// the access, and no reserved bit.
+fn marks<F: Format>(format: F) {
+    assert_eq!(F::FILLED.count_ones(), 1);
+    for pa in (F::GRANULE.lg2()..format.output_lg2()).map(|bit| PhysAddr::new(1 << bit)) {
+        let plain = F::table(pa, 1);
+        assert_eq!(plain & F::FILLED, 0, "{pa:?}");
+        let marked = plain | F::FILLED;
+        assert_eq!(F::classify(marked, 1), Entry::Table(pa));
+        assert_eq!(format.table_access(marked, 1), format.table_access(plain, 1));
+        assert!(!format.is_reserved(marked, 1));
     }
 }
 
@@ -167,10 +167,12 @@ fn entries_are_told_apart() {
     remembered::<VtdFirstStage>();
     remembered::<Armv8Stage1<12>>();
     remembered::<Armv8Stage2<12>>();
-    counts::<VtdSecondStage>();
-    counts::<VtdFirstStage>();
-    counts::<Armv8Stage1<12>>();
-    counts::<Armv8Stage2<12>>();
+    marks(SECOND);
+    marks(FIRST);
+    marks(stage1());
+    marks(stage2());
+    let wide = Armv8Config { output_lg2: 52, ..CONFIG };
+    marks(Armv8Stage1::<16>::new(wide).unwrap());
 }
 
 /// Words by hand, from the tables of the specifications.
@@ -181,19 +183,19 @@ fn words_are_those_of_the_specifications() {
     assert_eq!(word(SECOND.template(R, 0)), 0x1);
     assert_eq!(word(SECOND.template(W, 0)), 0x2);
     assert_eq!(word(SECOND.template(RW, 1)), 0x83);
-    assert_eq!(VtdSecondStage::table(pa, 0x200, 1), 0x2000_0012_3456_7003);
-    assert_eq!(VtdSecondStage::table(pa, 0x601, 1), 0x2010_0012_3456_7003);
+    assert_eq!(VtdSecondStage::table(pa, 1), 0x12_3456_7003);
+    assert_eq!(VtdSecondStage::table(pa, 1) | VtdSecondStage::FILLED, 0x10_0012_3456_7003);
     // Execute alone makes an entry present.
     assert_eq!(VtdSecondStage::classify(4, 0), Entry::Leaf(PhysAddr::new(0)));
     assert_eq!(word(FIRST.template(R, 0)), 0x25);
     assert_eq!(word(FIRST.template(RW, 1)), 0xa7);
     assert_eq!(word(FIRST.template(RW | D, 0)), 0x3f);
-    assert_eq!(VtdFirstStage::table(pa, 0x601, 1), 0x2010_0012_3456_7027);
+    assert_eq!(VtdFirstStage::table(pa, 1), 0x12_3456_7027);
     assert_eq!(word(TEGRA.template(R, 0)), 0xa000_0000);
     assert_eq!(word(TEGRA.template(W, 0)), 0x6000_0000);
     let top = PhysAddr::new(0x3_ffff_f000);
     assert_eq!(Tegra::leaf(0xe000_0000, top), 0xe03f_ffff);
-    assert_eq!(Tegra::table(PhysAddr::new(0x8000_1000), 5, 1), 0xf008_0001);
+    assert_eq!(Tegra::table(PhysAddr::new(0x8000_1000), 1), 0xf008_0001);
     // A section: where a table's entry has its frame, without the bit that says that a table follows.
     assert_eq!(word(TEGRA.template(RW, 1)), 0xe000_0000);
     let section = PhysAddr::new(0x3_ffc0_0000);
@@ -207,13 +209,11 @@ fn words_are_those_of_the_specifications() {
     assert_eq!(Tegra::classify(0xf008_0001, 0), page);
     assert_eq!(Tegra::classify(0x2008_0001, 1), Entry::Empty);
     assert_eq!(Tegra::demote(0xe012_3456, 1), 0xe000_0000);
-    assert_eq!((Tegra::unlinked(pa, 7), Tegra::broken(pa)), (0, 0));
-    assert_eq!((Tegra::tag(u64::MAX), Tegra::live(u64::MAX)), (0, 0));
+    assert_eq!(Tegra::broken(pa), 0);
     // A size in the address bits makes a leaf, and so does the lowest level.
-    let other = AmdV1::table(pa, 0, 7);
+    let other = AmdV1::table(pa, 7);
     assert_eq!(AmdV1::classify(other, 2), Entry::Leaf(pa));
-    assert_eq!(AmdV1::classify(AmdV1::table(pa, 0, 1), 0), Entry::Leaf(pa));
-    assert_eq!(AmdV1::live(u64::MAX), 0);
+    assert_eq!(AmdV1::classify(AmdV1::table(pa, 1), 0), Entry::Leaf(pa));
 }
 
 /// A format without dirty state says of no leaf that it was written, and changes none.

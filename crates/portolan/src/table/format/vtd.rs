@@ -9,8 +9,7 @@
 //! addresses must be canonical: only the lower half of the space is served.
 
 use super::{
-    ADDRESS, BROKEN, DirtyTracking, Entry, Format, LiveCount, SplitRule, VACATED, VtdLevels,
-    absent, data_access, decode_tag, encode_tag,
+    ADDRESS, BROKEN, DirtyTracking, Entry, Format, SplitRule, VtdLevels, absent, data_access,
 };
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};
@@ -30,9 +29,8 @@ const S1_DIRTY: u64 = 1 << 6;
 /// Part of the memory type in a large page, where others have an address.
 const LARGE_PAT: u64 = 1 << 12;
 
-/// The live count: bits 61:52 of entries that point at tables.
-const LIVE_SHIFT: u32 = 52;
-const LIVE_MASK: u64 = 0x3ff;
+/// Software's mark in entries that point at tables, one of the ignored bits 61:52.
+const FILLED: u64 = 1 << 52;
 
 /// Number of levels of first-stage tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +84,7 @@ macro_rules! common {
     ($dirty:expr, $top:literal) => {
         tables_of_512!($top);
 
-        const LIVE_COUNT: LiveCount = LiveCount::InEntry;
+        const FILLED: u64 = FILLED;
 
         fn page_sizes(&self) -> PageSizes {
             sizes()
@@ -94,11 +92,6 @@ macro_rules! common {
 
         fn demote(raw: u64, level: u32) -> u64 {
             raw & !ADDRESS & if level == 1 { !LARGE } else { !0 }
-        }
-
-        #[inline]
-        fn live(raw: u64) -> u32 {
-            ((raw >> LIVE_SHIFT) & LIVE_MASK) as u32
         }
 
         fn dirty_tracking(&self) -> DirtyTracking {
@@ -145,8 +138,8 @@ impl Format for VtdSecondStage {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
-        pa.get() | ((u64::from(live) & LIVE_MASK) << LIVE_SHIFT) | READ | WRITE
+    fn table(pa: PhysAddr, _level: u32) -> u64 {
+        pa.get() | READ | WRITE
     }
 
     #[inline]
@@ -194,9 +187,8 @@ impl Format for VtdFirstStage {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
-        let flags = PRESENT | WRITE | USER | ACCESSED;
-        pa.get() | ((u64::from(live) & LIVE_MASK) << LIVE_SHIFT) | flags
+    fn table(pa: PhysAddr, _level: u32) -> u64 {
+        pa.get() | PRESENT | WRITE | USER | ACCESSED
     }
 
     #[inline]

@@ -1,7 +1,7 @@
-//! Emptied leaf tables that stay, and those that go.
+//! Leaf tables without entries that stay, full ones that go, and the mark of those.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{
@@ -9,7 +9,7 @@ use crate::inval::{
     WriteBuffer, owes_nothing,
 };
 use crate::platform::{SlabTables, TableMem};
-use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule, TAG_BITS};
+use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, Format, PageTable, TableUnmapError};
 
 const BLOCK: u64 = 0x20_0000;
@@ -103,46 +103,71 @@ fn a_map_across_tables_that_are_all_missing_reaches_its_end() {
 }
 
 #[test]
-fn tables_that_stayed_empty_and_were_filled_go_when_they_are_empty_again() {
+fn emptied_tables_and_walk_caches_stay_until_they_are_pruned() {
     let table = table();
-    table.keep_empty_tables(6);
-    pass(&table, 4);
-    assert_eq!(table.pages(), 6);
-    map_pages(&table);
-    table.keep_empty_tables(0);
-    // In halves of blocks: the rest of a block is counted, not looked at.
-    let mut owed = Gather::new();
-    for half in 0..8 {
-        let half = IovaRange::from_len(Iova::new(half * BLOCK / 2), BLOCK / 2);
-        table.unmap(half.unwrap(), &mut owed).unwrap();
-    }
-    pay(&table, &mut owed);
-    assert_eq!(table.pages(), 2);
-}
-
-#[test]
-fn without_leave_to_stay_emptied_tables_go() {
-    let table = table();
-    assert_eq!(pass(&table, 4), Depth::AllLevels);
-    // The root and one below it.
-    assert_eq!(table.pages(), 2);
-}
-
-#[test]
-fn few_tables_stay_and_walk_caches_with_them() {
-    let table = table();
-    table.keep_empty_tables(6);
     assert_eq!(pass(&table, 4), Depth::LeafOnly);
     assert_eq!(table.pages(), 6);
-    // With more than those, each that becomes empty goes.
-    assert_eq!(pass(&table, 8), Depth::AllLevels);
-    assert!(table.pages() <= 6, "{} pages", table.pages());
+    assert_eq!(pass(&table, 4), Depth::LeafOnly);
+    assert_eq!(table.pages(), 6, "a table that was there was not used again");
     let mut owed = Gather::new();
-    table.prune(table.input_range(), &mut owed).unwrap();
-    let quiesced = table.sync(&Willing, InvalTag::new(1), &CAPS, &Quirks::default(), &mut owed);
-    table.reclaim(quiesced.unwrap()).expect("a proof of this table");
-    assert_eq!(table.pages(), 1);
-    assert_eq!(table.memory().live(), 1);
+    assert_eq!(table.prune(table.input_range(), &mut owed), Ok(5));
+    let deep = owed.unmapped().iter().all(|span| span.depth == Depth::AllLevels);
+    assert!(deep, "{owed:?}");
+    pay(&table, &mut owed);
+    assert_eq!((table.pages(), table.memory().live()), (1, 1));
+}
+
+/// The entry that is left over is the first, the last, and each one of some in between.
+#[test]
+fn a_table_with_one_entry_is_not_empty() {
+    for index in [0, 1, 2, 3, 7, 8, 255, 256, 509, 510, 511] {
+        let table = table();
+        let at = Iova::new((5 * 512 + index) << 12);
+        let mut owed = Gather::new();
+        table.map(at, PhysAddr::new(0x1000), 0x1000, Access::READ, &mut owed).unwrap();
+        assert_eq!(table.next_empty_table(Iova::new(0)), None, "{index}");
+        assert_eq!(table.prune(table.input_range(), &mut owed), Ok(0), "{index}");
+        assert!(table.translate(at).is_some());
+        table.unmap(IovaRange::page(at, PageSize::SIZE_4K), &mut owed).unwrap();
+        let spanned = IovaRange::from_len(Iova::new(5 * BLOCK), BLOCK);
+        assert_eq!(table.next_empty_table(Iova::new(0)), spanned, "{index}");
+        assert_eq!(table.next_empty_table(spanned.unwrap().last()), spanned, "{index}");
+        assert_eq!(table.next_empty_table(Iova::new(6 * BLOCK)), None, "{index}");
+    }
+}
+
+#[test]
+fn empty_tables_are_found_in_order_and_those_above_once_they_are_empty() {
+    const GIGABYTE: u64 = 1 << 30;
+    let table = table();
+    let starts = [0, 3 * BLOCK, GIGABYTE - BLOCK, 7 * GIGABYTE, 511 * GIGABYTE + 511 * BLOCK];
+    for at in starts {
+        let (at, mut owed) = (Iova::new(at), Gather::new());
+        table.map(at, PhysAddr::new(0x1000), 0x1000, Access::READ, &mut owed).unwrap();
+        table.unmap(IovaRange::page(at, PageSize::SIZE_4K), &mut owed).unwrap();
+        pay(&table, &mut owed);
+    }
+    // A block on the way, and a table that is in use.
+    let mut owed = Gather::new();
+    for (at, bytes) in [(2 * GIGABYTE, GIGABYTE), (5 * BLOCK, 0x1000)] {
+        let pa = PhysAddr::new(GIGABYTE);
+        table.map(Iova::new(at), pa, bytes, Access::READ, &mut owed).unwrap();
+    }
+    let all = |table: &Table| {
+        let (mut found, mut next) = (Vec::new(), Some(Iova::new(0)));
+        while let Some(range) = next.and_then(|from| table.next_empty_table(from)) {
+            found.push((range.start().get(), range.len_minus_one() + 1));
+            next = range.last().checked_add(1);
+        }
+        found
+    };
+    assert_eq!(all(&table), starts.map(|start| (start, BLOCK)));
+    for start in starts {
+        let spanned = IovaRange::from_len(Iova::new(start), BLOCK).unwrap();
+        assert_eq!(table.prune(spanned, &mut owed), Ok(1));
+    }
+    let above = [7, 511].map(|number| (number * GIGABYTE, GIGABYTE));
+    assert_eq!(all(&table), above);
 }
 
 #[test]
@@ -229,27 +254,41 @@ fn the_table_above_goes_with_all_that_it_points_at() {
     assert_eq!((table.pages(), table.memory().live()), (1, 1));
 }
 
+/// Of blocks that were mapped in one call: one page, some of one table, and some of two.
 #[test]
-fn a_debt_that_is_as_many_events_old_as_there_are_tags_frees_nothing() {
+fn a_table_is_no_longer_full_once_a_page_of_it_was_unmapped() {
+    for (hole, bytes) in
+        [(BLOCK + 0x7000, 0x1000), (2 * BLOCK - 0x3000, 0x3000), (BLOCK - 0x1000, 0x2000)]
+    {
+        let table = table();
+        let range = map_pages(&table);
+        let (iova, mut owed) = (Iova::new(hole), Gather::new());
+        table.unmap(IovaRange::from_len(iova, bytes).unwrap(), &mut owed).unwrap();
+        pay(&table, &mut owed);
+        let not_mapped = Err(TableUnmapError::NotMapped { iova });
+        assert_eq!(table.unmap(range, &mut owed), not_mapped);
+        let block = IovaRange::page(iova, PageSize::SIZE_2M);
+        assert_eq!(table.unmap(block, &mut owed), not_mapped);
+        let beside = Iova::new(hole - 0x1000);
+        assert!(table.translate(beside).is_some() && table.translate(iova).is_none());
+    }
+}
+
+/// A map of all that an empty table spans, which stays in the tree, marks it as a new one.
+#[test]
+fn a_table_that_stayed_is_full_once_all_of_it_is_mapped() {
     let table = table();
-    let empty = |owed: &mut Gather| {
-        let (pa, mut mapped) = (PhysAddr::new(0x1000), Gather::new());
-        let at = page(0).start();
-        table.map(at, pa, 0x1000, Access::READ, &mut mapped).unwrap();
-        table.unmap(page(0), owed).unwrap();
-    };
-    let (mut old, mut new) = (Gather::new(), Gather::new());
-    empty(&mut old);
-    let pages = table.pages();
-    // The event whose number has the same tag.
-    table.vacancies.store(1 << TAG_BITS, Ordering::Relaxed);
-    empty(&mut new);
-    pay(&table, &mut old);
-    assert_eq!(table.pages(), pages, "the new debt is not paid");
-    pay(&table, &mut new);
-    assert_eq!(table.prune(table.input_range(), &mut new), Ok(2));
-    pay(&table, &mut new);
-    assert_eq!((table.pages(), table.memory().live()), (1, 1));
+    pass(&table, 4);
+    let range = map_pages(&table);
+    let mut owed = Gather::new();
+    table.unmap(range, &mut owed).unwrap();
+    assert_eq!(owed.table_pages(), 4);
+    pay(&table, &mut owed);
+    assert_eq!(table.pages(), 2);
+    map_pages(&table);
+    let one = IovaRange::from_len(Iova::new(BLOCK), BLOCK).unwrap();
+    table.unmap(one, &mut owed).unwrap();
+    assert_eq!(owed.table_pages(), 1);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use spin::Mutex;
 
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
 use crate::table::format::{VtdLevels, VtdSecondStage};
@@ -104,28 +104,6 @@ fn a_split_block_is_gone_before_its_debt_is_paid() {
     let mut owed = Gather::new();
     let _pending = table.split(Iova::new(PAGE), &mut owed).unwrap();
     assert!(memory.has(middle_entry(&table)), "the old block is still in memory");
-}
-
-#[test]
-fn a_table_that_no_debt_remembers_is_linked_for_the_walker_too() {
-    let memory = Cleaned::new();
-    let table = new(&memory);
-    // More emptied tables than one debt remembers.
-    let mut debts = Vec::new();
-    for slot in 0..20 {
-        map(&table, slot * BLOCK, PAGE);
-        let mut owed = Gather::new();
-        let page = IovaRange::page(Iova::new(slot * BLOCK), PageSize::SIZE_4K);
-        table.unmap(page, &mut owed).unwrap();
-        debts.push(owed);
-    }
-    memory.lines.lock().clear();
-    let mut all = Gather::new();
-    for mut owed in debts {
-        table.absorb(&mut all, &mut owed).expect("debts of this table");
-    }
-    let last = middle_entry(&table) + 8 * 19;
-    assert!(memory.has(last), "linked again, and not for the walker");
 }
 
 #[test]

