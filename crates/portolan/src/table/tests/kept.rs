@@ -274,6 +274,18 @@ fn a_table_is_no_longer_full_once_a_page_of_it_was_unmapped() {
     }
 }
 
+/// A map of a part of an empty table that stayed does not make it full.
+#[test]
+fn a_table_of_which_a_half_is_mapped_is_not_full() {
+    let table = table();
+    pass(&table, 1);
+    let (pa, mut owed) = (PhysAddr::new(0x1000), Gather::new());
+    table.map(Iova::new(0), pa, BLOCK / 2, Access::READ, &mut owed).unwrap();
+    let iova = Iova::new(BLOCK / 2);
+    let block = IovaRange::page(Iova::new(0), PageSize::SIZE_2M);
+    assert_eq!(table.unmap(block, &mut owed), Err(TableUnmapError::NotMapped { iova }));
+}
+
 /// A map of all that an empty table spans, which stays in the tree, marks it as a new one.
 #[test]
 fn a_table_that_stayed_is_full_once_all_of_it_is_mapped() {
