@@ -27,17 +27,24 @@ pub struct SlabTables<W> {
 impl<W: Word> SlabTables<W> {
     /// `pages` pages of `page` bytes, the first at `base`, which is rounded down to a page.
     pub fn new(base: PhysAddr, page: PageSize, pages: u32) -> Self {
-        let words = Self::zeroed(page, pages);
-        Self::over(words, 0, base.align_down(page), page, pages)
+        let words = Self::zeroed(page, pages.saturating_add(1));
+        let first = Self::first_page(&words, page);
+        Self::over(words, first, base.align_down(page), page, pages)
     }
 
     /// As [`SlabTables::new`], but each page's physical address is its host address.
     pub(super) fn at_host_addresses(page: PageSize, pages: u32) -> Self {
         let words = Self::zeroed(page, pages.saturating_add(1));
+        let first = Self::first_page(&words, page);
         let host = words.as_ptr().addr() as u64;
         let base = PhysAddr::new(host.next_multiple_of(page.bytes()));
-        let first = ((base.get() - host) >> W::LG2_BYTES) as usize;
         Self::over(words, first, base, page, pages)
+    }
+
+    /// Index of the first word at the start of a page, so that tables begin with a cache line.
+    fn first_page(words: &[W], page: PageSize) -> usize {
+        let host = words.as_ptr().addr() as u64;
+        ((host.next_multiple_of(page.bytes()) - host) >> W::LG2_BYTES) as usize
     }
 
     fn zeroed(page: PageSize, pages: u32) -> Box<[W]> {

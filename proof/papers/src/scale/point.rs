@@ -14,7 +14,7 @@ use portolan::inval::{CombineOptions, Combined, Ranges};
 use portolan::iommu::{BoundDomain, TagPool};
 use portolan::table::{Format, PageTable};
 use portolan_chips::fixture::Attached;
-use portolan_sim::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
+use portolan_sim::cpus::{CommandServer, Schedule, SharedTables, Submission, Taken, VirtualCpus};
 use portolan_sim::iommu::CommandPrices;
 use portolan_sim::profile::{Event, Profile, Workload};
 
@@ -103,8 +103,12 @@ pub struct PointResult {
 pub fn simulate(profile: &Profile, load: &OperationLoad, way: &RowSettings) -> Result<PointResult> {
     // Of machines whose costs of sharing are known.
     match MachineFormat::of(profile.format())? {
-        MachineFormat::Armv8Stage1(format) => Bench::new(profile, load, way, format)?.run(),
-        MachineFormat::VtdFirstStage(format) => Bench::new(profile, load, way, format)?.run(),
+        MachineFormat::Armv8Stage1(format) => {
+            Bench::new(profile, load, way, SharedTables(format))?.run()
+        }
+        MachineFormat::VtdFirstStage(format) => {
+            Bench::new(profile, load, way, SharedTables(format))?.run()
+        }
         other => bail!("throughput is not computed for tables like {other:?}"),
     }
 }

@@ -2,6 +2,14 @@
 
 use super::scheduler::Core;
 
+/// Kind of an access to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineAccess {
+    Read,
+    /// A write, or a read and a write in one step.
+    Write,
+}
+
 /// A line that one CPU has for itself, or that several have for reading.
 #[derive(Debug, Default)]
 pub(super) struct Line {
@@ -17,13 +25,26 @@ impl Line {
         self.sharers[cpu / 64] >> (cpu % 64) & 1 != 0
     }
 
-    /// The current CPU reads it.
-    pub(super) fn read(&mut self, core: &mut Core) {
+    /// The current CPU accesses it, which takes `hit` if the CPU has it.
+    pub(super) fn touch(&mut self, core: &mut Core, access: LineAccess, hit: u64) {
         let cpu = core.current();
-        if self.has(cpu) {
-            self.hit(core);
+        let is_here = match access {
+            LineAccess::Read => self.has(cpu),
+            LineAccess::Write => self.owner == Some(cpu as u16),
+        };
+        if is_here {
+            core.counters.hits += 1;
+            core.advance(hit);
             return;
         }
+        match access {
+            LineAccess::Read => self.read(core),
+            LineAccess::Write => self.write(core),
+        }
+    }
+
+    fn read(&mut self, core: &mut Core) {
+        let cpu = core.current();
         let free_at = self.transfer(core);
         // The owner has to be asked; a line that is only shared is there for several at a time.
         self.free_at = match self.owner.take() {
@@ -33,13 +54,8 @@ impl Line {
         self.sharers[cpu / 64] |= 1 << (cpu % 64);
     }
 
-    /// The current CPU writes it, or reads and writes it in one step.
-    pub(super) fn write(&mut self, core: &mut Core) {
+    fn write(&mut self, core: &mut Core) {
         let cpu = core.current();
-        if self.owner == Some(cpu as u16) {
-            self.hit(core);
-            return;
-        }
         self.transfer(core);
         self.free_at = core.now();
         self.owner = Some(cpu as u16);
@@ -61,11 +77,6 @@ impl Line {
         self.sharers = [0; 4];
         self.sharers[cpu / 64] = 1 << (cpu % 64);
         self.free_at = at;
-    }
-
-    fn hit(&self, core: &mut Core) {
-        core.counters.hits += 1;
-        core.advance(core.ticks.hit);
     }
 
     /// Brings it here; returns when the transfer began.

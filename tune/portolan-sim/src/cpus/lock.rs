@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use portolan::platform::Lock;
 
 use super::LockKind;
-use super::line::Line;
+use super::line::{Line, LineAccess};
 use super::scheduler::{self, CallPlace, Core};
 
 /// A spinning lock in virtual time.
@@ -42,7 +42,7 @@ enum Attempt {
 
 impl LockState {
     fn attempt(&mut self, core: &mut Core) -> Attempt {
-        self.line.write(core);
+        self.line.touch(core, LineAccess::Write, core.ticks.hit);
         match self.held {
             LockHold::Taken => Attempt::Failed,
             LockHold::Free => {
@@ -53,7 +53,7 @@ impl LockState {
     }
 
     fn release(&mut self, core: &mut Core) {
-        self.line.write(core);
+        self.line.touch(core, LineAccess::Write, core.ticks.hit);
         let (index, delay) = match core.ticks.lock {
             LockKind::Queued => (0, core.ticks.handover),
             // All that spin read the line again, and one of them gets it.

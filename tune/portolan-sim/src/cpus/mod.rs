@@ -14,6 +14,7 @@
 //! * [`SharingPrices`]: prices of sharing.
 //! * [`CommandServer`]: an invalidation queue whose hardware takes time.
 
+mod entry;
 mod line;
 mod lock;
 mod prices;
@@ -24,6 +25,7 @@ mod server;
 mod tests;
 mod word;
 
+pub use entry::{SharedTables, VirtualEntry};
 pub use lock::VirtualLock;
 pub use prices::{LockKind, SharingPrices, SharingTable, SubmissionPrices, SubmissionTable};
 pub use run::{RunError, RunReport, Schedule};

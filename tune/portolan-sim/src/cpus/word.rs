@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use portolan::platform::SharedWord;
 
-use super::line::Line;
+use super::line::{Line, LineAccess};
 use super::scheduler;
 
 /// A word on a separate cache line. Other CPUs may run at every access.
@@ -16,16 +16,10 @@ pub struct VirtualWord {
 }
 
 impl VirtualWord {
-    fn read(&self) {
+    fn touch(&self, access: LineAccess) {
         scheduler::point();
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        scheduler::with(|core| line.read(core));
-    }
-
-    fn write(&self) {
-        scheduler::point();
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        scheduler::with(|core| line.write(core));
+        scheduler::with(|core| line.touch(core, access, core.ticks.hit));
     }
 }
 
@@ -35,17 +29,17 @@ impl SharedWord for VirtualWord {
     }
 
     fn load(&self, order: Ordering) -> u64 {
-        self.read();
+        self.touch(LineAccess::Read);
         self.value.load(order)
     }
 
     fn store(&self, value: u64, order: Ordering) {
-        self.write();
+        self.touch(LineAccess::Write);
         self.value.store(value, order);
     }
 
     fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.write();
+        self.touch(LineAccess::Write);
         self.value.swap(value, order)
     }
 
@@ -56,17 +50,17 @@ impl SharedWord for VirtualWord {
         success: Ordering,
         failure: Ordering,
     ) -> Result<u64, u64> {
-        self.write();
+        self.touch(LineAccess::Write);
         self.value.compare_exchange(old, new, success, failure)
     }
 
     fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        self.write();
+        self.touch(LineAccess::Write);
         self.value.fetch_add(value, order)
     }
 
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
-        self.write();
+        self.touch(LineAccess::Write);
         self.value.fetch_or(mask, order)
     }
 }
