@@ -6,6 +6,7 @@
 //! * [`bounce`]: bounce slots on real threads, with copies.
 //! * [`fault`]: serving I/O page faults on this process's own memory.
 //! * [`iotlb`]: look-ups in a virtual machine's device's IOTLB.
+//! * [`sharing`]: two threads in one table, beside two virtual CPUs.
 //! * [`linux`]: Linux's own code as a peer.
 //! * [`memory`]: heap memory of a device's space.
 //! * [`text`]: the reports for people.
@@ -34,6 +35,7 @@ mod plain;
 mod raw;
 mod rig;
 pub mod scenarios;
+pub mod sharing;
 mod singles;
 mod space;
 mod spans;

@@ -4,12 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use portolan::addr::InvalTag;
+use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::{
     CombineOptions, Combined, Command, InvalidationQueue, Ranges, Step, TablesLeft,
 };
 use portolan::iommu::IommuError;
-use portolan::platform::{Lock, SharedWord, poll};
+use portolan::platform::{Lock, SharedWord, SlabTables, TableMem, Word, poll};
 
 use super::*;
 use crate::iommu::CommandPrices;
@@ -63,6 +63,31 @@ fn readers_of_a_shared_line_overlap() {
         .unwrap();
     assert_eq!(sorted(report.finished_ns), [101.0, 111.0, 121.0, 131.0]);
     assert_eq!((report.counters.hits, report.counters.transfers), (4, 4));
+}
+
+/// Two CPUs that write the entries `first` and `second` of a table ten times each, and read them.
+fn entries(first: usize, second: usize) -> RunReport {
+    let base = PhysAddr::new(1 << 30);
+    let tables = SlabTables::<VirtualEntry>::new(base, PageSize::SIZE_4K, 1);
+    let words = tables.table(base, PageSize::SIZE_4K);
+    let run = cpus(2).run(&Schedule::of_seed(1), |cpu| {
+        let entry = &words[if cpu.get() == 0 { first } else { second }];
+        for value in 0..10 {
+            Word::store(entry, value);
+            assert_eq!(Word::load(entry), value);
+        }
+    });
+    run.unwrap()
+}
+
+#[test]
+fn entries_of_one_line_are_brought_from_the_cpu_that_wrote_last() {
+    let apart = entries(7, 8);
+    assert_eq!((apart.counters.transfers, apart.end_ns()), (2, 100.0));
+    let beside = entries(8, 15);
+    // Each write takes it from the other CPU, and so may the read after it.
+    assert!(beside.counters.transfers >= 20, "{beside:?}");
+    assert!(beside.end_ns() >= 1900.0, "{beside:?}");
 }
 
 #[test]
