@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PageSizes, PhysAddr};
 use portolan::platform::Word;
-use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
+use portolan::table::format::{DirtyTracking, Entry, Format, SplitRule};
 use portolan::table::{Access, TableAccessError};
 
 use super::line::LineAccess;
@@ -60,7 +60,7 @@ impl<F: Format<Word = AtomicU64>> Format for SharedTables<F> {
     const GRANULE: PageSize = F::GRANULE;
     const INDEX_LG2: u32 = F::INDEX_LG2;
     const ROOT: PageSize = F::ROOT;
-    const LIVE_COUNT: LiveCount = F::LIVE_COUNT;
+    const FILLED: u64 = F::FILLED;
     const CLUSTER_LG2: u32 = F::CLUSTER_LG2;
     const LEAF_STEP: u64 = F::LEAF_STEP;
 
@@ -96,16 +96,8 @@ impl<F: Format<Word = AtomicU64>> Format for SharedTables<F> {
         F::leaf(template, pa)
     }
 
-    fn table(pa: PhysAddr, live: u32, level: u32) -> u64 {
-        F::table(pa, live, level)
-    }
-
-    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-        F::unlinked(pa, tag)
-    }
-
-    fn tag(raw: u64) -> u64 {
-        F::tag(raw)
+    fn table(pa: PhysAddr, level: u32) -> u64 {
+        F::table(pa, level)
     }
 
     fn demote(raw: u64, level: u32) -> u64 {
@@ -114,10 +106,6 @@ impl<F: Format<Word = AtomicU64>> Format for SharedTables<F> {
 
     fn broken(pa: PhysAddr) -> u64 {
         F::broken(pa)
-    }
-
-    fn live(raw: u64) -> u32 {
-        F::live(raw)
     }
 
     fn classify(raw: u64, level: u32) -> Entry {
