@@ -45,7 +45,8 @@ fn the_strict_row_of_grace_meets_what_it_was_fitted_on() {
         assert!(error.abs() < 0.03, "{row:?}");
     }
     let combined = rates(&report, ScalePolicy::Combined)[0];
-    assert!(combined > 3.0 * rates(&report, ScalePolicy::Strict)[0], "{combined}");
+    // The pages of a batch lie in leaf tables of as many CPUs, so each needs a command: syncs alone are saved.
+    assert!(combined > 1.5 * rates(&report, ScalePolicy::Strict)[0], "{combined}");
 }
 
 #[test]
