@@ -4,6 +4,8 @@
 //! [`SlabTables`](portolan::platform::SlabTables) does. A CPU that has the line pays nothing, because the price of an
 //! entry covers that; one that lacks it waits for the transfer.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PageSizes, PhysAddr};
@@ -11,9 +13,19 @@ use portolan::platform::Word;
 use portolan::table::format::{DirtyTracking, Entry, Format, SplitRule};
 use portolan::table::{Access, TableAccessError};
 
-use super::line::LineAccess;
+use super::line::{Line, LineAccess};
 use super::scheduler;
 use crate::tables::LINE;
+
+thread_local! {
+    /// Lines of table memory that this thread's run has touched, by their number.
+    static LINES: RefCell<HashMap<usize, Line>> = RefCell::default();
+}
+
+/// Forgets all lines: a run begins, and no CPU has any.
+pub(super) fn forget_lines() {
+    LINES.with_borrow_mut(HashMap::clear);
+}
 
 /// A table entry of 64 bits. Other CPUs may run at every access.
 #[derive(Debug)]
@@ -24,7 +36,9 @@ impl VirtualEntry {
     fn touch(&self, access: LineAccess) {
         scheduler::point();
         let line = std::ptr::from_ref(self).addr() >> LINE.lg2();
-        scheduler::with(|core| core.touch_table(line, access));
+        scheduler::with(|core| {
+            LINES.with_borrow_mut(|lines| lines.entry(line).or_default().touch(core, access, 0));
+        });
     }
 }
 

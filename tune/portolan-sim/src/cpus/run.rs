@@ -10,6 +10,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::VirtualCpus;
+use super::entry::forget_lines;
 use super::scheduler::{self, Core, Pace, SharingCounters};
 
 /// Words of a virtual CPU's stack: 256 KiB.
@@ -104,6 +105,7 @@ impl VirtualCpus {
             .collect();
         let limit = schedule.limit_ns.saturating_mul(1000);
         let (seed, pace) = (schedule.seed, schedule.pace);
+        forget_lines();
         scheduler::install(Core::new(count, self.prices(), seed, pace, limit));
         while let Some(cpu) = scheduler::with(Core::next).flatten() {
             let ran = catch_unwind(AssertUnwindSafe(|| stacks[cpu].resume()));

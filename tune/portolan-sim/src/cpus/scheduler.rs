@@ -8,12 +8,11 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use fastrand::Rng;
 use serde::Serialize;
 
-use super::line::{Line, LineAccess};
 use super::{LockKind, SharingPrices};
 
 /// Pace of the CPUs.
@@ -106,8 +105,6 @@ pub(super) struct Core {
     pace: u64,
     cpus: Vec<Cpu>,
     ready: BinaryHeap<Entry>,
-    /// Lines of table memory that were touched, by their number.
-    tables: HashMap<usize, Line>,
     current: usize,
     rng: Rng,
     limit: u64,
@@ -204,7 +201,6 @@ impl Core {
             },
             cpus: vec![cpu; count],
             ready: BinaryHeap::with_capacity(2 * count),
-            tables: HashMap::new(),
             current: 0,
             rng: Rng::with_seed(seed),
             limit,
@@ -236,14 +232,6 @@ impl Core {
     pub(super) fn advance(&mut self, by: u64) {
         let now = &mut self.cpus[self.current].now;
         *now = now.saturating_add(by);
-    }
-
-    /// The current CPU touches line `number` of table memory. Only bringing it here takes time: the price of an
-    /// entry has the rest.
-    pub(super) fn touch_table(&mut self, number: usize, access: LineAccess) {
-        let mut line = self.tables.remove(&number).unwrap_or_default();
-        line.touch(self, access, 0);
-        self.tables.insert(number, line);
     }
 
     /// A number below `bound`, by the seed.
