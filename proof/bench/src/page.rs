@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::figures::{MachineFigures, Make, RowFigures, WriteError, machine, read, root};
+pub use crate::figures::WriteError;
+use crate::figures::{MachineFigures, Make, RowFigures, machine, read, root};
 use crate::markdown;
 use crate::measure::BenchReport;
 
