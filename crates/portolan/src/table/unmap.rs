@@ -49,7 +49,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
                 let raw = entry.load();
                 if let (0, Entry::Table(table)) = (differ & !mask, F::classify(raw, 1)) {
-                    return self.unmap_page((entry, raw), table, range, gather);
+                    return self.unmap_page(entry, raw, table, range, gather);
                 }
                 if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
                     self.check_slot(&slot)?;
@@ -71,7 +71,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline(always)]
     fn unmap_page(
         &self,
-        (entry, raw): (&F::Word, u64),
+        entry: &F::Word,
+        raw: u64,
         table: PhysAddr,
         range: IovaRange,
         gather: &mut Gather,

@@ -7,7 +7,7 @@ use crate::addr::{Iova, IovaRange, PageSize};
 use crate::dma::error::{Failed, MapError};
 use crate::dma::flush_queue::Clearance;
 use crate::dma::layout::PieceList;
-use crate::dma::mapping::{Deferred, Mapping, MappingPlace};
+use crate::dma::mapping::{Deferred, Mapping, MappingPlace, PlacedBuffer};
 use crate::dma::policy::{Constraints, DataDirection, Direction, MayBlock, Trust};
 use crate::dma::reach::{
     Copies, CopyChoice, CopyFacts, CopyRecord, CopyWhen, Copying, Cut, DeviceContext, ONE_BYTE,
@@ -196,8 +196,8 @@ impl<P: Cpus + Clone> Device<P> {
             let access = to.access_to(buffer.memory_kind());
             let placed = space.place_page(piece, access, &context.constraints, terms.may_block);
             if let Some(range) = placed {
-                let place = (MappingPlace::Space, range);
-                return Ok(self.mapped(place, None, buffer, direction));
+                let placed = PlacedBuffer { place: MappingPlace::Space, range };
+                return Ok(self.mapped(placed, None, buffer, direction));
             }
         }
         self.map_judged(buffer, direction, &terms)
@@ -206,12 +206,12 @@ impl<P: Cpus + Clone> Device<P> {
     #[inline]
     fn mapped<B: Buffer, D: DataDirection>(
         &self,
-        place: (MappingPlace, IovaRange),
+        placed: PlacedBuffer,
         copies: Option<CopyRecord>,
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Mapping<P, B, D> {
-        let mapping = Mapping::new(self.own_context(), place, copies, buffer, direction);
+        let mapping = Mapping::new(self.own_context(), placed, copies, buffer, direction);
         mapping.trace_map();
         mapping
     }
@@ -225,7 +225,7 @@ impl<P: Cpus + Clone> Device<P> {
         terms: &MapTerms,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         let (copies, placed) = match self.copies(&*buffer, direction.direction(), terms) {
-            Ok((copies, Some(place))) => (copies, Ok((place, NOWHERE))),
+            Ok((copies, Some(place))) => (copies, Ok(PlacedBuffer { place, range: NOWHERE })),
             Ok((copies, None)) => {
                 let placed = self.place(&*buffer, copies.as_deref(), direction.direction(), terms);
                 (copies, placed)
@@ -233,7 +233,7 @@ impl<P: Cpus + Clone> Device<P> {
             Err(error) => (None, Err(error.into())),
         };
         let NotPlaced { error, held } = match placed {
-            Ok(place) => return Ok(self.mapped(place, copies, buffer, direction)),
+            Ok(placed) => return Ok(self.mapped(placed, copies, buffer, direction)),
             Err(failed) => failed,
         };
         let value = match held {
@@ -285,7 +285,7 @@ impl<P: Cpus + Clone> Device<P> {
         copies: Option<&Copies>,
         direction: Direction,
         terms: &MapTerms,
-    ) -> Result<(MappingPlace, IovaRange), NotPlaced> {
+    ) -> Result<PlacedBuffer, NotPlaced> {
         let (pieces, &MapTerms { may_block, at, .. }) = (buffer.pieces(), terms);
         let Some(space) = &self.context().space else {
             return self.check_reach(Reached::new(pieces, copies));
@@ -308,18 +308,19 @@ impl<P: Cpus + Clone> Device<P> {
         };
         let access = direction.access_to(buffer.memory_kind());
         let wanted = Placement { access, constraints, at, may_block };
-        Ok((MappingPlace::Space, space.place(list.as_slice(), &wanted)?))
+        let range = space.place(list.as_slice(), &wanted)?;
+        Ok(PlacedBuffer { place: MappingPlace::Space, range })
     }
 
     /// Checks that the device reaches `pieces` at their own addresses.
-    fn check_reach(&self, mut pieces: Reached<'_>) -> Result<(MappingPlace, IovaRange), NotPlaced> {
+    fn check_reach(&self, mut pieces: Reached<'_>) -> Result<PlacedBuffer, NotPlaced> {
         let limit = self.context().constraints.dma_mask;
         if pieces.clone().next().is_none() {
             return Err(MapError::Empty.into());
         }
         match pieces.find(|piece| piece.last().get() > limit.get()) {
             Some(piece) => Err(MapError::AboveLimit { piece, limit }.into()),
-            None => Ok((MappingPlace::Identity, NOWHERE)),
+            None => Ok(PlacedBuffer { place: MappingPlace::Identity, range: NOWHERE }),
         }
     }
 }

@@ -32,6 +32,14 @@ pub(in crate::dma) enum MappingPlace {
     Identity,
 }
 
+/// Place of a buffer, and its addresses there.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dma) struct PlacedBuffer {
+    pub(in crate::dma) place: MappingPlace,
+    /// The addresses in a space; otherwise none that counts.
+    pub(in crate::dma) range: IovaRange,
+}
+
 /// The parts of a mapping. The buffer is dropped by explicit code alone: after a panic in between,
 /// its memory stays.
 struct MappingParts<P: Cpus + Clone, B, D> {
@@ -118,16 +126,17 @@ pub type UnmapFailed<P, B, D = Direction> = Failed<NotUnmapped<P, B, D>, UnmapEr
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
-    /// A mapping of `buffer` at `place`; `range` are its addresses, if it is in a space.
+    /// A mapping of `buffer`, which was placed.
     #[inline]
     pub(in crate::dma) fn new(
         context: Arc<DeviceContext<P>>,
-        (place, range): (MappingPlace, IovaRange),
+        placed: PlacedBuffer,
         copies: Option<CopyRecord>,
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Self {
         context.clean(&*buffer, copies.as_deref(), 0, u64::MAX);
+        let PlacedBuffer { place, range } = placed;
         Self::of(MappingParts { context, place, range, copies, buffer, direction })
     }
 
