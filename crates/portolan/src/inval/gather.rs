@@ -68,18 +68,19 @@ impl Spans {
         &self.0
     }
 
+    /// Adds one. In line for the first, which most often is the only one.
     #[inline(always)]
     pub(crate) fn add(&mut self, span: Span) {
-        match self.0.last_mut() {
-            None => self.0.push(span),
-            Some(last) if last.touches(&span) => last.grow(&span),
-            Some(_) => self.add_apart(span),
+        if !self.0.is_empty() || self.0.try_push(span).is_err() {
+            self.add_next(span);
         }
     }
 
     #[inline(never)]
-    fn add_apart(&mut self, span: Span) {
-        if self.0.try_push(span).is_err() {
+    fn add_next(&mut self, span: Span) {
+        if let Some(last) = self.0.last_mut().filter(|last| last.touches(&span)) {
+            last.grow(&span);
+        } else if self.0.try_push(span).is_err() {
             self.merge_nearest(span);
         }
     }

@@ -61,7 +61,7 @@ impl<T: Send> Lock<T> for spin::Mutex<T> {
 
     #[inline]
     fn lock(&self) -> spin::MutexGuard<'_, T> {
-        self.lock()
+        self.try_lock().unwrap_or_else(|| wait_for(self))
     }
 
     #[inline]
@@ -72,6 +72,13 @@ impl<T: Send> Lock<T> for spin::Mutex<T> {
     fn into_inner(self) -> T {
         self.into_inner()
     }
+}
+
+/// Waits for a lock that another CPU holds: out of line, since a kernel has a hundred places that lock.
+#[cold]
+#[inline(never)]
+fn wait_for<T>(lock: &spin::Mutex<T>) -> spin::MutexGuard<'_, T> {
+    lock.lock()
 }
 
 /// The interrupts of the calling CPU.
@@ -136,7 +143,7 @@ impl<T: Send, I: Interrupts> Lock<T> for IrqLock<T, I> {
     #[inline]
     fn lock(&self) -> IrqGuard<'_, T, I> {
         let masked = Masked::new();
-        IrqGuard { inner: self.inner.lock(), masked }
+        IrqGuard { inner: Lock::lock(&self.inner), masked }
     }
 
     #[inline]

@@ -120,9 +120,8 @@ impl<T, W: SharedWord> PerCpu<T, W> {
     /// *Context.* Atomic: takes heap memory.
     #[cold]
     pub fn make(&self, cpu: usize, make: impl Fn() -> Option<T>) -> Option<&T> {
-        if let Some(slot) = cpu.checked_sub(1).and_then(|other| self.others.get(other))
-            && slot.get().is_none()
-        {
+        let slot = cpu.checked_sub(1).and_then(|other| self.others.get(other));
+        if let Some(slot) = slot.filter(|slot| slot.get().is_none()) {
             drop(slot.set(boxed(make()?).ok()?));
         }
         self.own(cpu)

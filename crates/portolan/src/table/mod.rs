@@ -315,9 +315,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Adds the lines of `count` entries from `index` of `table` to the debt.
     #[inline(always)]
     fn owe_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
-        if !self.noted.lines {
-            return;
+        if self.noted.lines {
+            self.note_lines(gather, table, index, count);
         }
+    }
+
+    #[inline(never)]
+    fn note_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
         let at = |index: usize| table.get() + ((index as u64) << F::Word::LG2_BYTES);
         let (first, last) = (at(index), at(index + count) - 1);
         if let Some(range) = PhysRange::new(PhysAddr::new(first), PhysAddr::new(last)) {

@@ -188,7 +188,7 @@ impl<P: Cpus + Clone, B: Buffer> Reservation<P, B> {
             self.space.settle(wait)?;
             self.queued = None;
         }
-        let paid = self.space.pay_now(&mut self.owed, None);
+        let paid = self.space.pay_rarely(&mut self.owed, None);
         paid.inspect_err(|&error| self.space.fail_by(error))
     }
 

@@ -405,9 +405,14 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.replenish();
         match self.iova.alloc(request) {
             Ok(range) => Ok(range),
-            Err(error) if self.ends_by_flush(&error) => Ok(self.iova.alloc(request)?),
+            Err(error) if self.ends_by_flush(&error) => self.allocate_again(request),
             Err(error) => Err(error.into()),
         }
+    }
+
+    #[cold]
+    fn allocate_again(&self, request: &Request) -> Result<IovaRange, MapError> {
+        Ok(self.iova.alloc(request)?)
     }
 
     /// Flushes if that may end `shortage`, and takes empty tables out if it is one of table pages; tells

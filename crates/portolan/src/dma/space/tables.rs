@@ -148,7 +148,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if taken.ranges.is_empty() {
             return Ok(0);
         }
-        match self.pay_now(&mut taken.owed, None) {
+        match self.pay_rarely(&mut taken.owed, None) {
             Ok(flushed) => {
                 for range in taken.ranges {
                     self.give_back_chosen(range, &flushed);

@@ -200,7 +200,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         range: IovaRange,
         mut owed: Gather,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
-        let paid = self.pay_now(&mut owed, Some(range)).map(UnmapOutcome::Flushed);
+        let paid = self.pay_rarely(&mut owed, Some(range)).map(UnmapOutcome::Flushed);
         paid.map_err(|error| (error, self.hold_after(error, range, &mut owed)))
     }
 
@@ -229,6 +229,16 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             self.give_back(range, &flushed);
         }
         Ok(flushed)
+    }
+
+    /// Pays `owed` as [`DmaSpace::pay_now`] does: out of line, for what is rare.
+    #[cold]
+    pub(in crate::dma) fn pay_rarely(
+        &self,
+        owed: &mut Gather,
+        given: Option<IovaRange>,
+    ) -> Result<Flushed, UnmapError> {
+        self.pay_now(owed, given)
     }
 
     /// Keeps `range`, which is unmapped, until `owed` is paid.
@@ -281,7 +291,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         part: IovaRange,
     ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
         let mut owed = self.unmapped(part).map_err(|error| (error, UnmapOutcome::Mapped))?;
-        self.pay_now(&mut owed, None).map(UnmapOutcome::Flushed).map_err(|error| {
+        self.pay_rarely(&mut owed, None).map(UnmapOutcome::Flushed).map_err(|error| {
             self.fail_by(error);
             (error, UnmapOutcome::Waits(self.hold_share(part, owed)))
         })
