@@ -17,8 +17,7 @@ mutants! {
         "the sync", write(smmuv2::without_sync)
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "TLBIVAL", write(smmuv2::without_leaves) => "other-page-stays-stale" "ranges-are-whole";
-        "TLBIVA", write(smmuv2::without_all_levels)
-            => "unmapped-access-faults" "stale-until-sync" "freed-tables-are-forgotten";
+        "TLBIVA", write(smmuv2::without_all_levels) => "freed-tables-are-forgotten";
         "TLBIASID", write(smmuv2::without_asid) => "identifier-reuse-forgets" "attach-block-attach";
         "TLBIALLNSNH", write(smmuv2::without_everything) => "pass-through-to-paging";
         "the right ASID", bend(smmuv2::wrong_asid) => "stale-until-sync";
@@ -36,7 +35,7 @@ mutants! {
             => "unmapped-access-faults" "stale-until-sync";
         "the wait for a global sync", read(smmuv2::without_global_wait) => "pass-through-to-paging";
         "the walk flush by TLBIASID", write(smmuv2::without_asid)
-            => "stale-until-sync" "freed-tables-are-forgotten";
+            => "identifier-reuse-forgets" "freed-tables-are-forgotten";
         "TLBIVAL", write(smmuv2::without_leaves) => "other-page-stays-stale" "ranges-are-whole";
         "the context bank that passes through", read(smmuv2::without_firmware)
             => "pass-through-to-paging";

@@ -47,9 +47,9 @@ const POSTED: usize = 256;
 const RECEIVED: u64 = 1 << 26;
 const GIB: u64 = 1 << 30;
 const FITTED_ON: &str = "both published rows";
-/// Words of tables that change while a page is mapped and unmapped, in a leaf table that stays: its
-/// entry and the count in the entry above, each time.
-pub const TABLE_WRITES: u64 = 4;
+/// Words of tables that change while a page is mapped and unmapped, in a leaf table that stays: its entry, each
+/// time.
+pub const TABLE_WRITES: u64 = 2;
 /// Sizes of an unmap, in bytes, for which the price of an invalidation is printed.
 const SIZES: [(&str, u64); 3] =
     [("a packet of 1500 bytes", PACKET), ("a page", 4096), ("a packet of 9000 bytes", 9000)];
