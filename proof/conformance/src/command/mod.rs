@@ -1,7 +1,7 @@
 //! The command line of `portolan-verify`: conformance scenarios and torture.
 //!
 //! * [`check`]: the conformance scenarios on one backend; [`group`] has those that there are.
-//! * [`torture`]: random operations on one layer of the library.
+//! * `torture`: random operations on one layer of the library.
 
 pub mod check;
 pub mod group;
