@@ -314,7 +314,7 @@ impl<P: UnitPlatform> Vtd<P> {
     /// its stream is attached.
     ///
     /// # Errors
-    /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.
+    /// As [`Iommu::block`]; to be tried again.
     pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
         with_room(&self.known, |known| known.gone.list(), |known| known.gone.insert(sid, ()));
