@@ -114,7 +114,7 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// As [`IovaSpace::trim`], of depots with more magazines than [`IovaOptions::depot_magazines`]:
+    /// As [`IovaSpace::trim`], of depots with more magazines than `IovaOptions::depot_magazines`:
     /// one batch of each size, of at most a 64th of the addresses, and without a lock where there is
     /// nothing to do.
     ///

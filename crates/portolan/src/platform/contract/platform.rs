@@ -11,9 +11,8 @@ use crate::platform::{Clock, Cpus, DataCache, LeftBehind, Lock, Mmio, Nanos, Sha
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
 ///
 /// A value, zero-sized in most kernels, so that two machines can live in one process. It implements
-/// [`Cpus`], [`Clock`] and
-/// [`DataCache`](crate::platform::DataCache) by itself, and
-/// [`RawMemory`](super::RawMemory) makes memory for page tables and pools of it.
+/// [`Cpus`], [`Clock`] and [`DataCache`] by itself, and [`RawMemory`](super::RawMemory) makes memory
+/// for page tables and pools of it.
 ///
 /// *Context.* Interrupt, all methods but [`power_on`](Self::power_on); where handlers call the
 /// library, [`alloc`](Self::alloc) has to come from a reserve, and may find none.
