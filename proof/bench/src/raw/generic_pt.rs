@@ -52,7 +52,7 @@ impl GenericPt {
     /// Loads the shared object at `path`.
     ///
     /// # Errors
-    /// Why it cannot be used, in words.
+    /// Reason why it cannot be used, in words.
     pub(crate) fn load(path: &Path) -> Result<Self, String> {
         let failed =
             |error: libloading::Error| format!("{} does not load: {error}", path.display());

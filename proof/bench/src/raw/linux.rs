@@ -117,7 +117,7 @@ impl Linux {
     /// Loads the shared object at `path` and runs Linux's own self-test of its page tables.
     ///
     /// # Errors
-    /// Why it cannot be used, in words.
+    /// Reason why it cannot be used, in words.
     pub(crate) fn load(path: &Path) -> Result<Self, String> {
         let failed =
             |error: libloading::Error| format!("{} does not load: {error}", path.display());

@@ -33,11 +33,11 @@ type Words = &'static [AtomicU64];
 struct Cache {
     range: PhysRange,
     arena: MachineLock<Arena<'static>>,
-    /// What units and devices see.
+    /// Memory as units and devices see it.
     memory: Words,
-    /// What CPUs see.
+    /// Memory as CPUs see it.
     copy: Words,
-    /// What both were when they last agreed: words of `copy` that differ are dirty.
+    /// Content of both when they last agreed: words of `copy` that differ are dirty.
     agreed: Words,
     /// The numbers of [`Exchanged`].
     written_back: AtomicU64,

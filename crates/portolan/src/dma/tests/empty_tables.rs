@@ -153,7 +153,7 @@ fn tables_and_addresses_come_back_when_the_hardware_has_recovered() {
     assert!(pages(&rig) <= ABOVE);
 }
 
-/// Where there are more tables than a tick looks at, the next one looks as well.
+/// A second tick looks as well if there are more tables than one looks at.
 #[test]
 fn ticks_look_at_many_tables_in_turn() {
     let many = 1500;
