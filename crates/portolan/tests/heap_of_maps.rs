@@ -10,15 +10,15 @@ mod watched_heap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use attached::{Attached, simulated, unowned};
+use attached::{Attached, Quick, simulated, unowned};
 use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, LazyBounds, MapError,
     Policy, SpaceOptions, Unowned,
 };
-use portolan::inval::{Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
-use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
+use portolan::inval::{Capabilities, Quirks, RangeForm};
+use portolan::iommu::{BoundDomain, PagedDomain};
 use portolan::iova::{Checks, IovaOptions};
 use portolan::platform::{Clearing, PhysMemory, SlabTables, Transfer};
 use portolan::table::PageTable;
@@ -26,23 +26,6 @@ use portolan::table::format::{VtdLevels, VtdSecondStage};
 use watched_heap::{Machine, drop_left, uses};
 
 const PAGE: u64 = 0x1000;
-
-struct Quick;
-
-impl InvalidationQueue for Quick {
-    type Error = IommuError;
-
-    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
-        steps.for_each(drop);
-        Ok(())
-    }
-}
-
-impl TagPool for Quick {
-    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
-    }
-}
 
 type Cpus = Arc<Machine>;
 

@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use attached::{Attached, simulated, unowned};
+use attached::{Attached, Quick, simulated, unowned};
 use portolan::addr::{CpuId, InvalTag, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Constraints, Device, DmaSpace, FromDevice, Policy, SpaceOptions};
-use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step, TablesLeft};
-use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
+use portolan::inval::{Capabilities, Quirks};
+use portolan::iommu::{BoundDomain, PagedDomain};
 use portolan::platform::{Clock, Cpus, LeftBehind, Lock, Nanos, SharedWord, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
@@ -131,23 +131,6 @@ impl Cpus for Four {
 
     fn drop_later(&self, left: LeftBehind) {
         drop(left);
-    }
-}
-
-struct Quick;
-
-impl InvalidationQueue for Quick {
-    type Error = IommuError;
-
-    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
-        steps.for_each(drop);
-        Ok(())
-    }
-}
-
-impl TagPool for Quick {
-    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
     }
 }
 
