@@ -12,6 +12,7 @@
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`report`]: replays, comparisons and calibrations, as pages to look at.
 //! * [`counts`]: numbers that reports count.
+//! * [`doctor`]: answers about a Linux machine.
 //! * [`cli`]: the command line.
 //!
 //! `portolan-papers` uses some modules that no other crate should: [`fixture`], [`buffers`], [`least_squares`],
@@ -24,6 +25,7 @@ pub mod calibrate;
 pub mod cli;
 pub mod compare;
 pub mod counts;
+pub mod doctor;
 pub mod explain;
 pub mod facts;
 pub mod firmware;
