@@ -13,7 +13,7 @@ const MOST_BYTES: u64 = 16 << 20;
 
 /// A kept file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum KeptFile {
     /// Its bytes.
     Bytes(Vec<u8>),
     /// Target of a symbolic link.
@@ -75,7 +75,7 @@ pub enum Files {
     /// Below a root folder.
     Below(PathBuf),
     /// In memory, by path.
-    Kept(BTreeMap<String, Entry>),
+    Kept(BTreeMap<String, KeptFile>),
 }
 
 impl Files {
@@ -84,8 +84,8 @@ impl Files {
         match self {
             Self::Below(root) => read(&root.join(path)).into(),
             Self::Kept(all) => match all.get(path) {
-                Some(Entry::Bytes(bytes)) => Reading::Found(bytes.clone()),
-                Some(Entry::Denied | Entry::Link(_)) => Reading::Denied,
+                Some(KeptFile::Bytes(bytes)) => Reading::Found(bytes.clone()),
+                Some(KeptFile::Denied | KeptFile::Link(_)) => Reading::Denied,
                 None => Reading::Absent,
             },
         }
@@ -101,7 +101,7 @@ impl Files {
         match self {
             Self::Below(root) => names(&root.join(path)).into(),
             Self::Kept(all) => {
-                if all.get(path) == Some(&Entry::Denied) {
+                if all.get(path) == Some(&KeptFile::Denied) {
                     return Reading::Denied;
                 }
                 let folder = format!("{}/", path.trim_end_matches('/'));
@@ -125,9 +125,9 @@ impl Files {
                 target.map(|target| target.to_string_lossy().into_owned())
             }
             Self::Kept(all) => match all.get(path) {
-                Some(Entry::Link(target)) => Reading::Found(target.clone()),
-                Some(Entry::Denied) => Reading::Denied,
-                Some(Entry::Bytes(_)) | None => Reading::Absent,
+                Some(KeptFile::Link(target)) => Reading::Found(target.clone()),
+                Some(KeptFile::Denied) => Reading::Denied,
+                Some(KeptFile::Bytes(_)) | None => Reading::Absent,
             },
         }
     }
@@ -160,10 +160,10 @@ mod tests {
         std::os::unix::fs::symlink("../../dmar1", folder.path().join("sys/class/iommu/dmar1"))
             .unwrap();
         let mut kept = BTreeMap::new();
-        kept.insert("sys/class/iommu/dmar0".to_owned(), Entry::Bytes(b"one\n".to_vec()));
-        kept.insert("sys/class/iommu/dmar1".to_owned(), Entry::Link("../../dmar1".to_owned()));
-        kept.insert("sys/class/iommuz".to_owned(), Entry::Bytes(Vec::new()));
-        kept.insert("sys/kernel".to_owned(), Entry::Denied);
+        kept.insert("sys/class/iommu/dmar0".to_owned(), KeptFile::Bytes(b"one\n".to_vec()));
+        kept.insert("sys/class/iommu/dmar1".to_owned(), KeptFile::Link("../../dmar1".to_owned()));
+        kept.insert("sys/class/iommuz".to_owned(), KeptFile::Bytes(Vec::new()));
+        kept.insert("sys/kernel".to_owned(), KeptFile::Denied);
         for files in [Files::Below(folder.path().to_owned()), Files::Kept(kept.clone())] {
             assert_eq!(files.text("sys/class/iommu/dmar0"), Reading::Found("one\n".to_owned()));
             assert_eq!(files.text("sys/class/iommu/dmar7"), Reading::Absent);
