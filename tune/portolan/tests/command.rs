@@ -298,7 +298,7 @@ fn explain_says_the_policy_and_why() {
     assert!(one["table"].is_null());
     let all = json(&["explain", "--all", "--json"]);
     assert_eq!(all["table"].as_array().unwrap().len(), 384);
-    let text = String::from_utf8(portolan(&["explain"]).stdout).unwrap();
+    let text = String::from_utf8(portolan(&["explain", "--all"]).stdout).unwrap();
     assert!(
         text.contains("xeon-vtd: strict by default") && text.contains("caching-mode"),
         "{text}"

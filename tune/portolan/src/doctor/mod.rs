@@ -1,7 +1,16 @@
 //! Answers about a Linux machine: its IOMMU's mode and price, a device's group, peer-to-peer access, and faults.
 //!
-//! Each answer is made of [`Files`]: of this machine, or of another one.
+//! Each answer is made of a [`Subject`]: the files and the kernel's log of this machine, or of another one. It consists
+//! of [`Finding`]s.
 
+pub mod collect;
 pub mod files;
+pub mod finding;
+pub mod log;
+pub mod machine;
+pub mod subject;
 
 pub use files::{Files, KeptFile, Reading};
+pub use finding::{Finding, Verdict, outcome};
+pub use log::Log;
+pub use subject::Subject;

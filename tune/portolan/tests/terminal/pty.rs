@@ -28,7 +28,7 @@ const HOSTILE: &str = "\
 const QUICK: [&str; 4] = [
     "2>/dev/null",
     "machines sm8150 2>/dev/null",
-    "explain 2>/dev/null",
+    "explain --all 2>/dev/null",
     "compare vtd-strict.net-tx.trace.xz vtd-strict.boot.trace.xz 2>/dev/null",
 ];
 
@@ -41,9 +41,9 @@ fn the_built_command_fits_terminals_and_colours_them() {
 
 #[test]
 fn pipes_are_coloured_only_if_that_is_forced() {
-    let (text, _) = piped("explain");
+    let (text, _) = piped("explain --all");
     assert!(!text.contains('\u{1b}'), "{text:?}");
-    let run = format!("CLICOLOR_FORCE=1 '{PROGRAM}' explain");
+    let run = format!("CLICOLOR_FORCE=1 '{PROGRAM}' explain --all");
     let forced = Command::new("sh").args(["-c", &run]).output().unwrap();
     let forced = String::from_utf8(forced.stdout).unwrap();
     assert!(forced != text && bare(&forced) == text);

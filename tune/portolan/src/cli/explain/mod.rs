@@ -1,4 +1,10 @@
-//! `portolan explain`.
+//! `portolan explain`: its arguments, and the choice of what is explained.
+//!
+//! Each kind of question has a file: [`machine`] without an option, [`policies`], [`firmware`].
+
+mod firmware;
+mod machine;
+mod policies;
 
 use std::path::PathBuf;
 
@@ -6,18 +12,24 @@ use anyhow::Result;
 use clap::Args;
 use portolan::addr::PciFunction;
 use portolan_cli::{Outcome, Output};
-use portolan_sim::profile::Profile;
 
-use super::profile;
-use crate::{explain, firmware};
+use crate::explain;
+use crate::firmware::port;
 
 #[derive(Debug, Args)]
 #[command(after_help = explain::COLUMNS_IN_WORDS)]
 pub(super) struct ExplainArgs {
-    /// Machine profile, or a file with one; may be repeated. All if absent.
+    /// Another machine than this one: a file of `portolan collect`, what `lspci -xxxx` prints, or a folder that has
+    /// the machine's `proc` and `sys`; may be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machines", "all", "firmware"])]
+    from: Vec<PathBuf>,
+    /// The kernel's log of the machine, as `dmesg` or `journalctl -k` prints it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machines", "all", "firmware"])]
+    log: Option<PathBuf>,
+    /// The library's policy for a machine profile, or a file with one; may be repeated.
     #[arg(long = "machine", value_name = "NAME")]
     machines: Vec<String>,
-    /// The whole table of decisions as well.
+    /// The library's policies for all profiles, or those of --machine, and the whole table of decisions.
     #[arg(long)]
     all: bool,
     /// Tables of a machine's firmware (DMAR, IVRS, IORT, VIOT or RIMT) as files, in binary or as `acpidump` prints
@@ -30,32 +42,19 @@ pub(super) struct ExplainArgs {
     pci: Option<PathBuf>,
     /// A port that leads out of the machine (`ExternalFacingPort` in ACPI's name space), such as 0000:00:1d.0; may be
     /// repeated. If absent and firmware asks for protection, ports with hot-plug count as such.
-    #[arg(long, value_name = "PORT", requires = "firmware", value_parser = firmware::port)]
+    #[arg(long, value_name = "PORT", requires = "firmware", value_parser = port)]
     external: Vec<PciFunction>,
     #[command(flatten)]
     output: Output,
 }
 
-fn explain_firmware(args: &ExplainArgs) -> Result<Outcome> {
-    let tables = firmware::read(&args.firmware)?;
-    let config = args.pci.as_deref().map(firmware::Config::read).transpose()?.unwrap_or_default();
-    let report = firmware::Report::new(&tables, &config, &args.external)?;
-    args.output.show(&report, firmware::text)?;
-    Ok(Outcome::of(report.holds()))
-}
-
+/// Explains what `args` ask for.
 pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
     if !args.firmware.is_empty() {
-        return explain_firmware(args);
+        return firmware::run(args);
     }
-    let profiles = match args.machines.as_slice() {
-        [] => Profile::builtin()?,
-        names => names.iter().map(|name| profile(name)).collect::<Result<_>>()?,
-    };
-    let mut explanation = explain::explain(&profiles);
-    if args.all {
-        explanation.table = explain::everything();
+    if !args.machines.is_empty() || args.all {
+        return policies::run(args);
     }
-    args.output.show(&explanation, explain::text)?;
-    Ok(Outcome::Good)
+    machine::run(args)
 }

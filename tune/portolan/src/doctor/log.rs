@@ -1,0 +1,109 @@
+//! The kernel's log of a machine: `/dev/kmsg` (Documentation/ABI/testing/dev-kmsg of Linux), a file, or kept text.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::Reading;
+
+/// Bytes of a log that [`Log::text`] reads at most.
+const MOST_BYTES: u64 = 16 << 20;
+/// Bytes of the longest record of `/dev/kmsg`.
+const MOST_RECORD: usize = 8192;
+/// Records that are read from `/dev/kmsg` at most.
+const MOST_RECORDS: usize = 1 << 20;
+
+/// Source of a kernel's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Log {
+    /// The ring of the running kernel.
+    Ring(PathBuf),
+    /// A file with lines; `-` is standard input.
+    File(PathBuf),
+    /// Text.
+    Kept(String),
+    /// None was given.
+    Unknown,
+}
+
+impl Log {
+    /// Opens the log for reading by lines.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn open(&self) -> io::Result<Box<dyn BufRead + '_>> {
+        Ok(match self {
+            Self::Ring(path) => Box::new(Cursor::new(ring(path)?)),
+            Self::File(path) if path == Path::new("-") => Box::new(BufReader::new(io::stdin())),
+            Self::File(path) => Box::new(BufReader::new(File::open(path)?)),
+            Self::Kept(text) => Box::new(Cursor::new(text.as_bytes())),
+            Self::Unknown => return Err(io::ErrorKind::NotFound.into()),
+        })
+    }
+
+    /// The first 16 MiB of the log; bytes that are no text are replaced.
+    pub fn text(&self) -> Reading<String> {
+        let read = || {
+            let mut bytes = Vec::new();
+            self.open()?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Reading::from(read())
+    }
+}
+
+/// The records of `/dev/kmsg` as lines in the form of `dmesg`.
+fn ring(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let (mut record, mut lines) = (vec![0; MOST_RECORD], Vec::new());
+    for _ in 0..MOST_RECORDS {
+        match file.read(&mut record) {
+            Ok(0) => break,
+            Ok(read) => line(record.get(..read).unwrap_or_default(), &mut lines),
+            Err(error) => match error.kind() {
+                // A record that was overwritten meanwhile; the next read goes on behind it.
+                io::ErrorKind::BrokenPipe | io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => break,
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(lines)
+}
+
+/// Adds `6,339,5140900,-;text` as `[    5.140900] text`.
+fn line(record: &[u8], lines: &mut Vec<u8>) {
+    let record = String::from_utf8_lossy(record);
+    let Some((prefix, text)) = record.split_once(';') else {
+        return;
+    };
+    let micros: u64 = prefix.split(',').nth(2).and_then(|time| time.parse().ok()).unwrap_or(0);
+    // Lines behind the first are the record's dictionary.
+    let text = text.lines().next().unwrap_or_default();
+    let stamp = format!("[{:5}.{:06}] {text}\n", micros / 1_000_000, micros % 1_000_000);
+    lines.extend_from_slice(stamp.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_a_line_with_its_time() {
+        let mut lines = Vec::new();
+        line(b"6,339,5140900,-;DMAR: IOMMU enabled\n SUBSYSTEM=pci\n", &mut lines);
+        line(b"no record", &mut lines);
+        assert_eq!(String::from_utf8(lines).unwrap(), "[    5.140900] DMAR: IOMMU enabled\n");
+    }
+
+    #[test]
+    fn a_kept_log_and_a_missing_one() {
+        assert_eq!(Log::Kept("a\n".to_owned()).text(), Reading::Found("a\n".to_owned()));
+        assert_eq!(Log::Unknown.text(), Reading::Absent);
+        assert_eq!(Log::File(PathBuf::from("/no/such/log")).text(), Reading::Absent);
+    }
+}
