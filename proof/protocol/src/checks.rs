@@ -7,11 +7,13 @@ use serde::Serialize;
 use crate::defects::{Defect, defects, starvations};
 use crate::fairness::Graph;
 use crate::finite::{Check, Found, Machine, Sizes, search};
+use crate::formats::code::Code;
+use crate::formats::{self, FormatError};
 use crate::protocol::{Actor, Claim, Protocol, Step, address_space};
 use crate::smt::{Answer, ProveError, Script};
 
 /// Part of the checks, by which they are grouped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     /// The invariant holds at the start, and each step keeps it.
@@ -24,6 +26,8 @@ pub enum Part {
     States,
     /// Unmapped frames come back.
     Liveness,
+    /// Entries of tables, for all inputs.
+    Formats,
 }
 
 /// A check and its outcome.
@@ -60,19 +64,42 @@ pub const ENDLESS: [Sizes; 2] = [
 /// States that a search may have.
 const MOST_STATES: usize = 4_000_000;
 
-/// Makes all checks, and gives each verdict to `tell` as it comes.
-pub fn all(tell: &mut dyn FnMut(&Verdict)) -> Result<bool, ProveError> {
+/// Checks to make.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'w> {
+    /// The part; all of them without.
+    pub part: Option<Part>,
+    /// The compiler's code of `portolan-formats`; no proof of formats without.
+    pub code: Option<&'w str>,
+}
+
+/// Makes the checks, and gives each verdict to `tell` as it comes.
+pub fn all(wanted: Wanted<'_>, tell: &mut dyn FnMut(&Verdict)) -> Result<bool, FormatError> {
     let protocol = address_space();
     let mut good = true;
     let mut note = |verdict: Verdict| {
         good &= verdict.holds;
         tell(&verdict);
     };
-    induction(&protocol, &mut note)?;
-    needed(&protocol, &mut note)?;
-    refuted(&mut note)?;
-    states(&protocol, &mut note)?;
-    liveness(&protocol, &mut note)?;
+    let is = |part: Part| wanted.part.is_none_or(|only| only == part);
+    if is(Part::Induction) {
+        induction(&protocol, &mut note)?;
+    }
+    if is(Part::Needed) {
+        needed(&protocol, &mut note)?;
+    }
+    if is(Part::Defects) {
+        refuted(&mut note)?;
+    }
+    if is(Part::States) {
+        states(&protocol, &mut note)?;
+    }
+    if is(Part::Liveness) {
+        liveness(&protocol, &mut note)?;
+    }
+    if let (true, Some(code)) = (is(Part::Formats), wanted.code) {
+        entries(&Code::read(code), &mut note)?;
+    }
     Ok(good)
 }
 
@@ -307,4 +334,33 @@ fn starved(protocol: &Protocol, of: Sizes) -> Result<(usize, Option<Vec<String>>
     };
     let waits = machine.fact("pending", &[0, 0, 0, 0]);
     Ok((graph.states(), graph.starvation(&machine, &waits).map(|found| found.moves)))
+}
+
+fn entries(code: &Code<'_>, note: Note) -> Result<(), FormatError> {
+    for subject in portolan_formats::all() {
+        let clock = Clock::of(Part::Formats);
+        let outcome = formats::prove(code, &subject)?;
+        let bad = [outcome.refuted, outcome.open].concat();
+        let found = match bad.is_empty() {
+            true => format!("{} claims", outcome.proved),
+            false => format!("not proved: {}", bad.join("; ")),
+        };
+        note(clock.verdict(&format!("entries: {}", subject.name), bad.is_empty(), found));
+        let clock = Clock::of(Part::Formats);
+        let (holds, found) = match formats::compare(code, &subject)? {
+            Ok(many) => (true, format!("{many} values")),
+            Err(function) => (false, format!("{function} differs")),
+        };
+        note(clock.verdict(&format!("formulas are the code: {}", subject.name), holds, found));
+    }
+    for mistake in portolan_formats::mistakes() {
+        let clock = Clock::of(Part::Formats);
+        let refuted = formats::prove(code, &mistake.subject)?.refuted;
+        let by_claim = |one: &String| {
+            one.rsplit_once(", level").is_some_and(|(claim, _)| claim == mistake.claim)
+        };
+        let refuted: Vec<String> = refuted.into_iter().filter(by_claim).collect();
+        note(clock.verdict(mistake.says, !refuted.is_empty(), list(&refuted)));
+    }
+    Ok(())
 }

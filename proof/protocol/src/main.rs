@@ -1,11 +1,11 @@
 //! `portolan-protocol`: proves the protocol of unmap, invalidate and free.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use portolan_protocol::checks::{self, Verdict};
-use portolan_protocol::smt::ProveError;
+use portolan_protocol::checks::{self, Part, Verdict, Wanted};
 
 /// Proves the protocol of unmap, invalidate and free, for any number of CPUs, tables and devices.
 #[derive(Parser)]
@@ -17,6 +17,13 @@ struct Arguments {
     /// Print the run by which each defect breaks a promise.
     #[arg(long)]
     traces: bool,
+    /// Make the checks of this part alone.
+    #[arg(long)]
+    part: Option<Part>,
+    /// Prove the entries of tables as well, from the compiler's intermediate code of
+    /// portolan-formats in this file.
+    #[arg(long, value_name = "FILE")]
+    formats: Option<PathBuf>,
 }
 
 /// Exit code for a machine without Z3, as `cargo xtask` knows it.
@@ -32,14 +39,20 @@ fn main() -> ExitCode {
     if !arguments.json {
         println!("{}", String::from_utf8_lossy(&version.stdout).trim());
     }
-    match checks::all(&mut |verdict| tell(verdict, &arguments)) {
+    let code = arguments.formats.as_ref().map(std::fs::read_to_string).transpose();
+    let code = match code {
+        Ok(code) => code,
+        Err(error) => return fail(&error),
+    };
+    let wanted = Wanted { part: arguments.part, code: code.as_deref() };
+    match checks::all(wanted, &mut |verdict| tell(verdict, &arguments)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => fail(&error),
     }
 }
 
-fn fail(error: &ProveError) -> ExitCode {
+fn fail(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("{error}");
     ExitCode::from(1)
 }

@@ -91,6 +91,20 @@ impl Script {
         Ok(Self { text, questions: 0 })
     }
 
+    /// Declarations and definitions of another theory.
+    pub fn plain(definitions: &str) -> Self {
+        let text = format!("(set-option :timeout {MILLISECONDS})\n{definitions}");
+        Self { text, questions: 0 }
+    }
+
+    /// Asks if the premises can be true together, and if the conclusion follows from them.
+    pub fn ask_both(&mut self, premises: &str, conclusion: &str) {
+        let Self { text, .. } = self;
+        let _ = writeln!(text, "(push)\n(assert {premises})\n(check-sat)");
+        let _ = writeln!(text, "(assert (not {conclusion}))\n(check-sat)\n(pop)");
+        self.questions += 2;
+    }
+
     /// Supposes a formula.
     pub fn suppose(&mut self, claim: &Claim) -> Result<(), ProveError> {
         let formula = Formula::parse(claim.is)?;

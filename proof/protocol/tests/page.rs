@@ -3,21 +3,22 @@
 use std::path::Path;
 
 use portolan_protocol::defects::{defects, starvations};
+use portolan_protocol::formats::claims::CLAIMS;
 use portolan_protocol::protocol::address_space;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The page with one space between words, as lines break anywhere.
-fn page() -> String {
-    let text = std::fs::read_to_string(root().join("docs/protocol.md")).expect("the page");
+/// A page with one space between words, as lines break anywhere.
+fn page(name: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs").join(name)).expect("the page");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 fn the_page_has_every_fact_step_conjunct_promise_and_defect() {
-    let (page, protocol) = (page(), address_space());
+    let (page, protocol) = (page("protocol.md"), address_space());
     let facts = protocol.relations.iter().flat_map(|one| [one.name, one.meaning]);
     let steps = protocol.steps.iter().map(|step| step.name);
     let claims = protocol.invariant.iter().chain(&protocol.safety).map(|claim| claim.says);
@@ -26,6 +27,16 @@ fn the_page_has_every_fact_step_conjunct_promise_and_defect() {
     let all: Vec<&str> = facts.chain(steps).chain(claims).chain(wrong).collect();
     let missing: Vec<&&str> = all.iter().filter(|words| !page.contains(**words)).collect();
     assert!(missing.is_empty(), "not in docs/protocol.md: {missing:#?}");
+}
+
+#[test]
+fn the_page_of_formats_has_every_claim_and_mistake() {
+    let page = page("formats.md");
+    let claims = CLAIMS.iter().flat_map(|(name, says)| [*name, *says]);
+    let mistakes = portolan_formats::mistakes();
+    let all: Vec<&str> = claims.chain(mistakes.iter().map(|mistake| mistake.says)).collect();
+    let missing: Vec<&&str> = all.iter().filter(|words| !page.contains(**words)).collect();
+    assert!(missing.is_empty(), "not in docs/formats.md: {missing:#?}");
 }
 
 #[test]

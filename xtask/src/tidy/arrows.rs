@@ -36,7 +36,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "portolan-report",
         ],
     ),
-    ("portolan-protocol", &[]),
+    ("portolan-formats", &["portolan"]),
+    ("portolan-protocol", &["portolan-formats"]),
     (
         "portolan-papers",
         &[
