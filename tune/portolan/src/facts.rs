@@ -5,10 +5,11 @@
 //! one line at its head.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+use crate::files::Files;
 
 /// Beginning of the line with the facts.
 pub const HEAD: &str = "# portolan-facts: ";
@@ -122,8 +123,14 @@ impl IommuFacts {
 impl Facts {
     /// Reads the facts of the machine whose root folder is `root`.
     pub fn read(root: &Path) -> Self {
-        let at = |path: &str| root.join(path);
-        let cpuinfo = fs::read_to_string(at("proc/cpuinfo")).unwrap_or_default();
+        let architecture = std::env::consts::ARCH.to_owned();
+        Self { architecture, ..Self::of(&Files::Below(root.to_owned())) }
+    }
+
+    /// Reads the facts of the machine with these files. Its architecture is not among them.
+    pub fn of(files: &Files) -> Self {
+        let at = |path: &str| text(files, path);
+        let cpuinfo = at("proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             let found = lines.find(|(key, _)| key.trim() == name);
@@ -131,24 +138,27 @@ impl Facts {
         };
         let arm = || Some(format!("{} {}", field("CPU implementer")?, field("CPU part")?));
         let flags = field("flags").unwrap_or_default();
-        let (group_kinds, devices) = groups(root);
+        let (group_kinds, devices) = groups(files);
         Self {
-            release: text(&at("proc/sys/kernel/osrelease")).unwrap_or_default(),
-            command_line: text(&at("proc/cmdline")).unwrap_or_default(),
-            architecture: std::env::consts::ARCH.to_owned(),
-            cpus: text(&at("sys/devices/system/cpu/online")).map_or(0, |list| count(&list)),
+            release: at("proc/sys/kernel/osrelease").unwrap_or_default(),
+            command_line: at("proc/cmdline").unwrap_or_default(),
+            architecture: String::new(),
+            cpus: at("sys/devices/system/cpu/online").map_or(0, |list| count(&list)),
             cpu_model: field("model name").or_else(arm),
             under_hypervisor: flags.split(' ').any(|flag| flag == "hypervisor"),
             cpus_ran_pct: cpus_ran_pct(
-                &text(&at("proc/stat")).unwrap_or_default(),
-                &text(&at("proc/uptime")).unwrap_or_default(),
+                &at("proc/stat").unwrap_or_default(),
+                &at("proc/uptime").unwrap_or_default(),
             ),
-            iommus: entries(&at("sys/class/iommu")).iter().map(|path| iommu(path)).collect(),
+            iommus: {
+                let units = names(files, "sys/class/iommu").into_iter();
+                units.map(|name| iommu(files, name)).collect()
+            },
             group_kinds,
             devices,
-            swiotlb_slots: text(&at("sys/kernel/debug/swiotlb/io_tlb_nslabs"))
+            swiotlb_slots: at("sys/kernel/debug/swiotlb/io_tlb_nslabs")
                 .and_then(|slots| slots.parse().ok()),
-            huge_pages: text(&at("sys/kernel/mm/transparent_hugepage/enabled"))
+            huge_pages: at("sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|words| chosen(&words)),
         }
     }
@@ -210,26 +220,19 @@ impl Facts {
     }
 }
 
-fn text(path: &Path) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+fn text(files: &Files, path: &str) -> Option<String> {
+    Some(files.text(path).found()?.trim().to_owned())
 }
 
-/// Paths in a folder, in the order of names.
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let listed = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = listed.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
-fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
+/// Names in a folder, in order.
+fn names(files: &Files, folder: &str) -> Vec<String> {
+    files.names(folder).found().unwrap_or_default()
 }
 
 /// Name of a link's target.
-fn target(link: &Path) -> Option<String> {
-    Some(name(&fs::read_link(link).ok()?))
+fn target(files: &Files, link: &str) -> Option<String> {
+    let target = files.link(link).found()?;
+    target.rsplit('/').next().map(str::to_owned)
 }
 
 /// The word in brackets, which is the active one: `always [madvise] never`.
@@ -269,13 +272,14 @@ fn cpus_ran_pct(stat: &str, uptime: &str) -> Option<u32> {
     (all > 0.0).then(|| (100.0 * ran as f64 / all).min(100.0) as u32)
 }
 
-fn iommu(path: &Path) -> IommuFacts {
-    let name = name(path);
-    let driver = target(&path.join("device/driver")).unwrap_or_default();
+fn iommu(files: &Files, name: String) -> IommuFacts {
+    let at = |path: &str| format!("sys/class/iommu/{name}/{path}");
+    let driver = target(files, &at("device/driver")).unwrap_or_default();
     let of = |start: &str| name.starts_with(start) || driver.starts_with(start);
-    let kind = if path.join("intel-iommu").is_dir() || of("dmar") {
+    let has = |folder: &str| !names(files, &at(folder)).is_empty();
+    let kind = if has("intel-iommu") || of("dmar") {
         IommuKind::Vtd
-    } else if path.join("amd-iommu").is_dir() || of("ivhd") {
+    } else if has("amd-iommu") || of("ivhd") {
         IommuKind::AmdVi
     } else if of("smmu3") || of("arm-smmu-v3") {
         IommuKind::SmmuV3
@@ -298,38 +302,44 @@ fn iommu(path: &Path) -> IommuFacts {
         ("amd-iommu", "cap"),
         ("amd-iommu", "features"),
     ] {
-        if let Some(value) = text(&path.join(folder).join(register)) {
+        if let Some(value) = text(files, &at(&format!("{folder}/{register}"))) {
             registers.insert(register.to_owned(), value);
         }
     }
-    IommuFacts { name, kind, registers, devices: entries(&path.join("devices")).len() as u32 }
+    let devices = names(files, &at("devices")).len() as u32;
+    IommuFacts { name, kind, registers, devices }
 }
 
-fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
+fn groups(files: &Files) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
     let (mut kinds, mut devices) = (BTreeMap::new(), Vec::new());
-    let groups = entries(&root.join("sys/kernel/iommu_groups"));
-    for group in &groups {
-        let kind = text(&group.join("type"));
+    for group in names(files, "sys/kernel/iommu_groups") {
+        let folder = format!("sys/kernel/iommu_groups/{group}");
+        let kind = text(files, &format!("{folder}/type"));
         if let Some(kind) = &kind {
             *kinds.entry(kind.clone()).or_insert(0) += 1;
         }
-        let number = name(group).parse().unwrap_or(0);
+        let number = group.parse().unwrap_or(0);
         let room = MOST_DEVICES.saturating_sub(devices.len());
         if room == 0 {
             continue;
         }
-        let members = entries(&group.join("devices"));
-        devices.extend(members.iter().take(room).map(|device| {
+        let members = names(files, &format!("{folder}/devices")).into_iter();
+        devices.extend(members.take(room).map(|name| {
+            // The folder's entries are links, which files in memory do not follow.
+            let at = match files {
+                Files::Below(_) => format!("{folder}/devices/{name}"),
+                Files::Kept(_) => format!("sys/bus/pci/devices/{name}"),
+            };
             let id = |what: &str| {
-                let digits = text(&device.join(what))?;
+                let digits = text(files, &format!("{at}/{what}"))?;
                 Some(digits.trim_start_matches("0x").to_owned())
             };
             DeviceFacts {
-                name: name(device),
                 group: number,
                 group_kind: kind.clone(),
                 id: id("vendor").zip(id("device")).map(|(vendor, id)| format!("{vendor}:{id}")),
-                driver: target(&device.join("driver")),
+                driver: target(files, &format!("{at}/driver")),
+                name,
             }
         }));
     }
@@ -338,6 +348,8 @@ fn groups(root: &Path) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

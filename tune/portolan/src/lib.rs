@@ -12,7 +12,7 @@
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`report`]: replays, comparisons and calibrations, as pages to look at.
 //! * [`counts`]: numbers that reports count.
-//! * [`doctor`]: answers about a Linux machine.
+//! * [`doctor`]: answers about a Linux machine, by its [`files`].
 //! * [`cli`]: the command line.
 //!
 //! `portolan-papers` uses some modules that no other crate should: [`fixture`], [`buffers`], [`least_squares`],
@@ -28,6 +28,7 @@ pub mod counts;
 pub mod doctor;
 pub mod explain;
 pub mod facts;
+pub mod files;
 pub mod firmware;
 pub mod fixture;
 pub mod fleet;

@@ -4,13 +4,12 @@
 //! of [`Finding`]s.
 
 pub mod collect;
-pub mod files;
 pub mod finding;
 pub mod log;
 pub mod machine;
 pub mod subject;
 
-pub use files::{Files, KeptFile, Reading};
+pub use crate::files::{Files, KeptFile, Reading};
 pub use finding::{Finding, Verdict, outcome};
 pub use log::Log;
 pub use subject::Subject;

@@ -1,16 +1,38 @@
 //! `portolan explain`: a machine's IOMMU, its mode, and what stands in the way.
+//!
+//! Each file answers a question: [`unit`], [`mode`], [`judged`], [`interrupts`], [`width`], [`memory`], [`guests`].
+
+mod guests;
+mod interrupts;
+mod judged;
+mod known;
+mod memory;
+mod mode;
+mod options;
+mod processor;
+#[cfg(test)]
+mod tests;
+mod unit;
+mod width;
+
+use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use portolan_cli::display::wrapped;
 use serde::Serialize;
 
-use super::{Finding, Subject, finding};
+use super::{Finding, Reading, Subject, Verdict, finding};
+use known::Known;
 
 /// Output of `portolan explain --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MachineAnswers {
+    /// The answer in up to five sentences.
+    pub verdict: Vec<String>,
     /// The answers.
     pub findings: Vec<Finding>,
+    /// Sources that could not be read, and that root can read.
+    pub unread: Vec<String>,
 }
 
 impl MachineAnswers {
@@ -19,19 +41,100 @@ impl MachineAnswers {
     /// # Errors
     /// If nothing of the machine can be read.
     pub fn new(subject: &Subject) -> Result<Self> {
-        if ["sys", "proc"].iter().all(|folder| subject.files.names(folder).found().is_none()) {
-            bail!("neither /sys nor /proc of the machine can be read");
+        let known = Known::read(subject);
+        let files = ["sys", "proc"].iter().any(|path| known.files().names(path).found().is_some());
+        if !files && !known.has_log() {
+            bail!("neither /sys nor /proc of the machine can be read, nor its kernel's log");
         }
-        let units = subject.files.names("sys/class/iommu").found().unwrap_or_default();
-        let there = match units.is_empty() {
-            true => Finding::problem("IOMMU", "Linux runs none on this machine."),
-            false => Finding::good("IOMMU", format!("Linux runs {}.", units.join(", "))),
-        };
-        Ok(Self { findings: vec![there] })
+        let first = [Some(unit::finding(&known)), mode::finding(&known)];
+        let more = [
+            Some(judged::finding(&known)),
+            interrupts::finding(&known),
+            width::finding(&known),
+            memory::reserved(&known),
+            memory::copies(&known),
+            memory::locked(&known),
+            guests::outside(&known),
+            guests::confidential(&known),
+            Some(guests::devices(&known)),
+        ];
+        let findings: Vec<Finding> = first.into_iter().chain(more).flatten().collect();
+        let unread = unread(&known);
+        Ok(Self { verdict: verdict(&findings, &unread), findings, unread })
     }
+}
+
+/// Sources that are there and could not be read.
+fn unread(known: &Known) -> Vec<String> {
+    let mut lacking = Vec::new();
+    if !known.has_log() && known.subject.is_this {
+        lacking.push("the kernel's log (faults, and why something is off)".to_owned());
+    }
+    for (path, words) in [
+        ("sys/firmware/acpi/tables/DMAR", "firmware's tables"),
+        ("sys/firmware/acpi/tables/IVRS", "firmware's tables"),
+        ("sys/firmware/acpi/tables/IORT", "firmware's tables"),
+    ] {
+        if known.files().bytes(path).is_denied() {
+            lacking.push(format!("{words} (`portolan explain --firmware`)"));
+            break;
+        }
+    }
+    if let Reading::Denied = known.files().names("sys/kernel/debug") {
+        lacking.push("the size and use of the memory for copies".to_owned());
+    }
+    lacking
+}
+
+/// The answer in up to five sentences.
+fn verdict(findings: &[Finding], unread: &[String]) -> Vec<String> {
+    let is = |verdict| findings.iter().filter(move |one| one.verdict == verdict);
+    let problems: Vec<&Finding> = is(Verdict::Problem).collect();
+    let mut lines = Vec::new();
+    match problems.first() {
+        None => lines.push("Good: nothing has to be done.".to_owned()),
+        Some(first) => {
+            let names: Vec<&str> = problems.iter().map(|one| one.what.as_str()).collect();
+            lines.push(format!("Look at: {}.", names.join(", ")));
+            match problems.iter().find(|one| one.act.is_some()) {
+                Some(Finding { act: Some(act), gives_up, .. }) => {
+                    lines.push(format!("Do first: {}", sentence(act)));
+                    lines.extend(
+                        gives_up.as_ref().map(|price| format!("It takes: {}", sentence(price))),
+                    );
+                }
+                _ => lines.push(sentence(&first.why).to_owned()),
+            }
+        }
+    }
+    let unknown: Vec<&str> = is(Verdict::Unknown).map(|one| one.what.as_str()).collect();
+    if !unknown.is_empty() {
+        lines.push(format!("Not known: {}.", unknown.join(", ")));
+    }
+    if !unread.is_empty() {
+        lines.push("As root it reads more: see the end.".to_owned());
+    }
+    lines
+}
+
+/// The first sentence of `text`.
+fn sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| text.get(..=first.len()).unwrap_or(text))
 }
 
 /// The report as text, in lines of `columns`.
 pub fn text(report: &MachineAnswers, columns: usize) -> String {
-    wrapped(&finding::text(&report.findings), columns)
+    let mut out = String::new();
+    for line in &report.verdict {
+        let _ = writeln!(out, "{line}");
+    }
+    out.push('\n');
+    out += &finding::text(&report.findings);
+    if !report.unread.is_empty() {
+        let _ = writeln!(out, "\nRoot would also read:");
+        for one in &report.unread {
+            let _ = writeln!(out, "  {one}");
+        }
+    }
+    wrapped(&out, columns)
 }

@@ -4,9 +4,12 @@
 //! wants the file behind one joins its target itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// Bytes of a file that are read at most.
 const MOST_BYTES: u64 = 16 << 20;
@@ -135,7 +138,10 @@ impl Files {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    // A pipe without a writer is no reason to wait.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

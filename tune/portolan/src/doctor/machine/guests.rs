@@ -1,0 +1,92 @@
+//! The kernel's means to give devices away, confidential guests, and ports that lead out of the machine.
+
+use super::known::Known;
+use crate::doctor::Finding;
+
+/// Thunderbolt domains that are looked at.
+const MOST_DOMAINS: usize = 64;
+
+/// The finding on VFIO, iommufd and page requests.
+pub(super) fn devices(known: &Known) -> Finding {
+    const WHAT: &str = "devices for guests";
+    let module = |name: &str| known.files().names(&format!("sys/module/{name}")).found().is_some();
+    if !known.config.is_known() {
+        let found = [("vfio", "VFIO"), ("vfio_pci", "VFIO for PCI"), ("iommufd", "iommufd")];
+        let found: Vec<&str> =
+            found.into_iter().filter(|(name, _)| module(name)).map(|(_, words)| words).collect();
+        return match found.is_empty() {
+            true => Finding::unknown(WHAT, "The kernel's configuration could not be read."),
+            false => Finding::good(WHAT, format!("Loaded: {}.", found.join(", "))),
+        };
+    }
+    let has = |name| known.config.has(name) == Some(true);
+    let mut why = match has("VFIO_PCI") {
+        true => "This kernel gives PCI devices to guests (VFIO).".to_owned(),
+        false => "This kernel gives no PCI devices to guests: it lacks VFIO (CONFIG_VFIO_PCI)."
+            .to_owned(),
+    };
+    let lacks: Vec<&str> =
+        ["IOMMUFD", "VFIO_DEVICE_CDEV"].into_iter().filter(|name| !has(name)).collect();
+    why += &match lacks.as_slice() {
+        [] => " It has the newer way too (iommufd), which confidential guests and some monitors ask for.".to_owned(),
+        some => {
+            let names: Vec<String> = some.iter().map(|name| format!("CONFIG_{name}")).collect();
+            format!(
+                " It lacks {} of the newer way (iommufd), which confidential guests and some monitors ask for.",
+                names.join(" and ")
+            )
+        }
+    };
+    if has("IOMMU_IOPF") || has("INTEL_IOMMU_SVM") {
+        why += " Devices may ask for pages that are not there yet (page requests).";
+    }
+    Finding::good(WHAT, why)
+}
+
+/// The finding on SEV-SNP, if it is wanted and kept from working.
+pub(super) fn confidential(known: &Known) -> Option<Finding> {
+    let refused = [
+        "SEV-SNP: IOMMU is either disabled or configured in passthrough mode",
+        "SNP: IOMMU is configured in passthrough mode",
+        "SNP: IOMMU disabled",
+    ];
+    refused.iter().find(|words| known.says(words))?;
+    let set = known.options.passthrough(known.processor).filter(|set| set.is_on);
+    let (why, act) = match set {
+        Some(set) => (
+            format!("SEV-SNP does not work: {} keeps devices from being translated.", set.word),
+            format!("Take {} from the kernel's command line.", set.word),
+        ),
+        None => (
+            "SEV-SNP does not work: the IOMMU is off, or does not translate devices.".to_owned(),
+            "Switch the IOMMU on, and add iommu=nopt to the kernel's command line.".to_owned(),
+        ),
+    };
+    let price = "Some speed where devices transfer much.";
+    Some(Finding::problem("confidential guests", why).act(act).gives_up(price))
+}
+
+/// The finding on Thunderbolt's ports.
+pub(super) fn outside(known: &Known) -> Option<Finding> {
+    const WHAT: &str = "ports that lead outside";
+    let domains = known.files().names("sys/bus/thunderbolt/devices").found()?;
+    let domains = domains.into_iter().filter(|name| name.starts_with("domain")).take(MOST_DOMAINS);
+    let protected = domains.filter_map(|name| {
+        let path = format!("sys/bus/thunderbolt/devices/{name}/iommu_dma_protection");
+        known.word(&path)
+    });
+    let protected: Vec<String> = protected.collect();
+    if protected.is_empty() {
+        return None;
+    }
+    if protected.iter().all(|value| value == "1") {
+        let why = "Devices at Thunderbolt and USB4 ports reach only memory that is theirs, in whatever mode the \
+                   others are.";
+        return Some(Finding::good(WHAT, why));
+    }
+    let why = "Devices at Thunderbolt and USB4 ports are not kept in memory of their own (iommu_dma_protection is \
+               0): firmware does not say that these ports lead outside, or the IOMMU is off.";
+    let act = "Switch the IOMMU and `Kernel DMA Protection` on in the firmware's setup, or update firmware. Until then \
+               allow devices by hand (`boltctl`).";
+    Some(Finding::problem(WHAT, why).act(act).gives_up("Convenience."))
+}

@@ -1,0 +1,153 @@
+//! Facts of a machine on which several answers rest.
+
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+
+use crate::doctor::{Files, Reading, Subject};
+use crate::facts::Facts;
+
+use super::options::BootOptions;
+use super::processor::Processor;
+
+/// Bytes of a kernel's configuration that are read at most.
+const MOST_CONFIG: u64 = 4 << 20;
+/// Devices whose files are read at most.
+pub(super) const MOST_DEVICES: usize = 4096;
+
+/// The configuration with which the kernel was built.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KernelConfig(Option<String>);
+
+impl KernelConfig {
+    fn read(files: &Files, release: &str) -> Self {
+        if let Some(packed) = files.bytes("proc/config.gz").found() {
+            let mut text = String::new();
+            let unpacked = GzDecoder::new(packed.as_slice()).take(MOST_CONFIG);
+            if { unpacked }.read_to_string(&mut text).is_ok() && !text.is_empty() {
+                return Self(Some(text));
+            }
+        }
+        if release.is_empty() || release.contains('/') {
+            return Self(None);
+        }
+        let places = ["boot/config-", "lib/modules/", "usr/lib/modules/"];
+        let paths = places.map(|place| match place.ends_with('/') {
+            true => format!("{place}{release}/config"),
+            false => format!("{place}{release}"),
+        });
+        Self(paths.iter().find_map(|path| files.text(path).found()))
+    }
+
+    /// Tells if it could be read.
+    pub(super) fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells if `CONFIG_name` is built in or a module; `None` if the configuration is unknown.
+    pub(super) fn has(&self, name: &str) -> Option<bool> {
+        let text = self.0.as_ref()?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("CONFIG_"));
+        Some(lines.any(|line| match line.split_once('=') {
+            Some((known, value)) => known == name && matches!(value.trim(), "y" | "m"),
+            None => false,
+        }))
+    }
+}
+
+/// A machine's facts.
+#[derive(Debug)]
+pub(super) struct Known<'a> {
+    /// The machine.
+    pub(super) subject: &'a Subject,
+    /// Facts that recordings have too.
+    pub(super) facts: Facts,
+    /// Maker of its processors.
+    pub(super) processor: Processor,
+    /// Physical address bits of its processors.
+    pub(super) physical_bits: Option<u32>,
+    /// Its kernel's command line.
+    pub(super) options: BootOptions,
+    /// Its kernel's configuration.
+    pub(super) config: KernelConfig,
+    /// Its kernel's log.
+    log: Reading<String>,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn read(subject: &'a Subject) -> Self {
+        let files = &subject.files;
+        let facts = Facts::of(files);
+        let cpuinfo = files.text("proc/cpuinfo").found().unwrap_or_default();
+        let log = subject.log.text();
+        let mut command_line = facts.command_line.clone();
+        if command_line.is_empty() {
+            // The log's line is the only source where files are missing.
+            let lines = log.clone().found().unwrap_or_default();
+            command_line = command_line_of(&lines).unwrap_or_default();
+        }
+        Self {
+            processor: Processor::of(&cpuinfo),
+            physical_bits: physical_bits(&cpuinfo),
+            options: BootOptions::new(&command_line),
+            config: KernelConfig::read(files, &facts.release),
+            subject,
+            facts,
+            log,
+        }
+    }
+
+    /// The files.
+    pub(super) fn files(&self) -> &Files {
+        &self.subject.files
+    }
+
+    /// The log's lines with `words`, in order; none if it cannot be read.
+    pub(super) fn logged(&self, words: &'static str) -> impl Iterator<Item = &str> {
+        let text = match &self.log {
+            Reading::Found(text) => text.as_str(),
+            Reading::Absent | Reading::Denied => "",
+        };
+        text.lines().filter(move |line| line.contains(words))
+    }
+
+    /// Tells if the log has a line with `words`.
+    pub(super) fn says(&self, words: &'static str) -> bool {
+        self.logged(words).next().is_some()
+    }
+
+    /// Tells if the log could be read and has lines.
+    pub(super) fn has_log(&self) -> bool {
+        matches!(&self.log, Reading::Found(text) if !text.is_empty())
+    }
+
+    /// Tells if Linux runs an IOMMU.
+    pub(super) fn is_on(&self) -> bool {
+        !self.facts.iommus.is_empty() || !self.facts.group_kinds.is_empty()
+    }
+
+    /// Names of devices that wait for a guest or a program: their driver is VFIO's.
+    pub(super) fn given_away(&self) -> Vec<&str> {
+        let held = self.facts.devices.iter();
+        let held = held.filter(|device| device.driver.as_deref() == Some("vfio-pci"));
+        held.map(|device| device.name.as_str()).collect()
+    }
+
+    /// The first words of `path`, if it can be read.
+    pub(super) fn word(&self, path: &str) -> Option<String> {
+        Some(self.files().text(path).found()?.trim().to_owned())
+    }
+}
+
+/// `address sizes : 39 bits physical, 48 bits virtual` is 39.
+fn physical_bits(cpuinfo: &str) -> Option<u32> {
+    let line = cpuinfo.lines().find_map(|line| line.strip_prefix("address sizes"))?;
+    let digits = line.trim_start_matches([' ', '\t', ':']).split(' ').next()?;
+    digits.parse().ok().filter(|bits| (1..=64).contains(bits))
+}
+
+/// The command line that the kernel logs.
+fn command_line_of(log: &str) -> Option<String> {
+    let line = log.lines().find_map(|line| line.split_once("Command line: "))?;
+    Some(line.1.to_owned())
+}

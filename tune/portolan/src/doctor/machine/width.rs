@@ -1,0 +1,130 @@
+//! Addresses that the IOMMU translates, beside those that guests and programs use.
+//!
+//! Width: VT-d 4.1, section 11.4.2 (MGAW, SAGAW); AMD IOMMU 3.10, MMIO offset 0030h (HATS). Not supported: widths of
+//! other IOMMUs, which Linux does not show.
+
+use super::known::{Known, MOST_DEVICES};
+use crate::doctor::Finding;
+use crate::facts::{IommuFacts, IommuKind};
+
+const WHAT: &str = "address width";
+
+/// Bits of the addresses that a unit translates, if its registers tell.
+fn bits(unit: &IommuFacts) -> Option<u32> {
+    match unit.kind {
+        IommuKind::Vtd => {
+            let cap = unit.register("cap")?;
+            let guest = (cap >> 16 & 0x3f) as u32 + 1;
+            // Bits 1 to 3 of SAGAW: tables of three, four and five levels.
+            let tables = [(9, 39), (10, 48), (11, 57)];
+            let tables = tables.into_iter().filter(|(bit, _)| cap >> bit & 1 == 1);
+            Some(tables.map(|(_, bits)| bits).max()?.min(guest))
+        }
+        IommuKind::AmdVi => {
+            let features = unit.register("features")?;
+            Some([48, 57, 64, 64][(features >> 10 & 3) as usize])
+        }
+        _ => None,
+    }
+}
+
+/// An address that was refused, as the log has it.
+fn refused(known: &Known) -> Option<u64> {
+    let hexadecimal = |word: &str| {
+        let digits: String = word.chars().take_while(char::is_ascii_hexdigit).collect();
+        u64::from_str_radix(&digits, 16).ok()
+    };
+    let program =
+        known.logged("dma_map(").filter(|line| line.contains("= -22")).filter_map(|line| {
+            let address = line.split_once("dma_map(")?.1.split(", 0x").nth(1)?;
+            hexadecimal(address)
+        });
+    let kernel = known
+        .logged("is not sufficient for the mapped address (")
+        .filter_map(|line| hexadecimal(line.split_once("mapped address (")?.1));
+    program.chain(kernel).max()
+}
+
+/// The largest memory of a device, in bytes, with the device's address.
+fn largest_memory(known: &Known) -> Option<(u64, String)> {
+    let devices = known.files().names("sys/bus/pci/devices").found()?;
+    let sizes = devices.into_iter().take(MOST_DEVICES).filter_map(|device| {
+        let text = known.files().text(&format!("sys/bus/pci/devices/{device}/resource")).found()?;
+        let size = text.lines().take(6).filter_map(|line| {
+            let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+            let mut words = line.split_whitespace();
+            let (start, last) = (number(words.next()?)?, number(words.next()?)?);
+            (last > start).then(|| last - start).and_then(|size| size.checked_add(1))
+        });
+        Some((size.max()?, device))
+    });
+    sizes.max()
+}
+
+/// The finding on the width, if it is known or something was refused for it.
+pub(super) fn finding(known: &Known) -> Option<Finding> {
+    let width = known.facts.iommus.iter().filter_map(bits).min();
+    let address = refused(known);
+    let failed = known.says("VFIO_MAP_DMA failed: Invalid argument");
+    let Some(width) = width else {
+        let address = address?;
+        let why = format!(
+            "A program's mapping at {address:#x} was refused (-22), and the IOMMU does not say which addresses it \
+             translates."
+        );
+        return Some(Finding::unknown(WHAT, why));
+    };
+    let beyond = address.filter(|address| width < 64 && address >> width != 0);
+    let processor = known.physical_bits.unwrap_or(0);
+    let narrow = width < processor;
+    let given = !known.given_away().is_empty();
+    if beyond.is_none() && !(narrow && (failed || given)) {
+        return Some(good(known, width));
+    }
+    let mut why = format!("The IOMMU translates addresses of {width} bits");
+    if narrow {
+        why += &format!(
+            ", and the processor has {processor}: a guest that sees them puts its devices' memory above"
+        );
+    }
+    why += ".";
+    if let Some(address) = beyond {
+        why += &format!(" The mapping at {address:#x} was refused (-22) for that.");
+    }
+    let act = match (known.facts.under_hypervisor, narrow) {
+        (true, _) => {
+            "Give this virtual machine's own IOMMU more bits: QEMU's -device intel-iommu,aw-bits=48.".to_owned()
+        }
+        (false, true) => format!(
+            "Let guests see {width} bits: QEMU's -cpu host,host-phys-bits-limit={width}; libvirt's <maxphysaddr \
+             mode='passthrough' limit='{width}'/>."
+        ),
+        (false, false) => format!("Let the program map below {:#x}.", 1u64 << width.min(63)),
+    };
+    Some(
+        Finding::problem(WHAT, why)
+            .act(act)
+            .gives_up("Nothing, if that many addresses are enough."),
+    )
+}
+
+fn good(known: &Known, width: u32) -> Finding {
+    let mut why = format!("The IOMMU translates addresses of {width} bits");
+    match known.physical_bits {
+        Some(processor) if processor > width => {
+            why += &format!(
+                "; the processor has {processor}. A guest with a passed-through device has to see {width} (QEMU: \
+                 host-phys-bits-limit={width}), or VFIO_MAP_DMA fails with -22."
+            );
+        }
+        Some(processor) => why += &format!("; the processor has {processor}."),
+        None => why += ".",
+    }
+    if let Some((size, device)) = largest_memory(known) {
+        why += &format!(
+            " The largest memory of a device is {} ({device}).",
+            portolan_cli::display::bytes(size)
+        );
+    }
+    Finding::good(WHAT, why)
+}
