@@ -21,6 +21,13 @@ pub fn width_of_output() -> usize {
     found.max(NARROWEST)
 }
 
+/// Lines of the terminal that standard output is; `None` if it is not one, or one that cannot redraw (`TERM=dumb`).
+pub fn lines_of_output() -> Option<usize> {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let (_, lines) = terminal_size::terminal_size_of(std::io::stdout())?;
+    (!is_dumb).then_some(usize::from(lines.0))
+}
+
 /// Columns that `text` takes on a terminal.
 pub fn width(text: &str) -> usize {
     text.width()

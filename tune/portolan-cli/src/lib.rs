@@ -15,6 +15,7 @@ pub mod paint;
 pub mod progress;
 
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -113,7 +114,17 @@ pub fn warn(command: &str, warning: &str) {
 /// # Errors
 /// If standard output cannot be written, or the value has no JSON form.
 pub fn print_json<T: Serialize>(value: &T) -> Result<()> {
-    write(&(json(value)? + "\n"))
+    write(&(json(value)? + "\n")).map(drop)
+}
+
+/// Prints `value` as a line of JSON, whole whichever threads write; breaks off where the reader has gone away
+/// (`| head`), which is no error.
+///
+/// # Errors
+/// If standard output cannot be written, or the value has no JSON form.
+pub fn print_json_line<T: Serialize>(value: &T) -> Result<ControlFlow<()>> {
+    let line = serde_json::to_string(value)?;
+    write(&(display::plain_json(&line).into_owned() + "\n"))
 }
 
 /// `value` as one JSON object with nothing in it that a terminal obeys.
@@ -130,13 +141,27 @@ pub fn json<T: Serialize>(value: &T) -> Result<String> {
 /// # Errors
 /// If standard output cannot be written.
 pub fn print(text: &str) -> Result<()> {
-    write(&Paint::of(&io::stdout()).page(&display::plain(text)))
+    print_over(text, 0).map(drop)
 }
 
-fn write(text: &str) -> Result<()> {
+/// Prints text for people in place of the last `lines` lines of a terminal; breaks off where the reader has gone away.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print_over(text: &str, lines: usize) -> Result<ControlFlow<()>> {
+    let page = Paint::of(&io::stdout()).page(&display::plain(text));
+    match lines {
+        0 => write(&page),
+        // Cursor up, erase below: ECMA-48, 8.3.22 (CUU) and 8.3.39 (ED).
+        lines => write(&format!("\x1b[{lines}A\x1b[J{page}")),
+    }
+}
+
+fn write(text: &str) -> Result<ControlFlow<()>> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done.context("standard output cannot be written"),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(error).context("standard output cannot be written"),
     }
 }

@@ -17,6 +17,9 @@ pub const HEAD: &str = "# portolan-facts: ";
 pub const LATENCY: &str = "# portolan-latency: ";
 /// Beginning of the line that ends a recording.
 pub const END: &str = "# portolan-end: ";
+/// VT-d, 11.4.2 (CAP_REG): caching mode. 11.4.3 (ECAP_REG): scalable mode, first-stage translation.
+const CAP_CM: u64 = 1 << 7;
+const ECAP_FIRST_STAGE: u64 = 1 << 43 | 1 << 47;
 /// Limit of described devices; beyond it only groups are counted.
 const MOST_DEVICES: usize = 4096;
 
@@ -206,6 +209,23 @@ impl Facts {
             kinds = all.map(|(kind, count)| (kind.as_str(), *count)).collect();
         }
         kinds
+    }
+
+    /// Tells if the VT-d unit that most devices are behind has all of `bits` in a register.
+    fn register_has(&self, register: &str, bits: u64) -> Option<bool> {
+        let unit = self.iommus.iter().max_by_key(|unit| unit.devices)?;
+        let value = unit.register(register)?;
+        (unit.kind == IommuKind::Vtd).then_some(value & bits == bits)
+    }
+
+    /// Tells if the unit reports caching mode.
+    pub fn has_caching_mode(&self) -> Option<bool> {
+        self.register_has("cap", CAP_CM)
+    }
+
+    /// Tells if the unit has scalable mode with first-stage tables.
+    pub fn has_first_stage(&self) -> Option<bool> {
+        self.register_has("ecap", ECAP_FIRST_STAGE)
     }
 
     /// Tells if the kernel is strict for these devices, by [`kinds_of`](Self::kinds_of); `None` if no group is known,

@@ -3,6 +3,7 @@
 //! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
 //! * [`record`]: records one, with the machine's [`facts`].
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
+//! * [`top`]: shows what each device does at the moment.
 //! * [`fleet`]: replays many traces, and adds them up.
 //! * [`compare`]: puts two replays side by side.
 //! * [`linux`]: counts the commands that Linux would have submitted for the same operations.
@@ -39,4 +40,5 @@ pub mod parallel;
 pub mod record;
 pub mod replay;
 pub mod report;
+pub mod top;
 pub mod trace;

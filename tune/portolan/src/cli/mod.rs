@@ -17,7 +17,7 @@ use portolan_cli::{Form, Outcome, Output};
 use portolan_sim::profile::Profile;
 use serde_json::json;
 
-use crate::{machines, record};
+use crate::{machines, record, top};
 use machine::profile;
 
 /// Records DMA traces, replays them under each invalidation policy, and says which setting to change.
@@ -32,6 +32,8 @@ struct Cli {
 enum Command {
     /// Record this machine's DMA, while a command runs or until Ctrl-C; as root.
     Record(record::RecordArgs),
+    /// Show each second what each device maps, what that costs and what it can still reach; as root.
+    Top(top::TopArgs),
     /// Drive the library against the model with the DMA activity of a trace, once per policy.
     Replay(replay::ReplayArgs),
     /// Put two traces, or two machines for one trace, side by side.
@@ -89,6 +91,7 @@ pub fn main() -> ExitCode {
     let command = Cli::parse().command;
     let ended = match command.unwrap_or(Command::Replay(replay::ReplayArgs::default())) {
         Command::Record(args) => record_trace(&args),
+        Command::Top(args) => show_top(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
@@ -125,6 +128,12 @@ fn record_trace(args: &record::RecordArgs) -> Result<Outcome> {
         (true, Form::Json) => eprintln!("{}", portolan_cli::json(&report)?),
     }
     Ok(report.outcome())
+}
+
+fn show_top(args: &top::TopArgs) -> Result<Outcome> {
+    let profile = args.machine().map(profile).transpose()?;
+    top::run(args, profile.as_ref())?;
+    Ok(Outcome::Good)
 }
 
 fn list_machines(args: &MachinesArgs) -> Result<Outcome> {

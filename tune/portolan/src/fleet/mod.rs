@@ -19,7 +19,7 @@ pub use entry::{AdvisedSetting, DeviceWork, Entry, Failed, ReplayedTrace, TraceR
 pub use files::{Job, jobs};
 pub use load::LoadKind;
 pub use results::read as read_results;
-pub use run::{How, run, write_line};
+pub use run::{How, run};
 pub(crate) use text::short_names;
 pub use text::{COLUMNS_IN_WORDS, text};
 

@@ -1,6 +1,5 @@
 //! Replays many traces, as many at a time as the process has CPUs.
 
-use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,20 +86,4 @@ fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<ReplayedTrace> {
         portolan_cli::warn("portolan", &format!("{input}: {warning}"));
     }
     Ok(ReplayedTrace::new(report, facts.as_ref()))
-}
-
-/// Writes the line of a trace to standard output, whole whichever threads write; breaks off where the reader has
-/// gone away (`| head`), which is no error.
-///
-/// # Errors
-/// If standard output cannot be written.
-pub fn write_line(ended: &TraceResult) -> Result<ControlFlow<()>> {
-    let line = serde_json::to_string(ended)?;
-    let line = display::plain_json(&line).into_owned() + "\n";
-    let mut out = io::stdout().lock();
-    match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(ControlFlow::Continue(())),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
-        Err(error) => Err(error).context("standard output cannot be written"),
-    }
 }

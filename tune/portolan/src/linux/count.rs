@@ -78,9 +78,33 @@ pub struct DomainReport {
     pub invalidations: u64,
 }
 
+/// Work for one device between two looks at a running count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceInterval {
+    /// The device.
+    pub device: DeviceId,
+    /// Commands.
+    pub invalidations: u64,
+    /// Microseconds of all of Linux's path, if the machine has prices for it.
+    pub cpu_us: Option<f64>,
+    /// Most bytes at once that were unmapped and still reachable.
+    pub exposed_bytes: u64,
+}
+
 struct Domain {
+    lazy: bool,
     queues: Queues,
-    report: DomainReport,
+    work: PricedCounts,
+    /// Work that [`Counter::interval`] has told.
+    told: PricedCounts,
+}
+
+impl Domain {
+    /// Flushes it by its timer.
+    fn run(&mut self, now_ns: u64) {
+        self.queues.run(now_ns);
+        self.work.flush();
+    }
 }
 
 /// A mapping that lives.
@@ -95,11 +119,13 @@ struct LinuxMapping {
 pub struct Counter {
     rules: Rules,
     kernel: Kernel,
+    /// Policy of a device of which nothing else was said.
     lazy: bool,
+    /// True if some domain has a timer.
+    timed: bool,
     prices: CommandPrices,
     /// Prices of all of Linux's path, if the machine has them.
     linux_prices: Option<LinuxPrices>,
-    work: PricedCounts,
     page: u64,
     domains: BTreeMap<DeviceId, Domain>,
     timers: Timers,
@@ -114,13 +140,14 @@ impl Counter {
     /// If one is missing.
     pub fn new(rules: Rules, profile: &Profile) -> Result<Self> {
         let kernel = rules.kernel.unwrap_or_default();
+        let lazy = rules.is_lazy();
         Ok(Self {
-            lazy: rules.is_lazy(),
+            lazy,
+            timed: lazy,
             rules,
             kernel,
             prices: CommandPrices::of(profile)?,
             linux_prices: LinuxPrices::of(profile).ok(),
-            work: PricedCounts::default(),
             page: profile.granule().bytes(),
             domains: BTreeMap::new(),
             timers: Timers::new(kernel),
@@ -131,42 +158,50 @@ impl Counter {
 
     /// Lets the timers run that are due.
     fn see(&mut self, at: At) {
-        if !self.lazy {
+        if !self.timed {
             return;
         }
         let (domains, report) = (&mut self.domains, &mut self.report);
         self.timers.see(at, |device| {
             if let Some(domain) = domains.get_mut(&device) {
-                domain.queues.run(at.now_ns);
-                domain.report.invalidations += 1;
+                domain.run(at.now_ns);
                 report.flushes_timer += 1;
             }
         });
     }
 
     fn domain(&mut self, device: DeviceId) -> &mut Domain {
-        let kernel = self.kernel;
+        let (kernel, lazy) = (self.kernel, self.lazy);
         self.domains.entry(device).or_insert_with(|| Domain {
+            lazy,
             queues: Queues::new(kernel),
-            report: DomainReport::default(),
+            work: PricedCounts::default(),
+            told: PricedCounts::default(),
         })
     }
 
-    /// Submits the commands of an operation of `bytes` bytes, and one wait.
-    fn submit(&mut self, device: DeviceId, bytes: u64) {
-        let unit = self.rules.unit;
-        let report = &mut self.report;
-        let before = report.invalidations.total();
-        unit.commands(bytes.div_ceil(self.page), |mask| match mask {
+    /// Follows what the kernel says of a device's own domain: lazy, or strict.
+    pub(crate) fn set_lazy(&mut self, device: DeviceId, lazy: bool) {
+        self.domain(device).lazy = lazy;
+        self.timed |= lazy;
+    }
+
+    /// Submits the commands of an operation of `bytes` bytes, and one wait; returns their number.
+    fn submit(&mut self, device: DeviceId, bytes: u64) -> u64 {
+        let (unit, pages) = (self.rules.unit, bytes.div_ceil(self.page));
+        let (mut ranges, mut contexts) = (0, 0);
+        unit.commands(pages, |mask| match mask {
             Some(mask) => {
-                report.invalidations.range += 1;
-                *report.masks.entry(mask).or_default() += 1;
+                ranges += 1;
+                *self.report.masks.entry(mask).or_default() += 1;
             }
-            None => report.invalidations.context += 1,
+            None => contexts += 1,
         });
-        report.syncs += 1;
-        let commands = report.invalidations.total() - before;
-        self.domain(device).report.invalidations += commands;
+        let work = &mut self.domain(device).work;
+        work.ranges += ranges;
+        work.contexts += contexts;
+        work.syncs += 1;
+        ranges + contexts
     }
 
     /// Counts an operation; `padded` are the bytes of a map's pages, if it can be carried out.
@@ -177,7 +212,7 @@ impl Counter {
             OpKind::Map { id, api, pieces, .. } => {
                 if let Some(bytes) = padded {
                     let pages = bytes.div_ceil(self.page);
-                    self.work.map(pages, pieces.len() as u64);
+                    self.domain(op.device).work.map(pages, pieces.len() as u64);
                     let queued = self.kernel.queues(api, pieces.len());
                     self.map(op.device, id.0, LinuxMapping { bytes, queued });
                 }
@@ -188,11 +223,8 @@ impl Counter {
     /// Counts a map of whole pages, named `id`.
     fn map(&mut self, device: DeviceId, id: u64, live: LinuxMapping) {
         self.live.insert(id, live);
-        self.domain(device).report.maps += 1;
         if self.rules.unit.is_shadowed() {
-            let before = self.report.invalidations.total();
-            self.submit(device, live.bytes);
-            self.report.after_map += self.report.invalidations.total() - before;
+            self.report.after_map += self.submit(device, live.bytes);
         }
     }
 
@@ -201,9 +233,9 @@ impl Counter {
         let Some(LinuxMapping { bytes, queued }) = self.live.remove(&id) else {
             return;
         };
-        self.domain(device).report.unmaps += 1;
-        self.work.unmaps += 1;
-        if !self.lazy {
+        let domain = self.domain(device);
+        domain.work.unmaps += 1;
+        if !domain.lazy {
             self.submit(device, bytes);
             return;
         }
@@ -212,12 +244,11 @@ impl Counter {
             self.submit(device, bytes);
             return;
         }
-        self.work.queued += 1;
-        let domain = self.domain(device);
+        domain.work.queued += 1;
         let added = domain.queues.add(at.now_ns, at.cpu, bytes);
         let starts = domain.queues.start();
         if added == Added::Flush {
-            domain.report.invalidations += 1;
+            domain.work.flush();
             self.report.flushes_full += 1;
         }
         if starts {
@@ -225,21 +256,57 @@ impl Counter {
         }
     }
 
-    /// Lets all timers run and reports; `devices` are the trace's names.
-    pub fn finish(mut self, devices: &[String]) -> LinuxReport {
+    /// Counts `unmaps` of mappings whose maps were not seen, and of whose size nothing is known.
+    pub(crate) fn note_unseen(&mut self, device: DeviceId, unmaps: u64) {
+        let domain = self.domain(device);
+        domain.work.unmaps += unmaps;
+        match domain.lazy {
+            true => domain.work.queued += unmaps,
+            false => {
+                for _ in 0..unmaps {
+                    self.submit(device, self.page);
+                }
+            }
+        }
+    }
+
+    /// Work of each device since the last call.
+    pub(crate) fn interval(&mut self) -> Vec<DeviceInterval> {
+        let prices = self.linux_prices.as_ref();
+        let domains = self.domains.iter_mut().map(|(device, domain)| {
+            let work = domain.work.since(std::mem::replace(&mut domain.told, domain.work));
+            DeviceInterval {
+                device: *device,
+                invalidations: work.commands(),
+                cpu_us: prices.map(|prices| prices.times(&work).total),
+                exposed_bytes: domain.queues.take_peak(),
+            }
+        });
+        domains.collect()
+    }
+
+    /// Lets all timers run, which would have run after the last operation.
+    pub(crate) fn run_timers(&mut self) {
         let (domains, report) = (&mut self.domains, &mut self.report);
         self.timers.end(|device, now_ns| {
             if let Some(domain) = domains.get_mut(&device) {
-                domain.queues.run(now_ns);
-                domain.report.invalidations += 1;
+                domain.run(now_ns);
                 report.flushes_timer += 1;
             }
         });
+    }
+
+    /// Lets all timers run and reports; `devices` are the trace's names.
+    pub fn finish(mut self, devices: &[String]) -> LinuxReport {
+        self.run_timers();
+        let work = self.domains.values().map(|domain| domain.work);
+        let work = work.fold(PricedCounts::default(), PricedCounts::plus);
         let mut report = self.report;
-        report.syncs_range = [report.syncs; 2];
+        report.invalidations.range = work.ranges;
+        report.invalidations.context = work.contexts;
+        report.syncs = work.syncs;
         let flushes = report.flushes_full + report.flushes_timer;
-        report.invalidations.context += flushes;
-        report.syncs += flushes;
+        report.syncs_range = [report.syncs - flushes; 2];
         let decision = self.rules.decision();
         report.asked = self.rules.asked_name().to_owned();
         report.policy = match decision.policy {
@@ -259,12 +326,6 @@ impl Counter {
         report.invalidation_us =
             us(done.range, self.prices.range) + us(done.context, self.prices.context);
         report.sync_wait_us = us(report.syncs, self.prices.sync + self.prices.exit);
-        let work = PricedCounts {
-            ranges: done.range,
-            contexts: done.context,
-            syncs: report.syncs,
-            ..self.work
-        };
         report.time_us = self.linux_prices.map(|prices| prices.times(&work));
         // Domains are exposed at the same time, at worst.
         for (device, domain) in self.domains {
@@ -275,8 +336,12 @@ impl Counter {
             report.busy_us += us(1, domain.queues.busy_ns() as f64);
             report.exposed.max_bytes += bytes;
             report.exposed.max_us = report.exposed.max_us.max(us(1, ns as f64));
-            let name = devices.get(device.0 as usize).cloned().unwrap_or_default();
-            report.domains.push(DomainReport { device: name, ..domain.report });
+            report.domains.push(DomainReport {
+                device: devices.get(device.0 as usize).cloned().unwrap_or_default(),
+                maps: domain.work.maps,
+                unmaps: domain.work.unmaps,
+                invalidations: domain.work.commands(),
+            });
         }
         report
     }

@@ -64,20 +64,28 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Kernel of a trace, as far as the trace tells.
-    pub fn of(reader: &Reader, facts: Option<&Facts>) -> Self {
+    /// Kernel of the machine that `facts` are about.
+    pub(crate) fn of_machine(facts: &Facts) -> Self {
         Self {
-            release: facts
-                .and_then(Facts::version)
-                .or_else(|| reader.release())
-                .map(|(major, minor)| Release(major, minor)),
-            cpus: facts.map(|facts| facts.cpus).filter(|cpus| *cpus > 0).or_else(|| reader.cpus()),
-            cpu_time: match facts {
-                Some(facts) if !facts.under_hypervisor => CpuTime::Always,
-                Some(facts) if facts.cpus_ran_pct >= Some(ALWAYS_PCT) => CpuTime::Always,
+            release: facts.version().map(|(major, minor)| Release(major, minor)),
+            cpus: Some(facts.cpus).filter(|cpus| *cpus > 0),
+            cpu_time: match facts.cpus_ran_pct {
+                _ if !facts.under_hypervisor => CpuTime::Always,
+                Some(ALWAYS_PCT..) => CpuTime::Always,
                 _ => CpuTime::AsTraced,
             },
             ..Self::default()
+        }
+    }
+
+    /// Kernel of a trace, as far as the trace tells.
+    pub fn of(reader: &Reader, facts: Option<&Facts>) -> Self {
+        let told = facts.map(Self::of_machine).unwrap_or_default();
+        let release = || reader.release().map(|(major, minor)| Release(major, minor));
+        Self {
+            release: told.release.or_else(release),
+            cpus: told.cpus.or_else(|| reader.cpus()),
+            ..told
         }
     }
 

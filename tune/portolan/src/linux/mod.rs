@@ -25,7 +25,7 @@ mod times;
 mod units;
 
 pub use args::{CachingMode, LinuxArgs, StageName};
-pub use count::{Counter, DomainReport, LinuxReport};
+pub use count::{Counter, DeviceInterval, DomainReport, LinuxReport};
 pub use kernel::{CpuTime, Kernel, Release};
 pub use times::LinuxTimes;
 pub(crate) use times::MOST_CACHED_PAGES;

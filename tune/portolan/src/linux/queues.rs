@@ -70,6 +70,8 @@ pub(super) struct Queues {
     last_ns: Option<u64>,
     busy_ns: u64,
     max_bytes: u64,
+    /// Most bytes since [`Queues::take_peak`] asked for them.
+    peak_bytes: u64,
     max_ns: u64,
 }
 
@@ -92,6 +94,7 @@ impl Queues {
             last_ns: None,
             busy_ns: 0,
             max_bytes: 0,
+            peak_bytes: 0,
             max_ns: 0,
         }
     }
@@ -113,6 +116,7 @@ impl Queues {
         }
         self.bytes = self.bytes.saturating_add(bytes);
         self.max_bytes = self.max_bytes.max(self.bytes);
+        self.peak_bytes = self.peak_bytes.max(self.bytes);
         self.oldest_ns.get_or_insert(now_ns);
         let before = self.last_ns.replace(now_ns).unwrap_or(now_ns);
         self.busy_ns += now_ns.saturating_sub(before).min(self.kernel.timeout_ns);
@@ -127,6 +131,11 @@ impl Queues {
     /// Most bytes exposed at once, and the longest time of any, in nanoseconds.
     pub(super) fn exposed(&self) -> (u64, u64) {
         (self.max_bytes, self.max_ns)
+    }
+
+    /// Most bytes exposed at once by an unmap since the last call.
+    pub(super) fn take_peak(&mut self) -> u64 {
+        std::mem::take(&mut self.peak_bytes)
     }
 
     /// Sum of the times from each unmap to the next while the timer was running, in nanoseconds.

@@ -31,7 +31,7 @@ pub struct LinuxTimes {
 }
 
 /// Numbers of things that are paid.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PricedCounts {
     pub(super) maps: u64,
     pub(super) more_pieces: u64,
@@ -50,6 +50,42 @@ impl PricedCounts {
         self.maps += 1;
         self.more_pieces += pieces.saturating_sub(1);
         if pages <= MOST_CACHED_PAGES { self.cached += 1 } else { self.tree += 1 }
+    }
+
+    /// Notes a flush of a whole domain, and the wait for it.
+    pub(super) fn flush(&mut self) {
+        self.contexts += 1;
+        self.syncs += 1;
+    }
+
+    /// Number of commands.
+    pub(super) fn commands(&self) -> u64 {
+        self.ranges + self.contexts
+    }
+
+    /// Counts of this and `other`, each pair joined by `join`.
+    fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
+        Self {
+            maps: join(self.maps, other.maps),
+            more_pieces: join(self.more_pieces, other.more_pieces),
+            unmaps: join(self.unmaps, other.unmaps),
+            cached: join(self.cached, other.cached),
+            tree: join(self.tree, other.tree),
+            queued: join(self.queued, other.queued),
+            ranges: join(self.ranges, other.ranges),
+            contexts: join(self.contexts, other.contexts),
+            syncs: join(self.syncs, other.syncs),
+        }
+    }
+
+    /// Sum of both.
+    pub(super) fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Counts since they were `before`.
+    pub(super) fn since(self, before: Self) -> Self {
+        self.with(before, u64::saturating_sub)
     }
 }
 

@@ -17,14 +17,14 @@ const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Signals with which the user ends a recording (Ctrl-C, SIGTERM, SIGHUP).
-pub(super) struct Signals {
+pub(crate) struct Signals {
     asked: Arc<AtomicBool>,
     ids: Vec<signal_hook::SigId>,
 }
 
 impl Signals {
     /// Takes the signals until it is dropped.
-    pub(super) fn take() -> Result<Self, RecordError> {
+    pub(crate) fn take() -> Result<Self, RecordError> {
         let asked = Arc::new(AtomicBool::new(false));
         let signals = [SIGINT, SIGTERM, SIGHUP];
         let taken = signals.map(|signal| flag::register(signal, Arc::clone(&asked)));
@@ -32,7 +32,8 @@ impl Signals {
         Ok(Self { asked, ids })
     }
 
-    fn came(&self) -> bool {
+    /// Tells if one came.
+    pub(crate) fn came(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }
 }

@@ -39,7 +39,7 @@ impl fmt::Display for Refusal {
                 f,
                 "this is a container ({kind}), which may not trace the kernel: run this on the host"
             ),
-            Self::NotRoot => f.write_str("run this as root (`sudo portolan record ...`)"),
+            Self::NotRoot => f.write_str("run this as root (`sudo portolan ...`)"),
             Self::SeLinux => f.write_str(
                 "SELinux is enforcing, and refuses tracefs to this shell's domain although it is root's: run this \
                  from an unconfined one (`id -Z`); `ausearch -m avc -ts recent` has what was refused",
@@ -53,7 +53,7 @@ impl fmt::Display for Refusal {
 
 /// The files of a machine that say so; tests have others.
 #[derive(Clone, Debug)]
-pub(super) struct Environment {
+pub(crate) struct Environment {
     root: PathBuf,
 }
 

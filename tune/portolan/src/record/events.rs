@@ -98,7 +98,7 @@ pub(super) struct Chosen {
 
 impl EventSelection {
     /// Selects events of the tracefs at `root`: all, or those that name one of `devices`.
-    pub(super) fn choose(
+    pub(crate) fn choose(
         root: &Path,
         devices: &[String],
         machine: &Environment,
@@ -146,7 +146,7 @@ impl EventSelection {
     }
 
     /// Tells if an event of this system is recorded.
-    pub(super) fn has(&self, system: &str) -> bool {
+    pub(crate) fn has(&self, system: &str) -> bool {
         let mut names = self.recorded.iter();
         names.any(|name| name.split(':').next() == Some(system))
     }

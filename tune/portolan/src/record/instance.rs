@@ -93,13 +93,13 @@ impl CpuCounts {
     }
 
     /// Events that are missing on all CPUs.
-    pub(super) fn lost_of_all(counts: &[Self]) -> u64 {
+    pub(crate) fn lost_of_all(counts: &[Self]) -> u64 {
         counts.iter().map(Self::lost).fold(0, u64::saturating_add)
     }
 }
 
 /// An instance of our own; it goes when this is dropped.
-pub(super) struct Instance<'t> {
+pub(crate) struct Instance<'t> {
     tracefs: &'t Tracefs,
     path: PathBuf,
     /// The folder, locked: a recorder that finds it unlocked may remove it.
@@ -115,7 +115,7 @@ pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
 
 impl<'t> Instance<'t> {
     /// Makes an instance, after removing instances whose recorder has died; returns it, and how many were removed.
-    pub(super) fn make(tracefs: &'t Tracefs) -> Result<(Self, usize), RecordError> {
+    pub(crate) fn make(tracefs: &'t Tracefs) -> Result<(Self, usize), RecordError> {
         let instances = tracefs.root.join("instances");
         let failed = |path: &Path, doing, error| tracefs.failed(path, doing, error);
         // Keeps other recorders from making or removing instances at the same time.
@@ -147,7 +147,7 @@ impl<'t> Instance<'t> {
     }
 
     /// Its folder.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -167,7 +167,7 @@ impl<'t> Instance<'t> {
     }
 
     /// Gives each CPU a buffer of so many KiB, and starts the events.
-    pub(super) fn start(&self, events: &EventSelection, buffer_kb: u32) -> Result<(), RecordError> {
+    pub(crate) fn start(&self, events: &EventSelection, buffer_kb: u32) -> Result<(), RecordError> {
         self.set("tracing_on", "0")?;
         self.set("buffer_size_kb", &buffer_kb.to_string())?;
         // One clock for all CPUs; a kernel without it keeps its own.
@@ -182,7 +182,7 @@ impl<'t> Instance<'t> {
     }
 
     /// Stops all events.
-    pub(super) fn stop(&self) -> Result<(), RecordError> {
+    pub(crate) fn stop(&self) -> Result<(), RecordError> {
         self.set("tracing_on", "0")
     }
 
@@ -223,12 +223,12 @@ impl<'t> Instance<'t> {
     }
 
     /// Counts of the kernel, CPU by CPU.
-    pub(super) fn counts(&self) -> Vec<CpuCounts> {
+    pub(crate) fn counts(&self) -> Vec<CpuCounts> {
         counts(&self.path)
     }
 
     /// Gives it back.
-    pub(super) fn finish(mut self) -> Result<(), RecordError> {
+    pub(crate) fn finish(mut self) -> Result<(), RecordError> {
         let path = self.path.clone();
         let owner = self.owner.take();
         let removed = remove(&path, self.tracefs.folders.remove);

@@ -83,7 +83,7 @@ const UNUSED: [(&str, &str); 9] = [
 ];
 
 /// Latencies being measured; the settings are put back when this is dropped.
-pub(super) struct Measuring<'t> {
+pub(crate) struct Measuring<'t> {
     tracefs: &'t Tracefs,
     /// The folder of the tracing that measures.
     place: PathBuf,
@@ -92,19 +92,19 @@ pub(super) struct Measuring<'t> {
 
 /// Measured latencies as written to the recording.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct LatencySection {
+pub(crate) struct LatencySection {
     /// Lines, each behind [`LATENCY`].
-    pub(super) text: Vec<u8>,
+    pub(crate) text: Vec<u8>,
     /// Ends of calls among them.
-    pub(super) calls: u64,
+    pub(crate) calls: u64,
     /// Events of the tracer, beginnings and ends of calls among them, that later ones overwrote.
-    pub(super) overwritten: u64,
+    pub(crate) overwritten: u64,
 }
 
 impl<'t> Measuring<'t> {
     /// Starts the tracer in `instance`, if that does not trace yet, or otherwise in the main instance. `changed`
     /// holds the settings that a panic restores.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         tracefs: &'t Tracefs,
         instance: &Instance<'t>,
         cpus: u32,
@@ -168,7 +168,7 @@ impl<'t> Measuring<'t> {
     }
 
     /// Stops the tracer, restores the changed settings, and returns its output.
-    pub(super) fn end(self) -> Result<LatencySection, RecordError> {
+    pub(crate) fn end(self) -> Result<LatencySection, RecordError> {
         write(&self.place.join("tracing_on"), "0")
             .map_err(|error| self.failed("tracing_on", error))?;
         let overwritten = counts(&self.place);
@@ -252,6 +252,13 @@ fn names_functions(filter: &Path) -> bool {
 }
 
 impl LatencySection {
+    /// The tracer's own lines.
+    pub(crate) fn lines(&self) -> Vec<u8> {
+        let lines = self.text.split_inclusive(|byte| *byte == b'\n');
+        let lines = lines.filter_map(|line| line.strip_prefix(LATENCY.as_bytes()));
+        lines.collect::<Vec<_>>().concat()
+    }
+
     /// Reads the tracer's output, without the lines about lines.
     fn read(file: &Path) -> std::io::Result<Self> {
         let mut input = BufReader::new(File::open(file)?.take(MOST));

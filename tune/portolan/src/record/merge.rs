@@ -48,7 +48,7 @@ fn put(into: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
 
 /// Counts of events and bytes that went into the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
+pub(crate) struct Written {
     /// Events, those without a line of their own included.
     pub(super) events: u64,
     /// Events that map something.
@@ -97,7 +97,7 @@ impl WaitingPage {
 }
 
 /// Turns pages into text.
-pub(super) struct Merge {
+pub(crate) struct Merge {
     layout: PageLayout,
     kinds: HashMap<u16, EventLines>,
     cpus: HashMap<u32, VecDeque<WaitingPage>>,
@@ -111,7 +111,7 @@ pub(super) struct Merge {
 
 impl Merge {
     /// Makes a merge of the selected events; the file at `names` has names of tasks.
-    pub(super) fn new(layout: PageLayout, events: &EventSelection, names: PathBuf) -> Self {
+    pub(crate) fn new(layout: PageLayout, events: &EventSelection, names: PathBuf) -> Self {
         let kinds = events.chosen.iter().filter_map(|event| {
             let printer = EventPrinter::parse(&event.format, Disclosure::Masked)?;
             let tells = event.tells;
@@ -137,18 +137,47 @@ impl Merge {
         output: &mut RecordingOutput,
         seen: &AtomicU64,
     ) -> Result<Written, RecordError> {
-        while let Some((kind, bytes)) = parcel(&mut parcels)? {
-            match kind {
-                ROUND => {
-                    let until = self.end_round(&bytes);
-                    self.write(until, output)?;
-                    seen.store(self.written.events, Ordering::Relaxed);
-                }
-                cpu => self.page(cpu, bytes)?,
-            }
+        let mut write = |text: &[u8]| output.write(text);
+        while let Some(parcel) = parcel(&mut parcels)? {
+            self.take(parcel, &mut write)?;
+            seen.store(self.written.events, Ordering::Relaxed);
         }
-        self.write(u64::MAX, output)?;
+        self.end(write)
+    }
+
+    /// Takes `parcels`, which are whole, and hands the text of the events on that are due.
+    pub(crate) fn feed(
+        &mut self,
+        mut parcels: &[u8],
+        mut hand_on: impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<(), RecordError> {
+        while let Some(parcel) = parcel(&mut parcels)? {
+            self.take(parcel, &mut hand_on)?;
+        }
+        Ok(())
+    }
+
+    /// Hands the text of all events on that are left.
+    pub(crate) fn end(
+        &mut self,
+        mut hand_on: impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<Written, RecordError> {
+        self.write(u64::MAX, &mut hand_on)?;
         Ok(self.written)
+    }
+
+    fn take(
+        &mut self,
+        Parcel { kind, bytes }: Parcel,
+        hand_on: &mut impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<(), RecordError> {
+        match kind {
+            ROUND => {
+                let until = self.end_round(&bytes);
+                self.write(until, hand_on)
+            }
+            cpu => self.page(cpu, bytes),
+        }
     }
 
     fn page(&mut self, cpu: u32, bytes: Vec<u8>) -> Result<(), RecordError> {
@@ -168,7 +197,11 @@ impl Merge {
     }
 
     /// Writes the events until `until`, in the order of time.
-    fn write(&mut self, until: u64, output: &mut RecordingOutput) -> Result<(), RecordError> {
+    fn write(
+        &mut self,
+        until: u64,
+        hand_on: &mut impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<(), RecordError> {
         let heads = self.cpus.iter_mut().filter_map(|(cpu, pages)| {
             note_lost(*cpu, pages, &mut self.text);
             Some(Reverse((pages.front()?.next_ns()?, *cpu)))
@@ -195,22 +228,32 @@ impl Merge {
                 heads.push(Reverse((time, cpu)));
             }
             if self.text.len() >= BATCH {
-                self.hand_on(output)?;
+                self.hand_on(hand_on)?;
             }
         }
-        self.hand_on(output)
+        self.hand_on(hand_on)
     }
 
-    fn hand_on(&mut self, output: &mut RecordingOutput) -> Result<(), RecordError> {
-        output.write(&self.text)?;
+    fn hand_on(
+        &mut self,
+        hand_on: &mut impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<(), RecordError> {
+        hand_on(&self.text)?;
         self.written.bytes += self.text.len() as u64;
         self.text.clear();
         Ok(())
     }
 }
 
+/// A page of a CPU, or the end of a round.
+struct Parcel {
+    /// The CPU, or [`ROUND`].
+    kind: u32,
+    bytes: Vec<u8>,
+}
+
 /// The next parcel; none at the end.
-fn parcel(parcels: &mut impl Read) -> io::Result<Option<(u32, Vec<u8>)>> {
+fn parcel(parcels: &mut impl Read) -> io::Result<Option<Parcel>> {
     let mut head = [0; HEAD];
     match parcels.read_exact(&mut head) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -219,7 +262,7 @@ fn parcel(parcels: &mut impl Read) -> io::Result<Option<(u32, Vec<u8>)>> {
     let [a, b, c, d, length @ ..] = head;
     let mut bytes = vec![0; u32::from_ne_bytes(length) as usize];
     parcels.read_exact(&mut bytes)?;
-    Ok(Some((u32::from_ne_bytes([a, b, c, d]), bytes)))
+    Ok(Some(Parcel { kind: u32::from_ne_bytes([a, b, c, d]), bytes }))
 }
 
 /// Drops pages that are done, and writes a line on events that are missing before the next one, as the kernel would.

@@ -5,21 +5,22 @@
 //! and SIGHUP, on errors and on panics. After a `kill -9` the instance stays behind without a lock, and the next
 //! recording removes it. `docs/record.md` has its costs and its limits.
 
-mod command;
-mod environment;
+pub(crate) mod command;
+pub(crate) mod environment;
 mod error;
-mod events;
-mod instance;
-mod latency;
-mod merge;
+pub(crate) mod events;
+pub(crate) mod instance;
+pub(crate) mod latency;
+pub(crate) mod merge;
 mod output;
-mod settings;
+pub(crate) mod restore;
+pub(crate) mod settings;
 mod spool;
-mod sweep;
+pub(crate) mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
-mod tracefs;
+pub(crate) mod tracefs;
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -40,12 +41,13 @@ pub use environment::Refusal;
 pub use error::RecordError;
 pub use events::{EventSelection, Tells, WANTED};
 pub use instance::CpuCounts;
-use instance::{Instance, remove};
+use instance::Instance;
 pub use latency::FUNCTIONS;
 use latency::Measuring;
 use merge::{Merge, Written};
 pub use output::Existing;
 use output::RecordingOutput;
+use restore::Restore;
 use settings::Changed;
 use spool::Spool;
 use sweep::Sweeper;
@@ -55,6 +57,8 @@ use tracefs::Tracefs;
 /// KiB of a CPU's buffer if nothing is said, and of all buffers together.
 const BUFFER_KB: u32 = 8 << 10;
 const BUFFERS_KB: u32 = 512 << 10;
+/// Bytes of a round, of all CPUs together.
+const ROUND: usize = 64 << 20;
 /// Time between two reports of the bytes that wait to be written.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -175,13 +179,21 @@ fn is_device(root: &Path, name: &str) -> bool {
     plain && buses.into_iter().any(|bus| bus.path().join("devices").join(name).exists())
 }
 
-fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordReport, RecordError> {
-    // All that can be wrong with the request, before anything is changed.
-    let devices = &args.devices;
+/// Events of the `devices` of the machine whose root folder is `root`, or of all.
+pub(crate) fn selected(
+    devices: &[String],
+    tracefs: &Tracefs,
+    root: &Path,
+) -> Result<EventSelection, RecordError> {
     if let Some(device) = devices.iter().find(|device| !is_device(root, device)) {
         return Err(RecordError::UnknownDevice(device.clone()));
     }
-    let events = EventSelection::choose(&tracefs.root, devices, &tracefs.environment)?;
+    EventSelection::choose(&tracefs.root, devices, &tracefs.environment)
+}
+
+fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordReport, RecordError> {
+    // All that can be wrong with the request, before anything is changed.
+    let events = selected(&args.devices, tracefs, root)?;
     let layout = tracefs.layout()?;
     let merge = Merge::new(layout, &events, tracefs.root.join("saved_cmdlines"));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
@@ -319,15 +331,16 @@ impl RecordingSession<'_> {
             let writer = scope.spawn(|| merge.run(parcels, output, &seen));
             // However this ends, the writer does not wait for ever.
             let ends = EndOnDrop(spool);
-            let mut sweeper = Sweeper::new(&instance, spool, layout)?;
+            let mut sweeper = Sweeper::new(&instance, layout, ROUND)?;
+            let put = |parcels: &[u8]| spool.put(parcels);
             let progress = Progress::unbounded();
             while !work.is_over(signals)? && !writer.is_finished() {
-                sweeper.round()?;
+                sweeper.round(put)?;
                 say(&progress, &seen, spool);
             }
             instance.stop()?;
             let seconds = began.elapsed().as_secs_f64();
-            while sweeper.round()? {}
+            while sweeper.round(put)? {}
             let per_cpu = instance.counts();
             let status = work.end()?;
             instance.finish()?;
@@ -369,35 +382,4 @@ fn say(progress: &Progress, seen: &AtomicU64, spool: &Spool) {
             bytes(spool.waiting()),
         )
     });
-}
-
-/// Puts back the settings that were changed, and removes the instance.
-fn give_back(instance: &Path, changed: &Changed) {
-    // It was tried; the panic itself is told.
-    let _ = changed.restore();
-    let _ = remove(instance, |path| std::fs::remove_dir(path));
-}
-
-/// Restores the settings and removes the instance on a panic, even if the panic aborts the program.
-struct Restore;
-
-impl Restore {
-    fn on_panic(instance: &Path, changed: &Changed) -> Self {
-        let (instance, changed) = (instance.to_owned(), changed.clone());
-        let told = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            give_back(&instance, &changed);
-            told(panic);
-        }));
-        Self
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            // The one before it was the default's: this program sets no other.
-            drop(std::panic::take_hook());
-        }
-    }
 }

@@ -23,7 +23,7 @@ struct Before {
 
 /// The settings that were changed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Changed {
+pub(crate) struct Changed {
     before: Arc<Mutex<Vec<Before>>>,
 }
 

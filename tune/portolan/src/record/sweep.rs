@@ -1,23 +1,19 @@
-//! Reading the buffers of all CPUs into the queue, round by round.
+//! Reading the buffers of all CPUs, round by round.
 //!
-//! One thread does nothing else: a page of fifty events is one read, so that the kernel's side of it is a copy. The
-//! kernel's own text of an event takes it some microseconds, which are spent here, after the page is out of its way.
+//! Nothing else comes between two rounds: a page of fifty events is one read, so that the kernel's side of it is a copy.
+//! The text of an event takes some microseconds, which are spent after the page is out of the kernel's way.
 
 use super::error::RecordError;
 use super::instance::Instance;
 use super::merge::{put_page, put_round};
-use super::spool::Spool;
 use crate::trace::binary::ring::PageLayout;
 
-/// Bytes of a round, of all CPUs together.
-const ROUND: usize = 64 << 20;
-/// Bytes that are put into the queue at once.
+/// Bytes of parcels that are handed on at once.
 const PARCELS: usize = 1 << 20;
 
 /// Reads an instance's buffers.
-pub(super) struct Sweeper<'a> {
+pub(crate) struct Sweeper<'a> {
     instance: &'a Instance<'a>,
-    spool: &'a Spool,
     cpus: Vec<u32>,
     page: Vec<u8>,
     /// Pages of a CPU in a round.
@@ -26,17 +22,16 @@ pub(super) struct Sweeper<'a> {
 }
 
 impl<'a> Sweeper<'a> {
-    /// Sweeper of `instance`, whose pages are as `layout` has them, into `spool`.
-    pub(super) fn new(
+    /// Sweeper of `instance`, whose pages are as `layout` has them, that reads `round` bytes of all CPUs at once.
+    pub(crate) fn new(
         instance: &'a Instance<'a>,
-        spool: &'a Spool,
         layout: PageLayout,
+        round: usize,
     ) -> Result<Self, RecordError> {
         let cpus = instance.cpus()?;
-        let most = ROUND / cpus.len().max(1) / layout.size;
+        let most = round / cpus.len().max(1) / layout.size;
         Ok(Self {
             instance,
-            spool,
             cpus,
             page: vec![0; layout.size],
             most: most.max(1),
@@ -44,15 +39,19 @@ impl<'a> Sweeper<'a> {
         })
     }
 
-    /// Reads the available pages; returns `true` if a buffer has more.
-    pub(super) fn round(&mut self) -> Result<bool, RecordError> {
+    /// Reads the available pages, and puts them and the end of the round away as whole parcels; returns `true` if a
+    /// buffer has more.
+    pub(crate) fn round(
+        &mut self,
+        mut put: impl FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<bool, RecordError> {
         let mut cut = Vec::new();
         for &cpu in &self.cpus {
-            let (spool, parcels) = (self.spool, &mut self.parcels);
+            let parcels = &mut self.parcels;
             let hand_on = |page: &[u8]| {
                 put_page(parcels, cpu, page);
                 match parcels.len() {
-                    PARCELS.. => flush(spool, parcels),
+                    PARCELS.. => flush(parcels, &mut put),
                     _ => Ok(()),
                 }
             };
@@ -62,13 +61,16 @@ impl<'a> Sweeper<'a> {
         }
         // Pages that wait for the end of a round go with an empty one as well.
         put_round(&mut self.parcels, &cut);
-        flush(self.spool, &mut self.parcels)?;
+        flush(&mut self.parcels, &mut put)?;
         Ok(!cut.is_empty())
     }
 }
 
-fn flush(spool: &Spool, parcels: &mut Vec<u8>) -> Result<(), RecordError> {
-    spool.put(parcels)?;
+fn flush(
+    parcels: &mut Vec<u8>,
+    put: &mut impl FnMut(&[u8]) -> Result<(), RecordError>,
+) -> Result<(), RecordError> {
+    put(parcels)?;
     parcels.clear();
     Ok(())
 }

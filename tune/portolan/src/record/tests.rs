@@ -1,7 +1,7 @@
 //! Recording from a folder that looks like tracefs: settings, their restoration, and the state after each failure.
 
 mod latency;
-mod machine;
+pub(crate) mod machine;
 mod pages;
 mod refusals;
 

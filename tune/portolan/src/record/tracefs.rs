@@ -15,12 +15,12 @@ use crate::trace::binary::ring::PageLayout;
 const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 
 /// Makes an instance's folder.
-pub(super) type Make = Box<dyn Fn(&Path) -> io::Result<()>>;
+pub(crate) type Make = Box<dyn Fn(&Path) -> io::Result<()>>;
 
 /// Makes and removes instances' folders; tests have others.
-pub(super) struct Folders {
-    pub(super) make: Make,
-    pub(super) remove: fn(&Path) -> io::Result<()>,
+pub(crate) struct Folders {
+    pub(crate) make: Make,
+    pub(crate) remove: fn(&Path) -> io::Result<()>,
 }
 
 impl Default for Folders {
@@ -30,16 +30,16 @@ impl Default for Folders {
 }
 
 /// A mounted tracefs.
-pub(super) struct Tracefs {
-    pub(super) root: PathBuf,
-    pub(super) folders: Folders,
+pub(crate) struct Tracefs {
+    pub(crate) root: PathBuf,
+    pub(crate) folders: Folders,
     /// Environment of the machine, for the reason of a refusal.
-    pub(super) environment: Environment,
+    pub(crate) environment: Environment,
 }
 
 impl Tracefs {
     /// Finds the tracefs of the machine whose root folder is `machine`: at `named`, or where it is mounted.
-    pub(super) fn find(machine: &Path, named: Option<&Path>) -> Result<Self, RecordError> {
+    pub(crate) fn find(machine: &Path, named: Option<&Path>) -> Result<Self, RecordError> {
         let environment = Environment::of(machine);
         let mounts = fs::read_to_string(environment.at("proc/self/mounts")).unwrap_or_default();
         let mounted = mounts.lines().filter_map(|line| {
@@ -71,7 +71,7 @@ impl Tracefs {
     }
 
     /// Layout of the kernel's pages.
-    pub(super) fn layout(&self) -> Result<PageLayout, RecordError> {
+    pub(crate) fn layout(&self) -> Result<PageLayout, RecordError> {
         if cfg!(target_endian = "big") {
             return Err(RecordError::BigEndian);
         }
@@ -84,7 +84,7 @@ impl Tracefs {
     }
 
     /// Error of a `path` that cannot be used.
-    pub(super) fn failed(&self, path: &Path, doing: &'static str, error: io::Error) -> RecordError {
+    pub(crate) fn failed(&self, path: &Path, doing: &'static str, error: io::Error) -> RecordError {
         let path = path.to_owned();
         match error.kind() {
             io::ErrorKind::PermissionDenied => {

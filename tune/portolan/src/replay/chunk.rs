@@ -151,6 +151,21 @@ impl Chunk {
     }
 }
 
+/// Bytes of the pages of a map; `None` if it is an unmap, or cannot be carried out.
+pub(crate) fn padded(
+    kind: &OpKind<'_>,
+    granule: PageSize,
+    scratch: &mut Vec<PhysRange>,
+) -> Option<u64> {
+    scratch.clear();
+    match *kind {
+        OpKind::Map { bytes, offset, pieces, .. } => {
+            pad(pieces, offset.into(), bytes, granule, scratch)
+        }
+        OpKind::Unmap { .. } => None,
+    }
+}
+
 /// Adds `pieces` to `list`, and pages of unknown place for the bytes that no piece accounts for. The
 /// sum of their pages, or `None` if that is nothing or too large for the window.
 fn pad(

@@ -113,8 +113,7 @@ pub fn fit(facts: &Facts) -> Result<(Profile, Choice)> {
 pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, Option<String>)> {
     let warning = match reader.facts() {
         Some(Ok(facts)) => {
-            let (profile, choice) = fit(&facts)?;
-            let (profile, choice, warning) = with_own_prices(profile, choice, reader.latencies());
+            let (profile, choice, warning) = of_machine(&facts, reader.latencies())?;
             return Ok((profile, Some(choice), warning));
         }
         Some(Err(why)) => {
@@ -131,6 +130,19 @@ pub(crate) fn of_recording(reader: &Reader) -> Result<(Profile, Option<Choice>, 
     };
     let profile = Profile::by_name(DEFAULT_MACHINE)?;
     Ok((profile, Some(choice), warning))
+}
+
+/// The profile for the machine that `facts` are about, with the prices that `latencies` of its functions say; the
+/// choice; and a warning.
+///
+/// # Errors
+/// As [`fit`].
+pub(crate) fn of_machine(
+    facts: &Facts,
+    latencies: &[u8],
+) -> Result<(Profile, Choice, Option<String>)> {
+    let (profile, choice) = fit(facts)?;
+    Ok(with_own_prices(profile, choice, latencies))
 }
 
 /// `profile` with the prices from `latencies` of the same machine, or the reason why there are none.

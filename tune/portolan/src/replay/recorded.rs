@@ -73,8 +73,7 @@ impl RecordedOverTime {
 
     /// Adds the commands that the kernel has queued since the last operation, at that one's time.
     pub(super) fn queued(&mut self, queued: &Queued) {
-        let pages: u64 = queued.page_masks.values().sum();
-        let all = pages.saturating_add(queued.domain).saturating_add(queued.global);
+        let all = queued.total();
         let new = all.saturating_sub(std::mem::replace(&mut self.seen, all));
         if new > 0 {
             self.bins.at(self.last_ns)[0] += new;

@@ -13,6 +13,7 @@ mod before;
 pub(crate) mod binary;
 mod devices;
 mod event;
+mod intake;
 mod latencies;
 mod line;
 mod list;
@@ -37,11 +38,12 @@ pub use binary::RecordingError;
 use event::is_of_dma;
 pub(crate) use event::{Event, parse as parse_event};
 pub use line::Clock;
+pub(crate) use intake::Intake;
 pub(crate) use line::{TraceLine, parse as parse_line};
 pub(crate) use numbers::{decimal, fixed, hexadecimal};
 pub(crate) use op::Mix;
 pub use op::{Api, At, Class, DeviceId, MapId, Op, OpKind, Piece, Running};
-pub(crate) use source::{Lines, is_folder_of_perf, open_file};
+pub(crate) use source::{Lines, RawLine, is_folder_of_perf, open_file};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Excerpt, KernelInvalidations, RecorderStatus, Summary};
 pub use understood::{Understood, UnderstoodPct};
@@ -49,11 +51,8 @@ pub use understood::{Understood, UnderstoodPct};
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use crate::facts::{self, END, Facts, HEAD};
-use outbox::Outgoing;
-use pair::{Fed, Pairing};
+use crate::facts::{self, Facts, HEAD};
 use source::Meter;
-use ticks::Ticks;
 
 /// Beginning of the line with the kernel's release.
 const RELEASE: &str = "# os release : ";
@@ -64,11 +63,7 @@ pub struct Reader {
     name: String,
     lines: Lines,
     meter: Meter,
-    pairing: Pairing,
-    summary: Summary,
-    ticks: Ticks,
-    /// The operation that was handed out last.
-    out: Option<Box<Outgoing>>,
+    intake: Intake,
     place: ReadTo,
     /// Lines of the kernel's latencies that the recorder put before the events.
     latencies: Vec<u8>,
@@ -122,10 +117,7 @@ impl Reader {
             name: String::new(),
             lines,
             meter: Meter::default(),
-            pairing: Pairing::default(),
-            summary: Summary::default(),
-            ticks: Ticks::default(),
-            out: None,
+            intake: Intake::default(),
             place: ReadTo::Middle,
             latencies,
         })
@@ -144,18 +136,11 @@ impl Reader {
 
     /// The next operation; `None` at the end.
     pub fn next_op(&mut self) -> Option<Op<'_>> {
-        if let Some(used) = self.out.take() {
-            self.pairing.give_back(used);
-        }
-        self.out = loop {
-            let next = self.pairing.next(&mut self.summary);
-            if next.is_some() {
-                break next;
-            }
+        while !self.intake.advance() {
             match self.place {
                 ReadTo::End => return None,
                 ReadTo::LastLine => {
-                    self.pairing.close(&mut self.summary);
+                    self.intake.close();
                     self.place = ReadTo::End;
                 }
                 ReadTo::Middle => {
@@ -164,17 +149,16 @@ impl Reader {
                     }
                 }
             }
-        };
-        self.out.as_deref()?.op()
+        }
+        self.intake.op()
     }
 
     /// Notes the end of the lines.
     fn end(&mut self) {
         self.place = ReadTo::LastLine;
-        self.pairing.finish(&mut self.summary);
+        self.intake.finish();
         if let Some(error) = self.lines.error() {
-            self.summary.cut_after_line = Some(self.lines.number());
-            self.summary.note_bad(self.lines.number() + 1, &error, b"");
+            self.intake.note_cut(self.lines.number(), &error);
         }
     }
 
@@ -210,7 +194,7 @@ impl Reader {
 
     /// Counts of the lines read so far.
     pub fn summary(&self) -> &Summary {
-        &self.summary
+        self.intake.summary()
     }
 
     /// Uncompressed bytes read so far.
@@ -223,62 +207,13 @@ impl Reader {
         self.lines.bytes_done(&self.meter)
     }
 
-    /// Reads one line into the pairing; false at the end.
+    /// Reads one line; false at the end.
     fn read_line(&mut self) -> bool {
-        let Some(line) = self.lines.next_line() else {
-            return false;
-        };
-        self.summary.lines += 1;
-        if line.bytes.starts_with(HEAD.as_bytes()) {
-            self.summary.recorder = RecorderStatus::Begun;
-            self.summary.recordings += 1;
-        } else if line.bytes.starts_with(END.as_bytes()) {
-            self.summary.recorder = RecorderStatus::Ended;
-        }
-        match line::parse(line.bytes) {
-            TraceLine::Blank => self.summary.header_lines += 1,
-            TraceLine::Comment { overwritten } => {
-                self.summary.header_lines += 1;
-                self.summary.note_lost(line.number, overwritten);
-            }
-            TraceLine::Lost(events) => {
-                self.summary.header_lines += 1;
-                self.summary.lost_unknown += u64::from(events.is_none());
-                let events = events.unwrap_or(1);
-                self.summary.note_lost(line.number, events);
-                self.summary.understood.note_unread(events);
-            }
-            TraceLine::Bad(reason) => {
-                let is_of_dma = line::is_without_context(line.bytes);
-                self.summary.understood.note_unread(u64::from(is_of_dma));
-                self.summary.note_bad(line.number, reason, line.bytes);
-            }
-            TraceLine::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
-                Ok(event) => {
-                    self.summary.note_event(&line, &stamped, &event);
-                    if let Event::TimerRan(run) = event {
-                        self.ticks.note(&stamped, run);
-                    }
-                    let fed = Fed {
-                        line: line.number,
-                        text: line.bytes,
-                        stamped: &stamped,
-                        timers_late: self.ticks.is_late(stamped.cpu),
-                    };
-                    self.pairing.feed(&fed, event, &mut self.summary);
-                }
-                Err(reason) => {
-                    if is_of_dma(stamped.name) {
-                        self.summary.understood.note_unread(1);
-                    }
-                    self.summary.note_bad(line.number, reason, line.bytes);
-                }
-            },
-        }
-        if line.too_long {
-            self.summary.note_bad(line.number, "the line is longer than 1 MiB", line.bytes);
-        }
-        true
+        let line = self.lines.next_line();
+        line.is_some_and(|line| {
+            self.intake.line(&line);
+            true
+        })
     }
 }
 

@@ -368,6 +368,7 @@ impl Pairing {
             if said.is_at_known_address && oldest.is_none() {
                 self.early.note_orphan(ended.device, ended.dma, origin);
             }
+            summary.note_orphan_of(ended.device);
             let orphan = summary.mapped.orphan(said.events, ended.range());
             summary.note_orphan(origin.line, orphan);
         }
@@ -392,6 +393,7 @@ impl Pairing {
         }
         let AddressRange { start, last } = ended.range();
         let orphan = summary.mapped.orphan(1, ended.range());
+        summary.note_orphan_of(ended.device);
         summary.note_orphan(origin.line, orphan);
         let pages = AddressRange { start: start - start % PAGE, last: last | (PAGE - 1) };
         self.beside.expect_range(origin.cpu, pages);

@@ -106,7 +106,8 @@ impl RecentEvents {
     /// Notes another `dma:*` event of `cpu`, which ends the wait for an expected event.
     pub(super) fn settle(&mut self, cpu: u16, summary: &mut Summary) {
         let of = self.of(cpu);
-        if let Expected::OfList { line, .. } = of.expected {
+        if let Expected::OfList { line, device } = of.expected {
+            summary.note_orphan_of(device);
             summary.note_orphan(line, OrphanUnmap::LIST);
         }
         of.expected = Expected::Nothing;
@@ -152,7 +153,8 @@ impl RecentEvents {
         let of = self.of(origin.cpu);
         match std::mem::replace(&mut of.expected, Expected::Nothing) {
             Expected::Any => return,
-            Expected::OfList { line, .. } => {
+            Expected::OfList { line, device } => {
+                summary.note_orphan_of(device);
                 let orphan = summary.mapped.orphan(2, range);
                 summary.note_orphan(line, orphan);
                 return;

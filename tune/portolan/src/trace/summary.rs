@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::before::{MappedPages, OrphanUnmap};
 use super::event::{Event, TableEvent, is_of_dma};
 use super::line::{Clock, Stamped};
+use super::op::DeviceId;
 use super::skew::{CpuTimes, EarlyUnmap};
 use super::source::RawLine;
 use super::understood::Understood;
@@ -83,6 +84,12 @@ pub struct KernelInvalidations {
 }
 
 impl KernelInvalidations {
+    /// Number of all that are of the unit's own caches.
+    pub(crate) fn total(&self) -> u64 {
+        let pages = self.page_masks.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        pages.saturating_add(self.domain).saturating_add(self.global)
+    }
+
     /// Notes which event of a table was the last on the CPU of a descriptor that begins with `first`.
     pub(super) fn note_after(&mut self, table: Option<TableEvent>, first: u64) {
         let pages = matches!((first & 0xf, (first >> 4) & 0b11), (2 | 6, 3));
@@ -162,6 +169,9 @@ pub struct Summary {
     pub orphan_unmaps: u64,
     /// Line numbers of the first of them.
     pub orphan_lines: Vec<u64>,
+    /// Unmaps and frees without a map by device, as far as their events name one.
+    #[serde(skip)]
+    pub orphans_by_device: Vec<u64>,
     /// Streaming maps still mapped at the end.
     pub left_mapped: u64,
     /// Most streaming mappings live at once.
@@ -277,6 +287,15 @@ impl Summary {
         if self.orphan_lines.len() < KEPT {
             self.orphan_lines.push(line);
         }
+    }
+
+    /// Counts an unmap without a map as that of `device`, which its event names.
+    pub(super) fn note_orphan_of(&mut self, device: DeviceId) {
+        let index = device.0 as usize;
+        if self.orphans_by_device.len() <= index {
+            self.orphans_by_device.resize(index + 1, 0);
+        }
+        self.orphans_by_device[index] += 1;
     }
 
     pub(super) fn note_bounced(&mut self, device: &[u8], bytes: u64) {

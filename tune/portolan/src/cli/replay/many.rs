@@ -94,7 +94,7 @@ impl FailureCounts {
 fn stream(jobs: &[Job], how: &How<'_>) -> Result<FailureCounts> {
     let ends = fleet::run(jobs, how, |ended| {
         let ends = FailureCounts::of(&ended);
-        Ok(match fleet::write_line(&ended)? {
+        Ok(match portolan_cli::print_json_line(&ended)? {
             ControlFlow::Continue(()) => ControlFlow::Continue(ends),
             ControlFlow::Break(()) => ControlFlow::Break(()),
         })
@@ -154,7 +154,7 @@ fn kept(ended: &TraceResult) -> Kept {
 fn lines(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<ReplaySums> {
     let ended = fleet::run(jobs, how, |ended| {
         // A reader that has gone away does not take the report away.
-        let _ = fleet::write_line(&ended)?;
+        let _ = portolan_cli::print_json_line(&ended)?;
         Ok(ControlFlow::Continue(kept(&ended)))
     })?;
     ReplaySums::new(args, ended)

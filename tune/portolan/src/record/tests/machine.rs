@@ -12,10 +12,10 @@ use crate::record::environment::Environment;
 use crate::record::tracefs::{Folders, Tracefs};
 use crate::record::{RecordArgs, RecordError, RecordReport, record};
 
-pub(super) const DEVICE: &str = "0000:00:03.0";
+pub(crate) const DEVICE: &str = "0000:00:03.0";
 /// Bytes of a page.
-pub(super) const PAGE: usize = 4096;
-pub(super) const HEADER_PAGE: &str = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const HEADER_PAGE: &str = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
     \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
     \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
     \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n";
@@ -28,10 +28,10 @@ const WORDS: &str = "__print_symbolic(REC->dir, { 0, \"BIDIRECTIONAL\" }, { 1, \
     { 2, \"FROM_DEVICE\" })";
 const FLAGS: &str = "__print_flags(REC->attrs, \"|\", { (1UL << 1), \"WEAK_ORDERING\" }, \
     { (1UL << 5), \"SKIP_CPU_SYNC\" })";
-pub(super) const MAP: u16 = 440;
-pub(super) const UNMAP: u16 = 439;
-pub(super) const PIECE: u16 = 430;
-pub(super) const TIMER: u16 = 50;
+pub(crate) const MAP: u16 = 440;
+pub(crate) const UNMAP: u16 = 439;
+pub(crate) const PIECE: u16 = 430;
+pub(crate) const TIMER: u16 = 50;
 
 /// The kernel's events, and their numbers.
 const EVENTS: [(&str, u16); 4] = [
@@ -42,7 +42,7 @@ const EVENTS: [(&str, u16); 4] = [
 ];
 
 /// The kernel's description of an event.
-pub(super) fn format(id: u16) -> String {
+pub(crate) fn format(id: u16) -> String {
     let fields = |name: &str| {
         format!(
             "\tfield:u64 {name};\toffset:16;\tsize:8;\tsigned:0;\n\
@@ -83,7 +83,7 @@ pub(super) fn format(id: u16) -> String {
 }
 
 /// A record of an event; of a timer's, `dma` is the tick.
-pub(super) fn event(id: u16, dma: u64) -> Vec<u8> {
+pub(crate) fn event(id: u16, dma: u64) -> Vec<u8> {
     let mut record = [&id.to_ne_bytes()[..], &[1, 0], &7u32.to_ne_bytes()].concat();
     if id == TIMER {
         let longs = [0x1000, dma, 0x2000, dma];
@@ -106,7 +106,7 @@ pub(super) fn event(id: u16, dma: u64) -> Vec<u8> {
 
 /// A page that begins at `time`, with records so many nanoseconds after one another; `lost` events are missing
 /// before it.
-pub(super) fn page(time: u64, records: &[(u32, Vec<u8>)], lost: u64) -> Vec<u8> {
+pub(crate) fn page(time: u64, records: &[(u32, Vec<u8>)], lost: u64) -> Vec<u8> {
     let mut data = Vec::new();
     for (delta, record) in records {
         let words = record.len() as u32 / 4;
@@ -130,13 +130,13 @@ pub(super) fn page(time: u64, records: &[(u32, Vec<u8>)], lost: u64) -> Vec<u8> 
 }
 
 /// A map and its unmap, on one page.
-pub(super) fn two() -> Vec<u8> {
+pub(crate) fn two() -> Vec<u8> {
     let records = [(1000, event(MAP, 0xfff_f000)), (1000, event(UNMAP, 0xfff_f000))];
     page(1_000_000_000, &records, 0)
 }
 
 /// Files of a tracefs that can measure functions, with their contents while nothing is traced.
-pub(super) const TRACER: &[(&str, &str)] = &[
+pub(crate) const TRACER: &[(&str, &str)] = &[
     ("available_tracers", "function_graph function nop\n"),
     ("current_tracer", "nop\n"),
     ("tracing_on", "1\n"),
@@ -150,18 +150,18 @@ pub(super) const TRACER: &[(&str, &str)] = &[
 ];
 
 /// The machine.
-pub(super) struct Machine {
-    pub(super) root: PathBuf,
+pub(crate) struct Machine {
+    pub(crate) root: PathBuf,
     /// The instances that were made, and the ends of their pipes that the "kernel" holds.
-    pub(super) seen: Arc<Mutex<Seen>>,
+    pub(crate) seen: Arc<Mutex<Seen>>,
     /// The tracers that instances have; none of their files where this is empty.
-    pub(super) tracers: &'static str,
+    pub(crate) tracers: &'static str,
 }
 
 #[derive(Default)]
-pub(super) struct Seen {
-    pub(super) pipes: Vec<File>,
-    pub(super) made: Vec<PathBuf>,
+pub(crate) struct Seen {
+    pub(crate) pipes: Vec<File>,
+    pub(crate) made: Vec<PathBuf>,
 }
 
 #[derive(Parser)]
@@ -172,7 +172,7 @@ struct Words {
 
 impl Machine {
     /// A machine with a kernel of 6.12, whose user is root.
-    pub(super) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let root =
             std::env::temp_dir().join(format!("portolan-record-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -191,29 +191,29 @@ impl Machine {
         machine
     }
 
-    pub(super) fn write(&self, path: &str, text: &str) {
+    pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     /// Gives tracefs a tracer of functions: files, and their contents while nothing is traced.
-    pub(super) fn with_tracer(&self) {
+    pub(crate) fn with_tracer(&self) {
         for (file, value) in TRACER {
             self.write(&format!("tracing/{file}"), value);
         }
     }
 
-    pub(super) fn remove(&self, path: &str) {
+    pub(crate) fn remove(&self, path: &str) {
         fs::remove_dir_all(self.root.join(path)).unwrap();
     }
 
-    pub(super) fn instances(&self) -> usize {
+    pub(crate) fn instances(&self) -> usize {
         fs::read_dir(self.root.join("tracing/instances")).unwrap().count()
     }
 
     /// A tracefs whose instances have all files but `without`, and whose CPUs' buffers have `pages`.
-    pub(super) fn tracefs(&self, without: &'static str, pages: Vec<Vec<u8>>) -> Tracefs {
+    pub(crate) fn tracefs(&self, without: &'static str, pages: Vec<Vec<u8>>) -> Tracefs {
         let seen = Arc::clone(&self.seen);
         let events = self.root.join("tracing/events");
         let tracers = self.tracers;
@@ -261,7 +261,7 @@ impl Machine {
     }
 
     /// Records with `words` for a command line, into `out.gz` if they name no file.
-    pub(super) fn record(
+    pub(crate) fn record(
         &self,
         tracefs: &Tracefs,
         words: &[&str],
@@ -276,18 +276,18 @@ impl Machine {
     }
 
     /// Contents of `out.gz`.
-    pub(super) fn recorded(&self) -> String {
+    pub(crate) fn recorded(&self) -> String {
         let packed = File::open(self.root.join("out.gz")).unwrap();
         let text = std::io::read_to_string(flate2::read::GzDecoder::new(packed));
         text.unwrap()
     }
 
-    pub(super) fn set(&self, file: &str) -> String {
+    pub(crate) fn set(&self, file: &str) -> String {
         fs::read_to_string(self.root.join("tracing/gone").join(file)).unwrap()
     }
 
     /// Tells if no instance and no file is left.
-    pub(super) fn is_as_before(&self) -> bool {
+    pub(crate) fn is_as_before(&self) -> bool {
         let listed = fs::read_dir(&self.root).unwrap().flatten();
         let names = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
         self.instances() == 0 && !names.into_iter().any(|name| name.starts_with("out.gz"))

@@ -7,10 +7,10 @@ use portolan::dma::Trust;
 use portolan_cli::display::{bytes, duration, grouped};
 
 use super::cost::{Commands, Cost, CountSource, saving};
-use super::situation::{FLUSH_AFTER_MAP, has_first_stage};
+use super::situation::FLUSH_AFTER_MAP;
 use super::{FEWEST, Input, WINDOW_WORTH_PCT};
 use crate::counts::Exposed;
-use crate::facts::DeviceFacts;
+use crate::facts::{DeviceFacts, Facts};
 use crate::linux::{Release, stage_of};
 use crate::replay::setting::{Besides, Effect, Evidence, Rule, Saving, Setting, Then};
 use crate::replay::shape::Share;
@@ -263,7 +263,7 @@ fn strict(input: &Input<'_>, now: &Situation) -> Option<Setting> {
 
 /// First-stage tables under caching mode, which nothing shadows, so that Linux may be lazy.
 fn first_stage(input: &Input<'_>, now: &Situation) -> Option<Setting> {
-    let has = input.facts.map(has_first_stage);
+    let has = input.facts.map(Facts::has_first_stage);
     let trusted = input.profile.surroundings().trust == Trust::Trusted;
     let off = has == Some(Some(false)) || stage_of(input.profile).is_none() || !trusted;
     if now.now != Now::Shadowed || off || !is_a_load(input) {
@@ -307,7 +307,7 @@ fn first_stage(input: &Input<'_>, now: &Situation) -> Option<Setting> {
 fn identity(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let facts = input.facts?;
     let refused = input.defaults.lazy_if_asked == "no"
-        || (now.now == Now::Shadowed && has_first_stage(facts) == Some(false));
+        || (now.now == Now::Shadowed && facts.has_first_stage() == Some(false));
     let trusted = input.profile.surroundings().trust == Trust::Trusted;
     if !(now.is_strict() && refused && trusted && is_a_load(input)) {
         return None;
@@ -315,7 +315,7 @@ fn identity(input: &Input<'_>, now: &Situation) -> Option<Setting> {
     let before = Cost::of(input, now.now)?;
     let saving = Saving::of(before.us, 0.0, [100.0, 100.0])?;
     let mut besides = known(now);
-    if has_first_stage(facts) == Some(false) {
+    if facts.has_first_stage() == Some(false) {
         let says = "no scalable mode with first-stage tables";
         besides.push(Besides::fact("ecap", says));
     }

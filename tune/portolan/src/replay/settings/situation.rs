@@ -3,13 +3,10 @@
 //! The trace's own invalidations say it best; then the facts of the recording; else strict is assumed, and said.
 
 use super::Input;
-use crate::facts::{Facts, IommuKind};
+use crate::facts::Facts;
 use crate::replay::situation::{KnownBy, Now, Situation};
 use crate::trace::Excerpt;
 
-/// VT-d, 11.4.2 (CAP_REG): caching mode. 11.4.3 (ECAP_REG): scalable mode, first-stage translation.
-const CAP_CM: u64 = 1 << 7;
-const ECAP_FIRST_STAGE: u64 = 1 << 43 | 1 << 47;
 /// Linux traces this after a map, where the unit caches entries that are not present.
 pub(super) const FLUSH_AFTER_MAP: &str = "cache_tag_flush_range_np";
 
@@ -75,27 +72,10 @@ fn by_facts(facts: &Facts, devices: &[String]) -> Option<Situation> {
     let strict = facts.is_strict(devices)?;
     let kinds = facts.kinds_of(devices).into_iter();
     let kinds: Vec<_> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
-    let now = match (strict, has_caching_mode(facts), has_first_stage(facts)) {
+    let now = match (strict, facts.has_caching_mode(), facts.has_first_stage()) {
         (false, ..) => Now::Lazy,
         (true, Some(true), Some(false)) => Now::Shadowed,
         (true, ..) => Now::Strict,
     };
     Some(Situation { now, known_by: KnownBy::Fact(format!("groups: {}", kinds.join(", "))) })
-}
-
-/// Tells if the unit that most devices are behind has all of `bits` in a register.
-fn register_has(facts: &Facts, register: &str, bits: u64) -> Option<bool> {
-    let unit = facts.iommus.iter().max_by_key(|unit| unit.devices)?;
-    let value = unit.register(register)?;
-    (unit.kind == IommuKind::Vtd).then_some(value & bits == bits)
-}
-
-/// Tells if the unit reports caching mode.
-pub(super) fn has_caching_mode(facts: &Facts) -> Option<bool> {
-    register_has(facts, "cap", CAP_CM)
-}
-
-/// Tells if the unit has scalable mode with first-stage tables.
-pub(super) fn has_first_stage(facts: &Facts) -> Option<bool> {
-    register_has(facts, "ecap", ECAP_FIRST_STAGE)
 }
