@@ -144,6 +144,14 @@ pub fn print(text: &str) -> Result<()> {
     print_over(text, 0).map(drop)
 }
 
+/// Prints text for other programs, as it is.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print_data(text: &str) -> Result<()> {
+    write(text).map(drop)
+}
+
 /// Prints text for people in place of the last `lines` lines of a terminal; breaks off where the reader has gone away.
 ///
 /// # Errors

@@ -73,6 +73,7 @@ fn a_line_is_what_a_replay_of_the_trace_alone_prints() {
         let mut same = line.as_object().unwrap().clone();
         let load = same.remove("load").unwrap();
         let devices = same.remove("by_device").unwrap();
+        assert_eq!(same.remove("kernel"), Some(Value::Null));
         assert_eq!(Value::Object(same), alone);
         assert!(load.as_str().unwrap().contains("KiB"), "{load}");
         assert_eq!(devices[0]["device"], alone["trace"]["devices"][0]);
@@ -284,9 +285,44 @@ fn each_trace_chooses_its_machine_unless_one_is_named() {
 }
 
 #[test]
+fn groups_and_spreadsheets_come_of_traces_and_of_results() {
+    let path = mixed("csv");
+    let folder = path.to_str().unwrap();
+    let csv = |args: &[&str]| {
+        let output = portolan(args);
+        assert_eq!(output.status.code(), Some(2), "one trace is broken: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let traces = csv(&[folder, "--csv"]);
+    let heads: Vec<_> = traces.lines().map(|line| line.split(',').next().unwrap()).collect();
+    assert_eq!((heads.len(), heads[0]), (4, "trace"), "{traces}");
+    assert!(heads[3].ends_with("broken.trace"), "{traces}");
+    let groups = csv(&[folder, "--csv", "--group-by", "kernel"]);
+    assert!(groups.lines().nth(1).unwrap().starts_with("unknown,2,2,5014,"), "{groups}");
+    let results = path.join("results.ndjson");
+    std::fs::write(&results, portolan(&[folder, "--ndjson"]).stdout).unwrap();
+    assert_eq!(csv(&["--results", results.to_str().unwrap(), "--csv"]), traces);
+    let text = csv(&[folder, "--group-by", "policy"]);
+    let table: Vec<_> = text.lines().skip_while(|line| !line.starts_with("policy ")).collect();
+    assert!(table[0].contains("median") && table[2].starts_with("strict "), "{text}");
+    assert!(!text.lines().any(|line| line.starts_with("load ")), "{text}");
+    assert!(text.lines().skip(4).all(|line| line.chars().count() <= 80), "{text}");
+    let object: Value =
+        serde_json::from_str(&csv(&[folder, "--group-by", "driver", "--json"])).unwrap();
+    let grouped = &object["aggregate"]["grouped"];
+    assert_eq!(
+        (&grouped["by"], &grouped["groups"][0]["name"]),
+        (&"driver".into(), &"unknown".into())
+    );
+}
+
+#[test]
 fn options_that_exclude_each_other_are_refused() {
     for wrong in [
         &["--ndjson", "--json"][..],
+        &["--csv", "--json"],
+        &["--ndjson", "--group-by", "kernel"],
+        &["--group-by", "weather"],
         &["--results", "/nowhere/x.ndjson"],
         &["a.trace", "b.trace", "--machine", "pdp11"],
     ] {

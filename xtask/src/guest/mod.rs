@@ -19,6 +19,7 @@ mod recorder;
 mod recording;
 mod served;
 mod tools;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -65,6 +66,7 @@ pub const ALL: &[Machine] = &[
     checks::CHECK_OWN,
     machines::DISKS,
     machines::RECORD,
+    watched::TOP,
     machines::GUIDE,
     machines::CALIBRATE,
     machines::DISKS_OWN,

@@ -34,6 +34,12 @@ pub(super) struct ReplayArgs {
     /// Output of --ndjson of another run, to be added up with the traces that are replayed here; may be repeated.
     #[arg(long, value_name = "FILE", conflicts_with = "ndjson")]
     results: Vec<PathBuf>,
+    /// Add up by a fact of the traces, instead of by all of them.
+    #[arg(long, value_name = "FACT", conflicts_with = "ndjson")]
+    group_by: Option<fleet::GroupKey>,
+    /// Print comma-separated values, those traces or groups first in which a change saves most.
+    #[arg(long, conflicts_with_all = ["json", "ndjson"])]
+    csv: bool,
     #[arg(long, hide = true)]
     synthetic: Option<String>,
     /// Machine profile (see `portolan machines`), or a file with one. If absent, the one for the machine that
@@ -137,7 +143,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Outcome> {
         return elsewhere("replay --synthetic", "--release -p portolan-papers -- synthetic", &rest);
     }
     let one = match args.traces.as_slice() {
-        _ if args.ndjson || !args.results.is_empty() => return many::run(args),
+        _ if args.ndjson || args.csv || args.group_by.is_some() => return many::run(args),
+        _ if !args.results.is_empty() => return many::run(args),
         [] => None,
         [one] if !one.is_dir() => Some(one.as_path()),
         _ => return many::run(args),

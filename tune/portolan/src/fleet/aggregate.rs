@@ -8,11 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::entry::{AdvisedSetting, Entry, Failed};
+use super::by::GroupKey;
+use super::entry::{AdvisedSetting, DeviceWork, Entry, Failed};
 use crate::counts::{Exposed, Invalidations};
 use crate::replay::{PolicyReport, TimeByCause};
 
 const MIB: f64 = 1_048_576.0;
+/// Traces that are named one by one.
+pub(super) const WORST: usize = 10;
+/// Name of the group of traces that do not tell.
+const UNKNOWN: &str = "unknown";
 
 /// Sums of many traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,14 +40,39 @@ pub struct Aggregate {
     pub by_recorded_policy: Vec<Group>,
     /// Costs of mapping for their kernels; nothing where no trace tells.
     pub costs: Option<Spread>,
+    /// Traces in which a change saves most of the load's time, the first ten.
+    pub worst: Vec<WorstTrace>,
+    /// Sums by the fact that was asked for; those groups first in which a change saves most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grouped: Option<GroupedBy>,
 }
 
-/// Costs of mapping in many traces, each as a part of its load's time.
+/// Groups of traces by a fact of theirs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct GroupedBy {
+    /// The fact.
+    pub by: GroupKey,
+    /// The groups.
+    pub groups: Vec<Group>,
+}
+
+/// A trace in which a change saves much.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WorstTrace {
+    /// Its name.
+    pub source: String,
+    /// What the change that is advised saves, in per cent of the load's time.
+    pub saves_pct_of_load: Option<f64>,
+    /// What mapping costs, in per cent of the load's time.
+    pub pct_of_load: Option<f64>,
+}
+
+/// Parts of the load's time in many traces.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
     /// Traces that tell.
     pub traces: u64,
-    /// Half of them cost so many per cent of the load's time and less.
+    /// Half of them have so many per cent of the load's time and less.
     pub median_pct: f64,
     /// Nine in ten do.
     pub p90_pct: f64,
@@ -50,33 +80,66 @@ pub struct Spread {
     pub most_pct: f64,
     /// The trace that it is of.
     pub most_in: String,
-    /// Traces in which a change is worth it.
-    pub worth_a_change: u64,
 }
 
-impl Spread {
-    fn of(entries: &[&Entry]) -> Option<Self> {
-        let told = entries.iter().filter_map(|entry| {
-            let cost = entry.cost.as_ref()?;
-            Some((cost.now.pct_of_load, cost.worth_a_change, &entry.trace.source))
-        });
-        let mut told: Vec<_> = told.filter(|(pct, ..)| pct.is_finite()).collect();
-        told.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(b.2)));
+impl Percentiles {
+    /// Percentiles of what `of` tells of `entries`; `None` if it tells nothing.
+    fn of(entries: &[&Entry], of: impl Fn(&Entry) -> Option<f64>) -> Option<Self> {
+        let told = entries.iter().filter_map(|entry| Some((of(entry)?, &entry.trace.source)));
+        let mut told: Vec<_> = told.filter(|(pct, _)| pct.is_finite()).collect();
+        told.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(b.1)));
         // The smallest that so large a part of them does not exceed.
         let part = |tenths: usize| {
             let rank = (told.len() * tenths).div_ceil(10);
-            told.get(rank.max(1) - 1).map(|(pct, ..)| *pct)
+            told.get(rank.max(1) - 1).map(|(pct, _)| *pct)
         };
-        let (most_pct, _, most_in) = *told.last()?;
+        let (most_pct, most_in) = *told.last()?;
         Some(Self {
             traces: told.len() as u64,
             median_pct: part(5)?,
             p90_pct: part(9)?,
             most_pct,
             most_in: most_in.clone(),
-            worth_a_change: told.iter().filter(|(_, worth, _)| *worth).count() as u64,
         })
     }
+}
+
+/// Costs of mapping in many traces, each as a part of its load's time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The costs.
+    #[serde(flatten)]
+    pub parts: Percentiles,
+    /// Traces in which a change is worth it.
+    pub worth_a_change: u64,
+    /// What the change that is advised saves; nothing where none is advised that has a price.
+    pub saves: Option<Percentiles>,
+}
+
+impl Spread {
+    fn of(entries: &[&Entry]) -> Option<Self> {
+        let worth = |entry: &&&Entry| entry.cost.as_ref().is_some_and(|cost| cost.worth_a_change);
+        Some(Self {
+            parts: Percentiles::of(entries, Entry::pct_of_load)?,
+            worth_a_change: entries.iter().filter(worth).count() as u64,
+            saves: Percentiles::of(entries, Entry::saves_pct_of_load),
+        })
+    }
+}
+
+/// Traces in the order of what a change saves of the load's time, then of what mapping costs, the most first.
+pub(super) fn by_saving<'e>(entries: impl IntoIterator<Item = &'e Entry>) -> Vec<&'e Entry> {
+    let pct = |entry: &Entry| {
+        let known = |pct: Option<f64>| pct.unwrap_or(f64::NEG_INFINITY);
+        (known(entry.saves_pct_of_load()), known(entry.pct_of_load()))
+    };
+    let mut sorted: Vec<_> = entries.into_iter().collect();
+    sorted.sort_by(|a, b| {
+        let ((saves_a, costs_a), (saves_b, costs_b)) = (pct(a), pct(b));
+        let by_costs = saves_b.total_cmp(&saves_a).then(costs_b.total_cmp(&costs_a));
+        by_costs.then_with(|| a.trace.source.cmp(&b.trace.source))
+    });
+    sorted
 }
 
 /// A setting, and the number of traces for which it is advised.
@@ -119,6 +182,8 @@ pub struct Group {
     pub least_strict: Option<String>,
     /// Costs of each policy.
     pub policies: Vec<PolicySum>,
+    /// Costs of mapping for their kernels, of the traces whose costs are in `policies`.
+    pub costs: Option<Spread>,
 }
 
 /// Sums of a policy over the traces of a group.
@@ -158,7 +223,7 @@ pub struct PolicySum {
 
 impl Aggregate {
     /// Sums `entries` up to numbers.
-    pub(super) fn new(entries: &[Entry], mut failed: Vec<Failed>) -> Self {
+    pub(super) fn new(entries: &[Entry], mut failed: Vec<Failed>, by: Option<GroupKey>) -> Self {
         let mut sorted: Vec<&Entry> = entries.iter().collect();
         // Reports of one name may differ; their costs tell them apart, and equal ones need not be.
         let costs = |entry: &Entry| -> f64 { entry.policies.iter().map(total).sum() };
@@ -168,25 +233,59 @@ impl Aggregate {
         });
         failed.sort_by(|a, b| (&a.trace.source, &a.error).cmp(&(&b.trace.source, &b.error)));
         let all = Group::of("all", &sorted);
-        let by_machine = grouped_by(&sorted, |entry| &entry.machine);
-        let by_load = grouped_by(&sorted, |entry| &entry.load);
-        let by_device = by_device(&sorted);
-        let by_recorded_policy = grouped_by(&sorted, |entry| {
-            let cost = entry.cost.as_ref();
-            cost.map_or("not told", |cost| cost.policy.name())
-        });
-        let costs = Spread::of(&sorted);
+        let worst = by_saving(sorted.iter().copied()).into_iter().take(WORST);
         Self {
             findings: Vec::new(),
             failed,
             settings: settings(&sorted),
+            by_machine: grouped_by(&sorted, |entry| &entry.machine),
+            by_device: by_device(&sorted, |work| &work.device),
+            by_load: grouped_by(&sorted, |entry| &entry.load),
+            by_recorded_policy: grouped_by(&sorted, |entry| entry.policy().unwrap_or("not told")),
+            costs: all.costs.clone(),
+            worst: worst.map(WorstTrace::of).collect(),
+            grouped: by.map(|by| GroupedBy::new(by, &sorted)),
             all,
-            by_machine,
-            by_device,
-            by_load,
-            by_recorded_policy,
-            costs,
         }
+    }
+}
+
+impl WorstTrace {
+    fn of(entry: &Entry) -> Self {
+        Self {
+            source: entry.trace.source.clone(),
+            saves_pct_of_load: entry.saves_pct_of_load(),
+            pct_of_load: entry.pct_of_load(),
+        }
+    }
+}
+
+impl GroupedBy {
+    fn new(by: GroupKey, entries: &[&Entry]) -> Self {
+        let known = |told: Option<&'static str>| told.unwrap_or(UNKNOWN);
+        let mut groups = match by {
+            GroupKey::Kernel => {
+                grouped_by(entries, |entry| entry.kernel.as_deref().unwrap_or(UNKNOWN))
+            }
+            GroupKey::Driver => {
+                by_device(entries, |work| work.driver.as_deref().unwrap_or(UNKNOWN))
+            }
+            GroupKey::Policy => grouped_by(entries, |entry| known(entry.policy())),
+            GroupKey::Machine => grouped_by(entries, |entry| match entry.machine.as_str() {
+                "" => UNKNOWN,
+                machine => machine,
+            }),
+        };
+        let most = |of: fn(&Spread) -> Option<f64>| {
+            move |group: &Group| group.costs.as_ref().and_then(of).unwrap_or(f64::NEG_INFINITY)
+        };
+        let saves = most(|costs| Some(costs.saves.as_ref()?.most_pct));
+        let costs = most(|costs| Some(costs.parts.most_pct));
+        groups.sort_by(|a, b| {
+            let by_costs = saves(b).total_cmp(&saves(a)).then(costs(b).total_cmp(&costs(a)));
+            by_costs.then_with(|| a.name.cmp(&b.name))
+        });
+        Self { by, groups }
     }
 }
 
@@ -199,17 +298,18 @@ fn grouped_by<'e>(entries: &[&'e Entry], key: impl Fn(&'e Entry) -> &'e str) -> 
     groups.map(|(name, of)| Group::of(name, of)).collect()
 }
 
-fn by_device(entries: &[&Entry]) -> Vec<Group> {
+/// Groups by what `key` says of a device's work.
+fn by_device(entries: &[&Entry], key: impl Fn(&DeviceWork) -> &str) -> Vec<Group> {
     let works = entries.iter().flat_map(|entry| &entry.by_device);
-    let names: BTreeSet<&str> = works.map(|work| work.device.as_str()).collect();
+    let names: BTreeSet<&str> = works.map(&key).collect();
     let group = |name: &str| {
-        let is_it = |entry: &&&Entry| entry.by_device.iter().any(|work| work.device == name);
-        let has_others = |entry: &&&Entry| entry.by_device.iter().any(|work| work.device != name);
+        let is_it = |entry: &&&Entry| entry.by_device.iter().any(|work| key(work) == name);
+        let has_others = |entry: &&&Entry| entry.by_device.iter().any(|work| key(work) != name);
         let alone = entries.iter().filter(is_it).filter(|e| !has_others(e));
         let alone: Vec<&Entry> = alone.copied().collect();
         let mut group = Group::of(name, &alone);
         let its = entries.iter().flat_map(|entry| &entry.by_device);
-        let its = || its.clone().filter(|work| work.device == name);
+        let its = || its.clone().filter(|work| key(work) == name);
         group.traces = entries.iter().filter(is_it).count() as u64;
         group.maps = sum(its().map(|work| work.maps));
         group.bytes_mapped = sum(its().map(|work| work.bytes_mapped));
@@ -279,6 +379,7 @@ impl Group {
             costed_traces: traces,
             least_strict: least.map(|best| best.policy.clone()),
             policies,
+            costs: Spread::of(entries),
         }
     }
 

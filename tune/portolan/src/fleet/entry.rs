@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::load::LoadKind;
-use crate::facts::Facts;
+use crate::facts::{DeviceFacts, Facts};
 use crate::replay::{
     MappingCost, PolicyReport, RecordedTimeline, ReplayReport, Setting, Timeline, TraceReport,
     understood,
@@ -27,6 +27,8 @@ pub struct ReplayedTrace {
     pub report: ReplayReport,
     /// The kind of load.
     pub load: LoadKind,
+    /// The kernel's release, where the trace tells it.
+    pub kernel: Option<String>,
     /// Work of each device.
     pub by_device: Vec<DeviceWork>,
 }
@@ -52,6 +54,9 @@ pub struct TraceSource {
 pub struct DeviceWork {
     /// Its driver and identifier if the recording has them, otherwise its name in the trace.
     pub device: String,
+    /// Its driver, if the recording has it.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// Maps, coherent ones included.
     pub maps: u64,
     /// Bytes of these.
@@ -69,6 +74,9 @@ pub struct Entry {
     pub policies: Vec<PolicyReport>,
     /// The kind of load.
     pub load: String,
+    /// The kernel's release, where the trace tells it.
+    #[serde(default)]
+    pub kernel: Option<String>,
     /// Work of each device.
     pub by_device: Vec<DeviceWork>,
     /// Cost of mapping for its kernel, now and with a change.
@@ -112,6 +120,16 @@ impl Entry {
         (!told.is_enough()).then(|| Failed::new(&self.trace.source, why))
     }
 
+    /// Share of the load's time that mapping costs, in per cent.
+    pub fn pct_of_load(&self) -> Option<f64> {
+        Some(self.cost.as_ref()?.now.pct_of_load)
+    }
+
+    /// The policy that the kernel had, if the trace tells it.
+    pub(super) fn policy(&self) -> Option<&'static str> {
+        Some(self.cost.as_ref()?.policy.name())
+    }
+
     /// Share of the load's time that the advised change saves, in per cent.
     pub fn saves_pct_of_load(&self) -> Option<f64> {
         let cost = self.cost.as_ref()?;
@@ -126,7 +144,11 @@ fn faults(policies: &[PolicyReport]) -> u64 {
 
 impl ReplayedTrace {
     /// The line of `report`, recorded on the machine that `facts` are about.
-    pub fn new(mut report: ReplayReport, facts: Option<&Facts>) -> Self {
+    pub fn new(
+        mut report: ReplayReport,
+        facts: Option<&Facts>,
+        release: Option<(u32, u32)>,
+    ) -> Self {
         for policy in &mut report.policies {
             // It is for plots of one trace, and large.
             policy.timeline = Timeline::default();
@@ -144,10 +166,14 @@ impl ReplayedTrace {
         let devices = shape.devices.iter().chain(others);
         let by_device = devices.map(|share| DeviceWork {
             device: kind(&share.name, facts),
+            driver: known(&share.name, facts).and_then(|device| device.driver.clone()),
             maps: share.maps.count,
             bytes_mapped: share.maps.bytes,
         });
-        Self { load, by_device: by_device.collect(), report }
+        let by_device = by_device.collect();
+        let told = facts.map(|facts| facts.release.clone()).filter(|told| !told.is_empty());
+        let kernel = told.or_else(|| release.map(|(major, minor)| format!("{major}.{minor}")));
+        Self { load, kernel, by_device, report }
     }
 
     /// Number of accesses to mapped memory that were refused, each a defect.
@@ -162,6 +188,7 @@ impl ReplayedTrace {
             machine: self.report.machine.clone(),
             policies: self.report.policies.clone(),
             load: self.load.to_string(),
+            kernel: self.kernel.clone(),
             by_device: self.by_device.clone(),
             cost: self.report.cost.clone(),
             advice: self.report.advice.iter().map(AdvisedSetting::of).collect(),
@@ -175,9 +202,14 @@ impl AdvisedSetting {
     }
 }
 
+/// Facts of the device called `name` in a trace.
+fn known<'f>(name: &str, facts: Option<&'f Facts>) -> Option<&'f DeviceFacts> {
+    facts?.devices.iter().find(|device| device.name == name)
+}
+
 /// Kind of the device called `name` in a trace: its driver and identifier, or its name.
 fn kind(name: &str, facts: Option<&Facts>) -> String {
-    let known = facts.and_then(|facts| facts.devices.iter().find(|device| device.name == name));
+    let known = known(name, facts);
     let driver = known.and_then(|device| device.driver.as_deref());
     let id = known.and_then(|device| device.id.as_deref());
     match (driver, id) {
@@ -190,7 +222,6 @@ fn kind(name: &str, facts: Option<&Facts>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::DeviceFacts;
 
     #[test]
     fn a_device_is_its_driver_and_identifier_where_the_recording_tells_them() {

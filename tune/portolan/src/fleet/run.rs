@@ -85,5 +85,5 @@ fn replayed(input: TraceInput<'_>, how: &How<'_>) -> Result<ReplayedTrace> {
     for warning in warning.iter().chain(&report.warnings) {
         portolan_cli::warn("portolan", &format!("{input}: {warning}"));
     }
-    Ok(ReplayedTrace::new(report, facts.as_ref()))
+    Ok(ReplayedTrace::new(report, facts.as_ref(), reader.release()))
 }

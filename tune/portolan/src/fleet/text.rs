@@ -1,10 +1,12 @@
 //! Many traces for people: findings in sentences, then a table with a row a trace, then the sums.
 
+use std::collections::HashMap;
+
 use portolan_cli::display::{
     Column, bytes, counted, duration, fitting_table, grouped, micros, percent as share, wrapped,
 };
 
-use super::aggregate::{Aggregate, Group, PolicySum};
+use super::aggregate::{Aggregate, Group, GroupedBy, Percentiles, PolicySum, WORST, by_saving};
 use super::entry::Entry;
 use crate::replay::WORTH_PCT_OF_LOAD;
 
@@ -34,8 +36,17 @@ const OF_TRACES: [(&str, u8); 10] = [
     ("machine", 7),
     ("load", 8),
 ];
-/// Traces in it, unless all are asked for.
-const WORST: usize = 10;
+/// Columns of the table whose rows are groups by a fact, behind the fact.
+const OF_GROUPS: [(&str, u8); 8] = [
+    ("traces", 1),
+    ("median", 0),
+    ("9 in 10", 2),
+    ("worst", 0),
+    ("saves", 0),
+    ("most", 0),
+    ("maps", 3),
+    ("mapped", 4),
+];
 /// Fraction of the line to which the first column is cut.
 const FIRST_PART: usize = 3;
 
@@ -46,6 +57,10 @@ Columns for many traces, each of which is a row, those first in which a change s
   saves          of the load's time, what the change that is advised saves
   µs/CPU-s       the same of each second of each CPU; ns/request for a map with its unmap
   Linux          the policy that the kernel had
+Columns with --group-by, groups first in which a change saves most:
+  median         of the load's time, what mapping costs the kernels of half of its traces at most;
+                 9 in 10 and worst the same of nine in ten, and of all
+  saves, most    of the load's time, what the change that is advised saves: median and most
 Columns of sums, which are of this library's policies:
   strict         of the strict policies the one that costs CPUs least there, CPU time its cost
   an op          that cost for a map or unmap; a MiB for a MiB mapped
@@ -76,12 +91,21 @@ pub fn text(entries: &[Entry], sum: &Aggregate, columns: usize) -> String {
         out.push('\n');
         left_out.extend(left);
     };
-    table("Linux was", &sum.by_recorded_policy);
-    table("machine", &sum.by_machine);
-    table("device", &sum.by_device);
-    table("load", &sum.by_load);
+    match &sum.grouped {
+        Some(grouped) => {
+            let (table, left) = cost_table(grouped, columns);
+            out.push_str(&format!("\n{table}\n"));
+            left_out.extend(left);
+        }
+        None => {
+            table("Linux was", &sum.by_recorded_policy);
+            table("machine", &sum.by_machine);
+            table("device", &sum.by_device);
+            table("load", &sum.by_load);
+        }
+    }
     if !left_out.is_empty() {
-        let order = OF_TRACES.iter().chain(&COLUMNS).map(|(name, _)| *name);
+        let order = OF_TRACES.iter().chain(&OF_GROUPS).chain(&COLUMNS).map(|(name, _)| *name);
         let mut names: Vec<_> = order.filter(|name| left_out.contains(name)).collect();
         let mut seen = Vec::new();
         names.retain(|name| {
@@ -101,23 +125,17 @@ pub fn text(entries: &[Entry], sum: &Aggregate, columns: usize) -> String {
 /// limited.
 fn traces_table(entries: &[Entry], columns: usize) -> (String, Vec<&'static str>) {
     let names = short_names(entries);
-    let mut order: Vec<_> = entries.iter().zip(&names).collect();
-    let pct = |entry: &Entry| {
-        let cost = entry.cost.as_ref().map(|cost| cost.now.pct_of_load);
-        (entry.saves_pct_of_load().unwrap_or(f64::NEG_INFINITY), cost.unwrap_or(f64::NEG_INFINITY))
-    };
-    order.sort_by(|(a, _), (b, _)| {
-        let ((saves_a, costs_a), (saves_b, costs_b)) = (pct(a), pct(b));
-        saves_b.total_cmp(&saves_a).then(costs_b.total_cmp(&costs_a))
-    });
+    let names: HashMap<*const Entry, &String> =
+        entries.iter().map(std::ptr::from_ref).zip(&names).collect();
+    let order = by_saving(entries);
     let shown = match columns {
         usize::MAX => order.len(),
         _ => order.len().min(WORST),
     };
-    let rows = order
-        .iter()
-        .take(shown)
-        .map(|(entry, name)| trace_row(entry, cut(name, columns / FIRST_PART)));
+    let rows = order.iter().take(shown).map(|entry| {
+        let name = names.get(&std::ptr::from_ref(*entry)).map_or("", |name| name.as_str());
+        trace_row(entry, cut(name, columns / FIRST_PART))
+    });
     let header = OF_TRACES.map(|(header, spare)| Column { header, spare });
     let (table, left_out) = fitting_table(&header, rows.collect(), columns);
     let more = match order.len() - shown {
@@ -143,6 +161,31 @@ fn trace_row(entry: &Entry, name: String) -> Vec<String> {
         entry.machine.clone(),
         entry.load.clone(),
     ]
+}
+
+/// A table of the costs of groups by a fact.
+fn cost_table(sums: &GroupedBy, columns: usize) -> (String, Vec<&'static str>) {
+    let header = [(sums.by.name(), 0)].into_iter().chain(OF_GROUPS);
+    let header: Vec<_> = header.map(|(header, spare)| Column { header, spare }).collect();
+    let rows = sums.groups.iter().map(|group| {
+        let costs = group.costs.as_ref();
+        let cost = |of: fn(&Percentiles) -> f64| costs.map(|costs| share(of(&costs.parts)));
+        let saves = costs.and_then(|costs| costs.saves.as_ref());
+        let saved = |of: fn(&Percentiles) -> f64| saves.map(|saves| share(of(saves)));
+        let of = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        vec![
+            cut(&group.name, columns / FIRST_PART),
+            grouped(group.traces),
+            of(cost(|parts| parts.median_pct)),
+            of(cost(|parts| parts.p90_pct)),
+            of(cost(|parts| parts.most_pct)),
+            of(saved(|parts| parts.median_pct)),
+            of(saved(|parts| parts.most_pct)),
+            grouped(group.maps),
+            bytes(group.bytes_mapped),
+        ]
+    });
+    fitting_table(&header, rows.collect(), columns)
 }
 
 /// A table of `groups`.
@@ -284,10 +327,10 @@ fn worth(sum: &Aggregate) -> Option<String> {
     Some(format!(
         "Mapping costs their kernels at most {} of the load's time in half of {}, {} in nine of ten, {} in the worst. \
          {worth}: less than {WORTH_PCT_OF_LOAD:.0} % of the load's time is not.",
-        share(costs.median_pct),
-        traces(costs.traces),
-        share(costs.p90_pct),
-        share(costs.most_pct),
+        share(costs.parts.median_pct),
+        traces(costs.parts.traces),
+        share(costs.parts.p90_pct),
+        share(costs.parts.most_pct),
     ))
 }
 

@@ -32,11 +32,11 @@ mod worth;
 
 pub(crate) use answer::{answer, more, understood};
 pub use bounce::{Force, Swiotlb};
+pub(crate) use chunk::padded;
 pub use cost::{Causes, CpuCost, MappingCost, WORTH_PCT_OF_LOAD};
 pub(crate) use findings::sent_finding;
-pub(crate) use chunk::padded;
-pub(crate) use fit::{of_machine, of_recording, priced_as};
 pub use fit::{Choice, Measured, Sureness, fit, sentences};
+pub(crate) use fit::{of_machine, of_recording, priced_as};
 pub use input::TraceInput;
 pub use policy::Policy;
 pub use recorded::{DeviceTimeline, RecordedTimeline};

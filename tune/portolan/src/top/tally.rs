@@ -12,8 +12,8 @@ use portolan::addr::PhysRange;
 use portolan::dma::PolicyPreference;
 use portolan_sim::profile::Profile;
 
-use super::groups::{GroupPolicy, GroupState, Groups};
 use super::DeviceRow;
+use super::groups::{GroupPolicy, GroupState, Groups};
 use crate::facts::Facts;
 use crate::linux::{CachingMode, Counter, Kernel, Options, Rules, StageName, stage_of};
 use crate::replay::padded;

@@ -2,6 +2,7 @@
 
 mod shown;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -26,7 +27,7 @@ fn arguments(words: &[&str]) -> TopArgs {
 
 /// Steps in a given order, with something that happens before each.
 struct Script<F> {
-    steps: std::vec::IntoIter<Tick>,
+    steps: VecDeque<Tick>,
     told: f64,
     before: F,
 }
@@ -38,7 +39,7 @@ impl<F: FnMut(u64)> Ticker for Script<F> {
 
     fn next(&mut self) -> Tick {
         (self.before)(self.told as u64);
-        let step = self.steps.next().unwrap_or(Tick::Over);
+        let step = self.steps.pop_front().unwrap_or(Tick::Over);
         self.told += f64::from(u8::from(step != Tick::Sweep));
         step
     }
@@ -49,7 +50,7 @@ impl<F: FnMut(u64)> Ticker for Script<F> {
 }
 
 fn script<F: FnMut(u64)>(steps: &[Tick], before: F) -> Script<F> {
-    Script { steps: steps.to_vec().into_iter(), told: 0.0, before }
+    Script { steps: steps.iter().copied().collect(), told: 0.0, before }
 }
 
 /// A machine whose device has a group of this type.

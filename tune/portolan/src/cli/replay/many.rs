@@ -135,7 +135,7 @@ impl ReplaySums {
         // Traces that were not understood tell nothing.
         failed.extend(entries.iter().filter_map(Entry::not_understood));
         entries.retain(|entry| entry.not_understood().is_none());
-        Ok(Self { sum: fleet::add_up(&entries, failed), entries, ends })
+        Ok(Self { sum: fleet::add_up(&entries, failed, args.group_by), entries, ends })
     }
 }
 
@@ -163,7 +163,12 @@ fn lines(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<ReplaySums> {
 fn tables(args: &ReplayArgs, jobs: &[Job], how: &How<'_>) -> Result<ReplaySums> {
     let ended = fleet::run(jobs, how, |ended| Ok(ControlFlow::Continue(kept(&ended))))?;
     let all = ReplaySums::new(args, ended)?;
-    portolan_cli::print(&fleet::text(&all.entries, &all.sum, args.output.columns()))?;
+    match args.csv {
+        true => portolan_cli::print_data(&fleet::csv(&all.entries, &all.sum)?)?,
+        false => {
+            portolan_cli::print(&fleet::text(&all.entries, &all.sum, args.output.columns()))?;
+        }
+    }
     Ok(all)
 }
 

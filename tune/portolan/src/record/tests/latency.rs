@@ -6,8 +6,8 @@ use std::path::Path;
 
 use portolan_sim::profile::{Event, Profile};
 
-use super::super::settings::Changed;
 use super::super::restore::give_back;
+use super::super::settings::Changed;
 use super::super::{RecordError, text};
 use super::machine::{Machine, TRACER, two};
 use crate::calibrate::MachineTraces;

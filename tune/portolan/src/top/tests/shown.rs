@@ -35,8 +35,7 @@ fn a_table_has_rates_and_says_where_its_numbers_come_from() {
     let lines: Vec<_> = text.lines().map(str::trim_end).collect();
     assert_eq!(lines[0], "12.0 s: 1 device at work; no event was lost.");
     let cells: Vec<_> = lines[3].split_whitespace().collect();
-    let wanted =
-        ["0000:01:00.0", "nvme", "lazy", "1,500", "1,000", "1,000", "1,000", "4", "KiB"];
+    let wanted = ["0000:01:00.0", "nvme", "lazy", "1,500", "1,000", "1,000", "1,000", "4", "KiB"];
     assert_eq!(cells, wanted, "{text}");
     assert_eq!(lines[4], "The kernel itself counts 42 flushes a second.");
     assert!(lines[5].starts_with("Priced as spr-vm"), "{text}");
