@@ -57,7 +57,9 @@ fn check(ran: &GuestRun) -> Result<(), String> {
         return Err("three intervals, and nothing lost".to_owned());
     }
     if maps < REQUESTS || maps != known || unmaps < REQUESTS {
-        return Err("the counts of the disk are not those of its load and of its recording".to_owned());
+        return Err(
+            "the counts of the disk are not those of its load and of its recording".to_owned()
+        );
     }
     if (ruled, ended) != (sent, sent) || sent < traced {
         return Err(format!("a strict kernel sends one for each of {ended} unmaps"));

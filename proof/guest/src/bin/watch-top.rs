@@ -23,9 +23,8 @@ const INTERVAL: &str = "10";
 /// Names of the kernel's instances.
 fn instances() -> Result<Vec<String>> {
     let listed = fs::read_dir(INSTANCES).context(INSTANCES)?;
-    let names: std::io::Result<Vec<_>> = listed
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect();
+    let names: std::io::Result<Vec<_>> =
+        listed.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
     Ok(names?)
 }
 

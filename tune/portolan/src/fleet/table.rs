@@ -1,7 +1,7 @@
 //! Many traces as comma-separated values (RFC 4180): a row a trace, or a row a group.
 //!
-//! Names are others' words: control characters are written out, and a text that a spreadsheet would calculate (`=`, `+`,
-//! `-`, `@` at its beginning) has an apostrophe before it.
+//! Names are others' words: control characters are written out, and a text that a spreadsheet would calculate (`=`,
+//! `+`, `-`, `@` at its beginning) has an apostrophe before it.
 
 use anyhow::Result;
 use portolan_cli::display::plain;

@@ -1,7 +1,7 @@
 //! Reading the buffers of all CPUs, round by round.
 //!
-//! Nothing else comes between two rounds: a page of fifty events is one read, so that the kernel's side of it is a copy.
-//! The text of an event takes some microseconds, which are spent after the page is out of the kernel's way.
+//! A page of fifty events is one read, so that the kernel's side of it is a copy. The text of an event takes some
+//! microseconds, which are spent after the page is out of the kernel's way.
 
 use super::error::RecordError;
 use super::instance::Instance;

@@ -36,8 +36,8 @@ use crate::record::{self, RecordError};
 use crate::replay::{of_machine, priced_as};
 pub use groups::GroupPolicy;
 use screen::Screen;
-use tally::Tally;
-use ticker::{Clock, Tick, Ticker};
+use tally::LiveTally;
+use ticker::{Tick, Ticker, WallClock};
 
 /// KiB of a CPU's buffer if nothing is said, and of all buffers together.
 const BUFFER_KB: u32 = 1 << 10;
@@ -94,7 +94,7 @@ impl TopArgs {
 
 /// Counts of one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Interval {
+pub struct TopInterval {
     /// Seconds since the beginning, at its end.
     pub t: f64,
     /// Its length in seconds.
@@ -164,7 +164,7 @@ pub fn run(args: &TopArgs, profile: Option<&Profile>) -> Result<()> {
     let root = Path::new("/");
     let tracefs = Tracefs::find(root, args.tracefs.as_deref())?;
     let signals = Signals::take()?;
-    let mut clock = Clock::new(&signals, args.interval, args.count);
+    let mut clock = WallClock::new(&signals, args.interval, args.count);
     let mut screen = Screen::new(args.json, args.wide);
     let watch = Watch { args, profile, tracefs: &tracefs, root };
     watch.run(&mut clock, |interval| screen.show(interval))
@@ -184,7 +184,7 @@ impl Watch<'_> {
     fn run(
         &self,
         ticker: &mut impl Ticker,
-        mut show: impl FnMut(&Interval) -> Result<ControlFlow<()>>,
+        mut show: impl FnMut(&TopInterval) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let Self { args, profile, tracefs, root } = *self;
         // All that can be wrong with the request, before anything is changed.
@@ -203,11 +203,11 @@ impl Watch<'_> {
         }
         let says_invalidations = events.has("intel_iommu");
         let merge = Merge::new(layout, &events, tracefs.root.join("saved_cmdlines"));
-        let tally = Tally::new(root, &facts, prices.profile)?;
+        let tally = LiveTally::new(root, &facts, prices.profile)?;
         instance.start(&events, args.buffer_kb(facts.cpus))?;
         let sweeper = Sweeper::new(&instance, layout, ROUND)?;
         let mut counting = Counting { sweeper, merge, tally };
-        let mut told = Told { instance: &instance, lost: 0, until: 0.0, says_invalidations };
+        let mut told = ToldSoFar { instance: &instance, lost: 0, until: 0.0, says_invalidations };
         ticker.begin();
         loop {
             let tick = ticker.next();
@@ -236,7 +236,7 @@ impl Watch<'_> {
 struct Counting<'i> {
     sweeper: Sweeper<'i>,
     merge: Merge,
-    tally: Tally,
+    tally: LiveTally,
 }
 
 impl Counting<'_> {
@@ -252,7 +252,7 @@ impl Counting<'_> {
     }
 
     /// Counts what the buffers of a stopped instance have left.
-    fn end(mut self) -> Result<Tally, RecordError> {
+    fn end(mut self) -> Result<LiveTally, RecordError> {
         while self.round()? {}
         let Self { mut merge, mut tally, .. } = self;
         merge.end(|text| {
@@ -265,7 +265,7 @@ impl Counting<'_> {
 }
 
 /// Parts of intervals that were told.
-struct Told<'i> {
+struct ToldSoFar<'i> {
     instance: &'i Instance<'i>,
     /// Events lost by then.
     lost: u64,
@@ -274,14 +274,14 @@ struct Told<'i> {
     says_invalidations: bool,
 }
 
-impl Told<'_> {
+impl ToldSoFar<'_> {
     /// Ends an interval at `t`.
-    fn interval(&mut self, tally: &mut Tally, t: f64, prices: &str) -> Interval {
+    fn interval(&mut self, tally: &mut LiveTally, t: f64, prices: &str) -> TopInterval {
         let lost = CpuCounts::lost_of_all(&self.instance.counts());
         let lost_events = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
         let seconds = t - std::mem::replace(&mut self.until, t);
         let counts = tally.interval(lost_events);
-        Interval {
+        TopInterval {
             t,
             seconds,
             devices: counts.devices,

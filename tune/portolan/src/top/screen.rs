@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 use portolan_cli::display;
 
-use super::{Interval, text};
+use super::{TopInterval, text};
 
 /// The destination.
 pub(super) struct Screen {
@@ -22,7 +22,7 @@ impl Screen {
     }
 
     /// Shows `interval`; breaks off where the reader has gone away.
-    pub(super) fn show(&mut self, interval: &Interval) -> Result<ControlFlow<()>> {
+    pub(super) fn show(&mut self, interval: &TopInterval) -> Result<ControlFlow<()>> {
         if self.json {
             return portolan_cli::print_json_line(interval);
         }

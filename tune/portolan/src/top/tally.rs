@@ -51,7 +51,7 @@ struct Pairs {
 }
 
 /// The counts.
-pub(super) struct Tally {
+pub(super) struct LiveTally {
     rules: Option<Rules>,
     profile: Profile,
     groups: Groups,
@@ -78,7 +78,7 @@ fn rules(facts: &Facts, profile: &Profile) -> Option<Rules> {
     Rules::new(profile, &options).ok()
 }
 
-impl Tally {
+impl LiveTally {
     /// Counts nothing so far, on the machine whose root folder is `root`.
     pub(super) fn new(root: &Path, facts: &Facts, profile: Profile) -> Result<Self> {
         let mut tally = Self {

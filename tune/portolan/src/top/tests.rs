@@ -77,7 +77,7 @@ fn watched(
     machine: &Machine,
     tracefs: &Tracefs,
     ticker: &mut impl Ticker,
-) -> Result<Vec<Interval>> {
+) -> Result<Vec<TopInterval>> {
     let mut seen = Vec::new();
     let watch = Watch { args: &arguments(&[]), profile: None, tracefs, root: &machine.root };
     watch.run(ticker, |interval| {
@@ -87,7 +87,7 @@ fn watched(
     Ok(seen)
 }
 
-fn only(interval: &Interval) -> &DeviceRow {
+fn only(interval: &TopInterval) -> &DeviceRow {
     let [row] = interval.devices.as_slice() else { panic!("one device: {interval:?}") };
     row
 }
@@ -198,8 +198,8 @@ fn pairing_begins_anew_where_events_were_lost() {
 
 #[test]
 fn nothing_is_left_however_it_ends() {
-    let gone = |_: &Interval| Ok(ControlFlow::Break(()));
-    let fails = |_: &Interval| bail!("standard output cannot be written");
+    let gone = |_: &TopInterval| Ok(ControlFlow::Break(()));
+    let fails = |_: &TopInterval| bail!("standard output cannot be written");
     for (name, without) in [("no-buffer", "buffer_size_kb"), ("no-switch", "tracing_on")] {
         let machine = machine(name, "DMA");
         let tracefs = machine.tracefs(without, vec![two()]);
@@ -209,7 +209,7 @@ fn nothing_is_left_however_it_ends() {
     }
     let machine = machine("left", "DMA");
     let tracefs = machine.tracefs("", vec![two()]);
-    let run = |show: &mut dyn FnMut(&Interval) -> Result<ControlFlow<()>>| {
+    let run = |show: &mut dyn FnMut(&TopInterval) -> Result<ControlFlow<()>>| {
         let mut ticker = script(&TWICE, |_| {});
         let args = &arguments(&[]);
         let watch = Watch { args, profile: None, tracefs: &tracefs, root: &machine.root };
@@ -233,7 +233,7 @@ fn what_is_wrong_with_the_request_is_said_before_anything_is_made() {
     let tracefs = machine.tracefs("", vec![two()]);
     let with = |words: &[&str]| {
         let mut ticker = script(&TWICE, |_| {});
-        let none = |_: &Interval| Ok(ControlFlow::Continue(()));
+        let none = |_: &TopInterval| Ok(ControlFlow::Continue(()));
         let args = &arguments(words);
         let watch = Watch { args, profile: None, tracefs: &tracefs, root: &machine.root };
         watch.run(&mut ticker, none)
@@ -255,7 +255,7 @@ fn a_signal_ends_it_after_one_more_interval() {
     let machine = machine("signal", "DMA");
     let tracefs = machine.tracefs("", vec![two()]);
     let signals = Signals::take().unwrap();
-    let mut clock = Clock::new(&signals, 0.1, None);
+    let mut clock = WallClock::new(&signals, 0.1, None);
     let mut shown = 0;
     let args = &arguments(&[]);
     let watch = Watch { args, profile: None, tracefs: &tracefs, root: &machine.root };
@@ -277,7 +277,7 @@ fn so_many_intervals_come_as_were_asked_for() {
     let machine = machine("count", "DMA");
     let tracefs = machine.tracefs("", vec![two()]);
     let signals = Signals::take().unwrap();
-    let mut clock = Clock::new(&signals, 0.1, Some(2));
+    let mut clock = WallClock::new(&signals, 0.1, Some(2));
     let seen = watched(&machine, &tracefs, &mut clock).unwrap();
     assert_eq!(seen.len(), 2);
     assert_eq!(seen.iter().flat_map(|one| &one.devices).map(|row| row.maps).sum::<u64>(), 1);

@@ -2,7 +2,7 @@
 
 use portolan_cli::display::{bytes, counted, fitted, grouped, micros, wrapped};
 
-use super::{DeviceRow, GroupPolicy, Interval};
+use super::{DeviceRow, GroupPolicy, TopInterval};
 
 /// Meaning of the columns, for `--help`.
 pub(super) const COLUMNS_IN_WORDS: &str = "\
@@ -35,7 +35,7 @@ const COLUMNS: [(&str, u8); 8] = [
 const NUMBERS: [usize; 5] = [3, 4, 5, 6, 7];
 
 /// The interval in lines of `columns`, `lines` of them at the most, as long as the words around the table fit.
-pub(super) fn text(interval: &Interval, columns: usize, lines: usize) -> String {
+pub(super) fn text(interval: &TopInterval, columns: usize, lines: usize) -> String {
     let mut shown = interval.devices.len();
     loop {
         let text = with(interval, columns, shown);
@@ -49,7 +49,7 @@ pub(super) fn text(interval: &Interval, columns: usize, lines: usize) -> String 
 }
 
 /// The interval with the first `shown` devices.
-fn with(interval: &Interval, columns: usize, shown: usize) -> String {
+fn with(interval: &TopInterval, columns: usize, shown: usize) -> String {
     let mut out = wrapped(&format!("{}\n", head(interval)), columns);
     let rows = interval.devices.iter().take(shown);
     let rows: Vec<_> = rows.map(|row| cells(row, interval.seconds)).collect();
@@ -64,7 +64,7 @@ fn with(interval: &Interval, columns: usize, shown: usize) -> String {
     out + &wrapped(&foot(interval), columns)
 }
 
-fn head(interval: &Interval) -> String {
+fn head(interval: &TopInterval) -> String {
     let lost = match interval.lost_events {
         0 => "no event was lost".to_owned(),
         lost => format!(
@@ -79,7 +79,7 @@ fn head(interval: &Interval) -> String {
     format!("{:.1} s: {work}; {lost}.", interval.t)
 }
 
-fn foot(interval: &Interval) -> String {
+fn foot(interval: &TopInterval) -> String {
     let rate = |count: u64| grouped((count as f64 / length(interval.seconds)).round() as u64);
     let sent = interval.kernel_invalidations.map_or(String::new(), |sent| {
         format!("The kernel itself counts {} flushes a second.\n", rate(sent))

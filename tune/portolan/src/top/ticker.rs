@@ -43,7 +43,7 @@ pub(super) trait Ticker {
 }
 
 /// The rhythm of a clock, until a signal comes or all intervals have been told.
-pub(super) struct Clock<'s> {
+pub(super) struct WallClock<'s> {
     signals: &'s Signals,
     interval: Duration,
     began: Instant,
@@ -51,7 +51,7 @@ pub(super) struct Clock<'s> {
     left: Option<u64>,
 }
 
-impl<'s> Clock<'s> {
+impl<'s> WallClock<'s> {
     /// A clock of `count` intervals of `seconds`.
     pub(super) fn new(signals: &'s Signals, seconds: f64, count: Option<u64>) -> Self {
         let now = Instant::now();
@@ -60,7 +60,7 @@ impl<'s> Clock<'s> {
     }
 }
 
-impl Ticker for Clock<'_> {
+impl Ticker for WallClock<'_> {
     fn rest(&mut self, seconds: u64) {
         let began = Instant::now();
         while !self.signals.came() && began.elapsed() < Duration::from_secs(seconds) {

@@ -193,5 +193,5 @@ fn a_table_for_spreadsheets_has_a_row_a_trace_or_a_row_a_group() {
     assert_eq!((&traces[16][0], &traces[16][14]), ("bad, \"x\"", "no\\u{9}trace"));
     let groups = rows(Some(GroupKey::Kernel));
     assert_eq!((groups.len(), &groups[0][0], &groups[1][0]), (4, "kernel", "6.1"));
-    assert_eq!((&groups[3][0], &groups[3][7]), ("unknown", ""));
+    assert_eq!((&groups[3][0], &groups[3][8]), ("unknown", ""));
 }

@@ -1,7 +1,7 @@
 //! Tables of intervals: what fits, what is left out, and what is said of it.
 
 use super::super::text::text;
-use super::super::{DeviceRow, GroupPolicy, Interval};
+use super::super::{DeviceRow, GroupPolicy, TopInterval};
 
 fn row(number: u64) -> DeviceRow {
     DeviceRow {
@@ -17,8 +17,8 @@ fn row(number: u64) -> DeviceRow {
     }
 }
 
-fn interval(devices: Vec<DeviceRow>) -> Interval {
-    Interval {
+fn interval(devices: Vec<DeviceRow>) -> TopInterval {
+    TopInterval {
         t: 12.0,
         seconds: 2.0,
         devices,
@@ -65,7 +65,7 @@ fn what_is_not_known_and_what_is_lost_is_said() {
         ..row(1)
     };
     let direct = DeviceRow { policy: GroupPolicy::None, exposed_bytes: None, ..row(2) };
-    let lost = Interval {
+    let lost = TopInterval {
         lost_events: 1234,
         kernel_invalidations: None,
         unmaps_without_device: 6,
