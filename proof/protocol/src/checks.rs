@@ -5,11 +5,13 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::defects::{Defect, defects, starvations};
+use crate::expr::Sort;
 use crate::fairness::Graph;
 use crate::finite::{Check, Found, Machine, Sizes, search};
 use crate::formats::code::Code;
 use crate::formats::{self, FormatError};
 use crate::protocol::{Actor, Claim, Protocol, Step, address_space};
+use crate::small::{self, Scope};
 use crate::smt::{Answer, ProveError, Script};
 
 /// Part of the checks, by which they are grouped.
@@ -26,6 +28,8 @@ pub enum Part {
     States,
     /// Unmapped frames come back.
     Liveness,
+    /// All checks of the protocols beside that of an address space.
+    Small,
     /// Entries of tables, for all inputs.
     Formats,
 }
@@ -49,16 +53,41 @@ pub struct Verdict {
 }
 
 /// Machine on which a defect shows.
-pub const SMALL: Sizes = Sizes { slots: 1, tables: 2, indices: 2, frames: 2, debts: 2, devices: 1 };
+pub const SMALL: Sizes = Sizes(&[
+    (Sort::Slot, 1),
+    (Sort::Table, 2),
+    (Sort::Index, 2),
+    (Sort::Frame, 2),
+    (Sort::Debt, 2),
+    (Sort::Device, 1),
+]);
 
 /// Machine of three CPUs, of two tables, and of a device with two caches: the unit's for it, and its own.
-pub const THREE_CPUS: Sizes =
-    Sizes { slots: 2, tables: 2, indices: 1, frames: 2, debts: 3, devices: 1 };
+pub const THREE_CPUS: Sizes = Sizes(&[
+    (Sort::Slot, 2),
+    (Sort::Table, 2),
+    (Sort::Index, 1),
+    (Sort::Frame, 2),
+    (Sort::Debt, 3),
+    (Sort::Device, 1),
+]);
 
 /// Machines of which all runs without end are looked at. Caches have no part in them.
 pub const ENDLESS: [Sizes; 2] = [
-    Sizes { slots: 2, tables: 2, indices: 1, frames: 2, debts: 3, devices: 0 },
-    Sizes { slots: 1, tables: 2, indices: 2, frames: 3, debts: 3, devices: 0 },
+    Sizes(&[
+        (Sort::Slot, 2),
+        (Sort::Table, 2),
+        (Sort::Index, 1),
+        (Sort::Frame, 2),
+        (Sort::Debt, 3),
+    ]),
+    Sizes(&[
+        (Sort::Slot, 1),
+        (Sort::Table, 2),
+        (Sort::Index, 2),
+        (Sort::Frame, 3),
+        (Sort::Debt, 3),
+    ]),
 ];
 
 /// States that a search may have.
@@ -75,27 +104,36 @@ pub struct Wanted<'w> {
 
 /// Makes the checks, and gives each verdict to `tell` as it comes.
 pub fn all(wanted: Wanted<'_>, tell: &mut dyn FnMut(&Verdict)) -> Result<bool, FormatError> {
-    let protocol = address_space();
     let mut good = true;
     let mut note = |verdict: Verdict| {
         good &= verdict.holds;
         tell(&verdict);
     };
     let is = |part: Part| wanted.part.is_none_or(|only| only == part);
+    let whole = Scope {
+        name: "",
+        protocol: address_space(),
+        defects: defects(),
+        small: SMALL,
+        searched: vec![SMALL, THREE_CPUS],
+    };
     if is(Part::Induction) {
-        induction(&protocol, &mut note)?;
+        induction(&whole, Part::Induction, &mut note)?;
     }
     if is(Part::Needed) {
-        needed(&protocol, &mut note)?;
+        needed(&whole, Part::Needed, &mut note)?;
     }
     if is(Part::Defects) {
-        refuted(&mut note)?;
+        refuted(&whole, Part::Defects, &mut note)?;
     }
     if is(Part::States) {
-        states(&protocol, &mut note)?;
+        states(&whole, Part::States, &mut note)?;
     }
     if is(Part::Liveness) {
-        liveness(&protocol, &mut note)?;
+        liveness(&whole.protocol, &mut note)?;
+    }
+    if is(Part::Small) {
+        small::all().iter().try_for_each(|scope| every(scope, &mut note))?;
     }
     if let (true, Some(code)) = (is(Part::Formats), wanted.code) {
         entries(&Code::read(code), &mut note)?;
@@ -103,22 +141,40 @@ pub fn all(wanted: Wanted<'_>, tell: &mut dyn FnMut(&Verdict)) -> Result<bool, F
     Ok(good)
 }
 
+/// All checks of a protocol but liveness.
+fn every(scope: &Scope, note: Note) -> Result<(), ProveError> {
+    induction(scope, Part::Small, note)?;
+    needed(scope, Part::Small, note)?;
+    refuted(scope, Part::Small, note)?;
+    states(scope, Part::Small, note)
+}
+
 type Note<'n> = &'n mut dyn FnMut(Verdict);
 
 /// Starts a clock; ends it with the verdict.
 struct Clock {
     part: Part,
+    /// Name of the protocol, if it is not that of an address space.
+    scope: &'static str,
     start: Instant,
 }
 
 impl Clock {
     fn of(part: Part) -> Self {
-        Self { part, start: Instant::now() }
+        Self::in_scope(part, "")
+    }
+
+    fn in_scope(part: Part, scope: &'static str) -> Self {
+        Self { part, scope, start: Instant::now() }
     }
 
     fn verdict(self, name: &str, holds: bool, found: String) -> Verdict {
         let seconds = self.start.elapsed().as_secs_f64();
-        Verdict { part: self.part, name: name.to_owned(), holds, found, seconds, trace: Vec::new() }
+        let name = match self.scope {
+            "" => name.to_owned(),
+            scope => format!("{scope}: {name}"),
+        };
+        Verdict { part: self.part, name, holds, found, seconds, trace: Vec::new() }
     }
 }
 
@@ -126,14 +182,15 @@ fn many(answers: &[Answer], wanted: Answer) -> usize {
     answers.iter().filter(|answer| **answer == wanted).count()
 }
 
-fn induction(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
-    let clock = Clock::of(Part::Induction);
+fn induction(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
+    let protocol = &scope.protocol;
+    let clock = Clock::in_scope(part, scope.name);
     let mut script = Script::of(protocol)?;
     script.suppose_start(protocol);
     script.ask();
     protocol.invariant.iter().try_for_each(|claim| script.ask_if(claim))?;
     note(clock.verdict("the invariant holds at the start", follows(&script)?, conjuncts(protocol)));
-    let clock = Clock::of(Part::Induction);
+    let clock = Clock::in_scope(part, scope.name);
     let mut script = Script::of(protocol)?;
     protocol.invariant.iter().try_for_each(|claim| script.suppose(claim))?;
     script.ask();
@@ -141,7 +198,7 @@ fn induction(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
     let found = format!("{} promises", protocol.safety.len());
     note(clock.verdict("the promises follow from the invariant", follows(&script)?, found));
     for step in &protocol.steps {
-        let clock = Clock::of(Part::Induction);
+        let clock = Clock::in_scope(part, scope.name);
         let answers = kept(protocol, step, None)?;
         let holds = many(&answers[1..], Answer::Proved) == protocol.invariant.len()
             && answers[0] == Answer::Refuted;
@@ -179,9 +236,10 @@ fn kept(
     script.answers()
 }
 
-fn needed(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
+fn needed(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
+    let protocol = &scope.protocol;
     for claim in &protocol.invariant {
-        let clock = Clock::of(Part::Needed);
+        let clock = Clock::in_scope(part, scope.name);
         let mut broken = Vec::new();
         let mut script = Script::of(protocol)?;
         let rest = protocol.invariant.iter().filter(|other| other.says != claim.says);
@@ -200,7 +258,7 @@ fn needed(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
     }
     for (number, step) in protocol.steps.iter().enumerate() {
         for (place, guard) in step.guards.iter().enumerate() {
-            let clock = Clock::of(Part::Needed);
+            let clock = Clock::in_scope(part, scope.name);
             let mut open = protocol.clone();
             open.steps[number].guards.remove(place);
             let answers = kept(&open, &open.steps[number], None)?;
@@ -230,22 +288,22 @@ fn list(broken: &[String]) -> String {
     }
 }
 
-fn edited(defect: &Defect) -> Protocol {
-    let mut protocol = address_space();
+fn edited(protocol: &Protocol, defect: &Defect) -> Protocol {
+    let mut protocol = protocol.clone();
     (defect.edit)(&mut protocol);
     protocol
 }
 
-fn refuted(note: Note) -> Result<(), ProveError> {
-    for defect in defects() {
-        let clock = Clock::of(Part::Defects);
-        let protocol = edited(&defect);
+fn refuted(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
+    for defect in &scope.defects {
+        let clock = Clock::in_scope(part, scope.name);
+        let protocol = edited(&scope.protocol, defect);
         let mut broken = Vec::new();
         for step in &protocol.steps {
             let answers = kept(&protocol, step, None)?;
             broken.extend(refuting(&answers[1..], &protocol.invariant, step.name));
         }
-        let machine = Machine::new(&protocol, SMALL)?;
+        let machine = Machine::new(&protocol, scope.small)?;
         let (promise, trace) = match search(&machine, &promises(&machine, &protocol)?, MOST_STATES)
         {
             Found::Failure { check, moves } => (protocol.safety[check].says, moves),
@@ -264,16 +322,10 @@ fn promises(machine: &Machine, protocol: &Protocol) -> Result<Vec<Check>, ProveE
     Ok(checks.collect::<Result<_, _>>()?)
 }
 
-fn sizes(of: Sizes) -> String {
-    let Sizes { slots, tables, indices, frames, debts, devices } = of;
-    format!(
-        "slots {slots}, tables {tables}, entries of a table {indices}, frames {frames}, CPUs {debts}, devices {devices}"
-    )
-}
-
-fn states(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
-    for of in [SMALL, THREE_CPUS] {
-        let clock = Clock::of(Part::States);
+fn states(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
+    let protocol = &scope.protocol;
+    for of in scope.searched.iter().copied() {
+        let clock = Clock::in_scope(part, scope.name);
         let machine = Machine::new(protocol, of)?;
         let mut checks = promises(&machine, protocol)?;
         for claim in &protocol.invariant {
@@ -284,11 +336,7 @@ fn states(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
             Found::Limit { states } => (false, format!("more than {states} states")),
             Found::Failure { moves, .. } => (false, moves.join("; ")),
         };
-        note(clock.verdict(
-            &format!("promises and invariant in all states: {}", sizes(of)),
-            holds,
-            found,
-        ));
+        note(clock.verdict(&format!("promises and invariant in all states: {of}"), holds, found));
     }
     Ok(())
 }
@@ -299,11 +347,11 @@ fn liveness(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
         let (states, starved) = starved(protocol, of)?;
         let found = starved.map_or_else(|| format!("{states} states"), |moves| moves.join("; "));
         let holds = states > 0 && found.ends_with("states");
-        note(clock.verdict(&format!("every buffer comes back: {}", sizes(of)), holds, found));
+        note(clock.verdict(&format!("every buffer comes back: {of}"), holds, found));
     }
     for defect in starvations() {
         let clock = Clock::of(Part::Liveness);
-        let (states, starved) = starved(&edited(&defect), ENDLESS[0])?;
+        let (states, starved) = starved(&edited(protocol, &defect), ENDLESS[0])?;
         let (holds, found) = match starved {
             Some(moves) if moves.is_empty() => (true, "nothing can happen any more".to_owned()),
             Some(moves) => (true, format!("for ever: {}", moves.join("; "))),

@@ -15,21 +15,21 @@ pub struct Defect {
 }
 
 /// Leaves a guard of a step out.
-fn unguarded(protocol: &mut Protocol, step: &str, guard: &str) {
+pub(crate) fn unguarded(protocol: &mut Protocol, step: &str, guard: &str) {
     if let Some(step) = protocol.step(step) {
         step.guards.retain(|claim| claim.says != guard);
     }
 }
 
 /// Leaves a change of a step out.
-fn unchanged(protocol: &mut Protocol, step: &str, name: &str) {
+pub(crate) fn unchanged(protocol: &mut Protocol, step: &str, name: &str) {
     if let Some(step) = protocol.step(step) {
         step.changes.retain(|change| change.name() != name);
     }
 }
 
 /// Puts another formula in place of a guard.
-fn guarded(protocol: &mut Protocol, step: &str, guard: &str, is: &'static str) {
+pub(crate) fn guarded(protocol: &mut Protocol, step: &str, guard: &str, is: &'static str) {
     let step = protocol.step(step);
     let found = step.and_then(|step| step.guards.iter_mut().find(|claim| claim.says == guard));
     if let Some(claim) = found {

@@ -23,12 +23,33 @@ pub enum Sort {
     Debt,
     /// Device, with all of its caches.
     Device,
+    /// Free or allocated address.
+    Address,
+    /// Word of a front.
+    Word,
+    /// Code that takes an address out.
+    Caller,
+    /// Group of page requests, by its number.
+    Group,
+    /// Ticket of a group.
+    Ticket,
 }
 
 impl Sort {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Slot, Self::Table, Self::Index, Self::Frame, Self::Debt, Self::Device];
+    pub const ALL: [Self; 11] = [
+        Self::Slot,
+        Self::Table,
+        Self::Index,
+        Self::Frame,
+        Self::Debt,
+        Self::Device,
+        Self::Address,
+        Self::Word,
+        Self::Caller,
+        Self::Group,
+        Self::Ticket,
+    ];
 
     /// Name in formulas.
     pub const fn name(self) -> &'static str {
@@ -39,6 +60,28 @@ impl Sort {
             Self::Frame => "Frame",
             Self::Debt => "Debt",
             Self::Device => "Device",
+            Self::Address => "Address",
+            Self::Word => "Word",
+            Self::Caller => "Caller",
+            Self::Group => "Group",
+            Self::Ticket => "Ticket",
+        }
+    }
+
+    /// Name of a number of them. A debt stands for a CPU that unmaps.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Slot => "slots",
+            Self::Table => "tables",
+            Self::Index => "entries of a table",
+            Self::Frame => "frames",
+            Self::Debt => "CPUs",
+            Self::Device => "devices",
+            Self::Address => "addresses",
+            Self::Word => "words",
+            Self::Caller => "callers",
+            Self::Group => "groups",
+            Self::Ticket => "tickets",
         }
     }
 

@@ -9,33 +9,20 @@ use std::fmt::Write as _;
 use crate::expr::{Formula, FormulaError, Sort, Term, Variable, parse_variables};
 use crate::protocol::{Actor, Change, Claim, Protocol, Step};
 
-/// Number of things of each sort.
+/// Number of things of each sort; none of those that are not named.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Slots of the upper table.
-    pub slots: u8,
-    /// Pages for leaf tables.
-    pub tables: u8,
-    /// Entries of a leaf table.
-    pub indices: u8,
-    /// Pages of buffers.
-    pub frames: u8,
-    /// Debts, one for each CPU that unmaps.
-    pub debts: u8,
-    /// Devices.
-    pub devices: u8,
-}
+pub struct Sizes(pub &'static [(Sort, u8)]);
 
 impl Sizes {
     fn of(self, sort: Sort) -> u8 {
-        match sort {
-            Sort::Slot => self.slots,
-            Sort::Table => self.tables,
-            Sort::Index => self.indices,
-            Sort::Frame => self.frames,
-            Sort::Debt => self.debts,
-            Sort::Device => self.devices,
-        }
+        self.0.iter().find(|(known, _)| *known == sort).map_or(0, |(_, size)| *size)
+    }
+}
+
+impl std::fmt::Display for Sizes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each = self.0.iter().map(|(sort, size)| format!("{} {size}", sort.plural()));
+        f.write_str(&each.collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -12,4 +12,5 @@ pub mod fairness;
 pub mod finite;
 pub mod formats;
 pub mod protocol;
+pub mod small;
 pub mod smt;

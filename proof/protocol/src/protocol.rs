@@ -137,8 +137,16 @@ impl Protocol {
     }
 }
 
-const fn claim(says: &'static str, is: &'static str) -> Claim {
+pub(crate) const fn claim(says: &'static str, is: &'static str) -> Claim {
     Claim { says, is }
+}
+
+pub(crate) const fn relation(
+    name: &'static str,
+    sorts: &'static [Sort],
+    meaning: &'static str,
+) -> Relation {
+    Relation { name, sorts, meaning }
 }
 
 /// The protocol of an address space.
@@ -168,7 +176,6 @@ pub fn address_space() -> Protocol {
 }
 
 fn relations() -> Vec<Relation> {
-    let relation = |name, sorts, meaning| Relation { name, sorts, meaning };
     vec![
         relation("linked", &[Table], "the slot's entry points at the table"),
         relation("left", &[Table], "the slot's entry is empty; walk caches may lead to the table"),

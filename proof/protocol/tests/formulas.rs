@@ -1,8 +1,9 @@
 //! Formulas that cannot be read are refused with a reason.
 
 use portolan_protocol::expr::Formula;
-use portolan_protocol::finite::{Found, Machine, search};
-use portolan_protocol::protocol::{Claim, Step, address_space};
+use portolan_protocol::finite::{Found, Machine, Sizes, search};
+use portolan_protocol::protocol::{Claim, Protocol, address_space};
+use portolan_protocol::small::{self, Scope};
 use portolan_protocol::{checks, defects};
 
 #[test]
@@ -37,19 +38,33 @@ fn a_name_that_the_protocol_does_not_have_is_refused() {
     assert_eq!(error.to_string(), "the name is not known: mislaid");
 }
 
+/// Every protocol with its defects, and the machine on which they show.
+fn scopes() -> Vec<Scope> {
+    let whole = Scope {
+        name: "address space",
+        protocol: address_space(),
+        defects: defects::defects(),
+        small: checks::SMALL,
+        searched: Vec::new(),
+    };
+    [vec![whole], small::all()].into_iter().flatten().collect()
+}
+
 /// A walk of the machine with a defect ends in a state that the same moves reach.
 #[test]
 fn a_trace_is_a_run_of_the_defective_protocol_and_not_of_the_right_one() {
-    for defect in defects::defects() {
-        let mut wrong = address_space();
-        (defect.edit)(&mut wrong);
-        assert!(end(&wrong).is_some(), "{}: no run", defect.says);
+    for Scope { protocol, defects, small, name, .. } in scopes() {
+        for defect in defects {
+            let mut wrong = protocol.clone();
+            (defect.edit)(&mut wrong);
+            assert!(end(&wrong, small).is_some(), "{name}: {}: no run", defect.says);
+        }
+        assert_eq!(end(&protocol, small), None, "{name}");
     }
-    assert_eq!(end(&address_space()), None);
 }
 
-fn end(protocol: &portolan_protocol::protocol::Protocol) -> Option<Vec<String>> {
-    let machine = Machine::new(protocol, checks::SMALL).expect("formulas");
+fn end(protocol: &Protocol, sizes: Sizes) -> Option<Vec<String>> {
+    let machine = Machine::new(protocol, sizes).expect("formulas");
     let claims = protocol.safety.iter().map(|claim| machine.claim(protocol, claim));
     let claims: Vec<_> = claims.collect::<Result<_, _>>().expect("formulas");
     match search(&machine, &claims, 1_000_000) {
@@ -62,25 +77,20 @@ fn end(protocol: &portolan_protocol::protocol::Protocol) -> Option<Vec<String>> 
 /// Each step is made in some state of the small machine: none is there for show.
 #[test]
 fn each_step_is_made_on_the_way_from_the_start() {
-    let protocol = address_space();
-    let machine = Machine::new(&protocol, checks::SMALL).expect("formulas");
-    let (mut states, mut made) = (vec![machine.start()], vec![false; protocol.steps.len()]);
-    let mut seen = std::collections::HashSet::from([machine.start()]);
-    while let Some(state) = states.pop() {
-        machine.moves(&state, |one, after| {
-            made[one.step] = true;
-            if seen.insert(after.clone()) {
-                states.push(after);
-            }
-        });
+    for Scope { protocol, small, name, .. } in scopes() {
+        let machine = Machine::new(&protocol, small).expect("formulas");
+        let (mut states, mut made) = (vec![machine.start()], vec![false; protocol.steps.len()]);
+        let mut seen = std::collections::HashSet::from([machine.start()]);
+        while let Some(state) = states.pop() {
+            machine.moves(&state, |one, after| {
+                made[one.step] = true;
+                if seen.insert(after.clone()) {
+                    states.push(after);
+                }
+            });
+        }
+        let never = protocol.steps.iter().zip(&made).filter(|(_, made)| !**made);
+        let never: Vec<&str> = never.map(|(step, _)| step.name).collect();
+        assert!(never.is_empty(), "{name}: {never:?}");
     }
-    let never = |(step, _): &(&Step, &bool)| step.name.to_owned();
-    let never: Vec<String> = protocol
-        .steps
-        .iter()
-        .zip(&made)
-        .filter(|(_, made)| !**made)
-        .map(|one| never(&one))
-        .collect();
-    assert!(never.is_empty(), "{never:?}");
 }

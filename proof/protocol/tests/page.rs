@@ -4,7 +4,8 @@ use std::path::Path;
 
 use portolan_protocol::defects::{defects, starvations};
 use portolan_protocol::formats::claims::CLAIMS;
-use portolan_protocol::protocol::address_space;
+use portolan_protocol::protocol::{Protocol, address_space};
+use portolan_protocol::small;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -30,6 +31,21 @@ fn the_page_has_every_fact_step_conjunct_promise_and_defect() {
 }
 
 #[test]
+fn the_page_of_small_protocols_has_all_of_them() {
+    let page = page("small-protocols.md");
+    for scope in small::all() {
+        let Protocol { relations, steps, invariant, safety, .. } = &scope.protocol;
+        let facts = relations.iter().flat_map(|one| [one.name, one.meaning]);
+        let steps = steps.iter().map(|step| step.name);
+        let claims = invariant.iter().chain(safety).map(|claim| claim.says);
+        let wrong = scope.defects.iter().flat_map(|defect| [defect.says, defect.seen]);
+        let all: Vec<&str> = facts.chain(steps).chain(claims).chain(wrong).collect();
+        let missing: Vec<&&str> = all.iter().filter(|words| !page.contains(**words)).collect();
+        assert!(missing.is_empty(), "{}: not in docs/small-protocols.md: {missing:#?}", scope.name);
+    }
+}
+
+#[test]
 fn the_page_of_formats_has_every_claim_and_mistake() {
     let page = page("formats.md");
     let claims = CLAIMS.iter().flat_map(|(name, says)| [*name, *says]);
@@ -41,7 +57,8 @@ fn the_page_of_formats_has_every_claim_and_mistake() {
 
 #[test]
 fn the_code_of_each_step_is_where_it_says() {
-    for step in address_space().steps {
+    let small = small::all().into_iter().flat_map(|scope| scope.protocol.steps);
+    for step in address_space().steps.into_iter().chain(small) {
         let Some((file, function)) = step.place.split_once(' ') else {
             assert!(step.place.is_empty(), "{}", step.name);
             continue;
