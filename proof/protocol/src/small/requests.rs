@@ -36,7 +36,7 @@ pub fn scope() -> Scope {
                 is: "(or (complete t) (handled t) (owing t))",
             }],
             full: vec!["unused"],
-            steps: steps(),
+            steps: [taken(), answered()].concat(),
             invariant: [invariant(), safety()].concat(),
             safety: safety(),
         },
@@ -58,8 +58,11 @@ fn relations() -> Vec<Relation> {
     ]
 }
 
-fn steps() -> Vec<Step> {
-    let one = "((t Ticket))";
+/// Things that a step of one ticket is of.
+const ONE: &str = "((t Ticket))";
+
+/// Steps of a group on its way to a handler.
+fn taken() -> Vec<Step> {
     vec![
         by_others(
             "a device asks for a page",
@@ -86,7 +89,7 @@ fn steps() -> Vec<Step> {
         by_cpu(
             "serve: a handler gets a group",
             "crates/portolan/src/iopf/dispatcher.rs serve",
-            one,
+            ONE,
             vec![claim("it waits for one", "(complete t)")],
             vec![
                 Change::Remove("complete", &["t"]),
@@ -94,10 +97,16 @@ fn steps() -> Vec<Step> {
                 Change::Add("works", &["t"]),
             ],
         ),
+    ]
+}
+
+/// Steps of a group on its way back.
+fn answered() -> Vec<Step> {
+    vec![
         by_cpu(
             FINISH,
             "crates/portolan/src/iopf/dispatcher.rs finish",
-            one,
+            ONE,
             vec![claim("the dispatcher has it noted", "(handled t)")],
             vec![
                 Change::Remove("works", &["t"]),
@@ -108,14 +117,14 @@ fn steps() -> Vec<Step> {
         by_cpu(
             "a late handler's response goes nowhere",
             "crates/portolan/src/iopf/dispatcher.rs finish",
-            one,
+            ONE,
             vec![],
             vec![Change::RemoveAll("works", &["u"], "(and (= u t) (not (handled t)))")],
         ),
         by_cpu(
             LEAVE,
             "crates/portolan/src/iopf/dispatcher.rs unregister",
-            one,
+            ONE,
             vec![claim("it is not answered yet", "(or (complete t) (handled t))")],
             vec![
                 Change::Remove("complete", &["t"]),
@@ -126,7 +135,7 @@ fn steps() -> Vec<Step> {
         by_cpu(
             RESPOND,
             "crates/portolan/src/iopf/dispatcher.rs send",
-            one,
+            ONE,
             vec![claim("its response is owed", "(owing t)")],
             vec![
                 Change::Remove("owing", &["t"]),
