@@ -3,6 +3,9 @@
 //! A file of `tests/threads/` has the facts of a thread's machine, the answer that its people accepted (`people_did`,
 //! written before the rules were), and what `--json` has to say. `pending` marks a thread that no rule answers yet.
 
+#[path = "threads/functions.rs"]
+mod functions;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -29,6 +32,12 @@ struct Thread {
     /// The machine's files.
     #[serde(default)]
     files: BTreeMap<String, Entry>,
+    /// The machine's PCI functions ([`functions`]).
+    #[serde(default)]
+    functions: String,
+    /// Set for a user who is not root.
+    #[serde(default)]
+    no_root: bool,
     /// Output of `lspci -xxxx`, or the name of a file beside this one.
     lspci: Option<String>,
     /// The kernel's log, or the name of a file beside this one.
@@ -94,8 +103,9 @@ fn machine(name: &str, thread: &Thread) -> PathBuf {
         Entry::Other(fields) => json!(fields),
     };
     let files = thread.files.iter().map(|(path, entry)| (path.clone(), file(entry)));
-    let files: BTreeMap<String, Value> = files.collect();
-    let mut document = json!({ "portolan-collected": 1, "files": files });
+    let mut all = functions::files(&thread.functions, !thread.no_root);
+    all.extend(files);
+    let mut document = json!({ "portolan-collected": 1, "files": all });
     for (key, said) in [("lspci", &thread.lspci), ("log", &thread.log)] {
         if let Some(said) = said {
             document[key] = json!(text(said));

@@ -3,10 +3,13 @@
 //! Each answer is made of a [`Subject`]: the files and the kernel's log of this machine, or of another one. It consists
 //! of [`Finding`]s.
 
+pub mod between;
 pub mod collect;
+pub mod device;
 pub mod finding;
 pub mod log;
 pub mod machine;
+pub mod pci;
 pub mod subject;
 
 pub use crate::files::{Files, KeptFile, Reading};

@@ -26,7 +26,7 @@ impl Config {
         let found = if path.is_dir() {
             Self::folder(path)?
         } else {
-            Self::dump(&String::from_utf8_lossy(&files::bytes(path)?))
+            Self::of_text(&String::from_utf8_lossy(&files::bytes(path)?))
         };
         if found.0.is_empty() {
             bail!(
@@ -49,7 +49,8 @@ impl Config {
         Ok(all)
     }
 
-    fn dump(text: &str) -> Self {
+    /// Makes the spaces in what `lspci` prints.
+    pub fn of_text(text: &str) -> Self {
         let mut all = Self::default();
         let mut of: Option<PciFunction> = None;
         for line in text.lines() {
@@ -64,6 +65,11 @@ impl Config {
             }
         }
         all
+    }
+
+    /// The spaces, by their functions.
+    pub fn into_spaces(self) -> BTreeMap<PciFunction, Vec<u8>> {
+        self.0
     }
 
     /// Number of functions.
@@ -121,7 +127,7 @@ mod tests {
                     \n\
                     0001:ff:1f.7 0604: 8086:1234\n\tCapabilities: [40] Express\n\
                     00: 86 80 34 12\n20: ff\n";
-        let config = Config::dump(text);
+        let config = Config::of_text(text);
         let display = PciFunction::of(0, 2, 0);
         assert_eq!(config.word(display, 0), Some(0x9a49_8086));
         assert_eq!(config.word(display, 0x10), Some(4));

@@ -182,6 +182,11 @@ impl PciTree {
         })
     }
 
+    /// The bridges on the way from `at` up to its root complex, the nearest first.
+    pub fn way_up(&self, at: PciFunction) -> impl Iterator<Item = &PciNode> {
+        self.above(at.segment, at.requester.bus())
+    }
+
     /// The bridges above `bus`, the nearest first.
     fn above(&self, segment: PciSegment, bus: u8) -> impl Iterator<Item = &PciNode> {
         let first = self.leads_to(segment, bus);

@@ -1,7 +1,10 @@
 //! `portolan explain`: its arguments, and the choice of what is explained.
 //!
-//! Each kind of question has a file: [`machine`] without an option, [`policies`], [`firmware`].
+//! Each kind of question has a file: [`machine`] without an option, [`device`], [`between`], [`policies`],
+//! [`firmware`].
 
+mod between;
+mod device;
 mod firmware;
 mod machine;
 mod policies;
@@ -19,6 +22,13 @@ use crate::firmware::port;
 #[derive(Debug, Args)]
 #[command(after_help = explain::COLUMNS_IN_WORDS)]
 pub(super) struct ExplainArgs {
+    /// A PCI device of the machine, by its place or its name (0000:01:00.0, nvme0, eth0, card1): its group, what a
+    /// guest has to take along, and what bars it.
+    #[arg(conflicts_with_all = ["machines", "all", "firmware", "between"])]
+    device: Option<String>,
+    /// Peer-to-peer access between PCI devices of the machine: those named, or all GPUs, network cards and disks.
+    #[arg(long, value_name = "DEVICE", num_args = 0.., conflicts_with_all = ["machines", "all", "firmware"])]
+    between: Option<Vec<String>>,
     /// Another machine than this one: a file of `portolan collect`, what `lspci -xxxx` prints, or a folder that has
     /// the machine's `proc` and `sys`; may be repeated.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["machines", "all", "firmware"])]
@@ -56,5 +66,11 @@ pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
     if !args.machines.is_empty() || args.all {
         return policies::run(args);
     }
-    machine::run(args)
+    if let Some(names) = &args.between {
+        return between::run(args, names);
+    }
+    match &args.device {
+        Some(name) => device::run(args, name),
+        None => machine::run(args),
+    }
 }
