@@ -127,7 +127,7 @@ impl<P: UnitPlatform> Events<P> {
             match event::CODE.of(record[0]) {
                 0 => return Ok(Some(FaultEvent::Lost)),
                 code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE => {}
-                _ => return Ok(Some(FaultEvent::Fault(decode(record)))),
+                _ => return Ok(Some(FaultEvent::Fault(decode_event(record)))),
             }
         }
         Ok(None)
@@ -210,8 +210,10 @@ impl<P: UnitPlatform> Events<P> {
     }
 }
 
-/// Translates a record of an access.
-fn decode([low, high]: Record) -> FaultRecord {
+/// Decodes an event of an access, of a unit or of a log.
+///
+/// *Context.* Interrupt: a value.
+pub fn decode_event([low, high]: [u64; 2]) -> FaultRecord {
     let flag = |bits: portolan_spec::amd::Bits| bits.of(low) == 1;
     let reason = match event::CODE.of(low) {
         code::ILLEGAL_ENTRY => FaultReason::Configuration,
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
 
     fn fault(low: u64) -> FaultRecord {
-        decode([low, 0x4000_0123])
+        decode_event([low, 0x4000_0123])
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod tests;
 pub use command::refusal;
 pub use command::{CommandKind, Counts};
 pub use config::{Config, StreamSettings};
+pub use faults::decode_event;
 pub use features::{Capability, NotAnIommu, Offers};
 pub use features::{Features, InvalidateAll};
 pub use interrupts::{InterruptTable, NotAnInterruptTable};

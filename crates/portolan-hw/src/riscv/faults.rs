@@ -24,14 +24,16 @@ pub(super) fn next<P: UnitPlatform>(
     unit: &RiscvControl<P>,
 ) -> Result<Option<FaultEvent>, IommuError> {
     Ok(match records.next(unit)? {
-        NextRecord::Record(words) => Some(FaultEvent::Fault(decode(words))),
+        NextRecord::Record(words) => Some(FaultEvent::Fault(decode_fault(words))),
         NextRecord::Lost => Some(FaultEvent::Lost),
         NextRecord::Nothing => None,
     })
 }
 
-/// Translates a record.
-fn decode(record: [u64; WORDS]) -> FaultRecord {
+/// Decodes a fault record, of a unit or of a log.
+///
+/// *Context.* Interrupt: a value.
+pub fn decode_fault(record: [u64; WORDS]) -> FaultRecord {
     let [word, ..] = record;
     let (kind, known) = match fault::TTYP.of(word) {
         access::FETCH | access::READ => (Some(FaultAccess::Read), true),
@@ -235,12 +237,12 @@ mod tests {
             access: Some(FaultAccess::Write),
             reason: FaultReason::NotMapped,
         };
-        assert_eq!(decode([word, 0, 0x4000_0123, 0]), wanted);
+        assert_eq!(decode_fault([word, 0, 0x4000_0123, 0]), wanted);
         // Without an access: the unit's own message could not be sent.
-        let own = decode([273, 0, 0x2800_0000, 0]);
+        let own = decode_fault([273, 0, 0x2800_0000, 0]);
         assert_eq!((own.iova, own.access, own.pasid), (None, None, None));
         assert_eq!(own.reason, FaultReason::External);
-        let kind = |ttyp: u64| decode([ttyp << 34 | 13, 0, 0, 0]).access;
+        let kind = |ttyp: u64| decode_fault([ttyp << 34 | 13, 0, 0, 0]).access;
         for reads in [1, 2, 5, 6] {
             assert_eq!(kind(reads), Some(FaultAccess::Read));
         }
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn causes_by_hand() {
-        let of = |code| decode([code, 0, 0, 0]).reason;
+        let of = |code| decode_fault([code, 0, 0, 0]).reason;
         for page in [12, 13, 15, 20, 21, 23] {
             assert_eq!(of(page), FaultReason::NotMapped, "{page}");
         }

@@ -24,6 +24,7 @@ pub use crate::chassis::PageRequestEvent;
 pub use command::refusal;
 pub use command::{CommandKind, Counts};
 pub use events::{CounterError, Event, EventCounter};
+pub use faults::decode_fault;
 pub use features::{Config, Features, Messages, RiscvFeature, Signal};
 pub use portolan_tables::imsic::InterruptFiles;
 pub use queue::RiscvQueue;

@@ -79,7 +79,10 @@ impl<P: UnitPlatform> Drop for Stalled<'_, P> {
     }
 }
 
-fn reason(status: u32) -> FaultReason {
+/// Decodes the fault status register of a context bank, of a unit or of a log.
+///
+/// *Context.* Interrupt: a value.
+pub fn fault_reason(status: u32) -> FaultReason {
     match status {
         status if status & fsr::TF != 0 => FaultReason::NotMapped,
         status if status & fsr::PF != 0 => FaultReason::Permission,
@@ -174,7 +177,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
             pasid: None,
             iova: Some(Iova::new(at)),
             access: Some(access(syndrome, bank::FSYNR0_WRITE)),
-            reason: reason(status),
+            reason: fault_reason(status),
         };
         Ok(Some((status, record)))
     }

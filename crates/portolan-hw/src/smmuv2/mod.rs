@@ -36,7 +36,7 @@ pub use crate::chassis::arm::WhenDisabled;
 pub use config::Config;
 pub use config::{WriteCounts, WriteKind};
 pub use domain::{FirstStage, SecondStage, SmmuV2DomainOptions};
-pub use faults::{OnFault, Stalled};
+pub use faults::{OnFault, Stalled, fault_reason};
 pub use features::{Features, Selection};
 pub use queue::SmmuV2Queue;
 pub use quirks::{Implementation, Inherited, Prefetch, WaitForSafe};

@@ -48,8 +48,10 @@ bitflags::bitflags! {
     }
 }
 
-/// A record of the event queue in the core's terms.
-pub(super) fn decode(words: &event::Event) -> FaultRecord {
+/// Decodes a record of the event queue, of a unit or of a log.
+///
+/// *Context.* Interrupt: a value.
+pub fn decode_event(words: &event::Event) -> FaultRecord {
     use event::kind;
     let code = event::TYPE.get(words) as u8;
     let reason = match code {
@@ -136,7 +138,7 @@ impl<P: UnitPlatform> Smmu<P> {
             if event::STALL.get(words) == 0 {
                 return Ok(());
             }
-            let stalled = stalled(words, &decode(words));
+            let stalled = stalled(words, &decode_event(words));
             if self.shared.queue.post(&answer(stalled.reply_to(), Response::Invalid))? {
                 Ok(())
             } else {
@@ -166,7 +168,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let next = self.events.lock().next(machine, accept)?;
         let event = match next {
             NextRecord::Record(words) => {
-                let fault = decode(&words);
+                let fault = decode_event(&words);
                 match event::STALL.get(&words) {
                     0 => FaultEvent::Fault(fault),
                     _ => {

@@ -37,7 +37,7 @@ pub use command::SmmuTag;
 pub use command::{CommandCounts, CommandKind};
 pub use domain::{FirstStage, ForeignFirstStage, SecondStage, SmmuDomainOptions};
 pub use faults::PageRequestEvent;
-pub use faults::{GlobalErrors, StallOrFault};
+pub use faults::{GlobalErrors, StallOrFault, decode_event};
 pub use features::{Features, StallModel, TableUpdate};
 pub use queue::SmmuQueue;
 pub use quirks::{Errata, Implementation};

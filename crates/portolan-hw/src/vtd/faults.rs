@@ -61,7 +61,7 @@ impl<P: UnitPlatform> FaultReader<P> {
                     let low = regs.read64(at);
                     regs.write32(at + fault::F_OFFSET, 1 << 31);
                     *next = Some((index + 1) % count);
-                    return Ok(Some(FaultEvent::Fault(decode(low, high))));
+                    return Ok(Some(FaultEvent::Fault(decode_fault(low, high))));
                 }
             }
         }
@@ -73,7 +73,10 @@ impl<P: UnitPlatform> FaultReader<P> {
     }
 }
 
-fn decode(low: u64, high: u64) -> FaultRecord {
+/// Decodes a fault record, of a unit or of a log.
+///
+/// *Context.* Interrupt: a value.
+pub fn decode_fault(low: u64, high: u64) -> FaultRecord {
     let code = fault::REASON.of(high) as u8;
     if let Some(reason) = interrupt(code, fault::INDEX.of(low) as u16) {
         return FaultRecord {

@@ -19,7 +19,7 @@ mod unit;
 
 pub use command::{CommandKind, Counts, InterruptEntries};
 pub use domain::{FirstDomain, ForeignFirstDomain, SecondDomain};
-pub use faults::PageEvent;
+pub use faults::{PageEvent, decode_fault};
 pub use features::{
     Config, Features, INTEL, Invalidation, Mode, PciIdentity, Quirks, Takeover, VtdFeature,
     tylersburg,

@@ -23,7 +23,7 @@ fn every_event_is_decoded() {
     assert_eq!(two.reason, FaultReason::Permission);
     assert_eq!(two.access, Some(FaultAccess::Write));
     for code in 0..=0xff {
-        let record = faults::decode(&[code, u64::MAX, u64::MAX, u64::MAX]);
+        let record = faults::decode_event(&[code, u64::MAX, u64::MAX, u64::MAX]);
         let known = matches!(code, 2..=0xb | 0x10..=0x13 | 0x20 | 0x21 | 0x25);
         let other = matches!(record.reason, FaultReason::Other { .. });
         assert_eq!(known, !other, "{code:#x}");
