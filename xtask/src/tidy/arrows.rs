@@ -29,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "portolan-tune",
         &[
             "portolan",
+            "portolan-spec",
             "portolan-tables",
             "portolan-hw",
             "portolan-sim",

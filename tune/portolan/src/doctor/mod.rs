@@ -6,6 +6,7 @@
 pub mod between;
 pub mod collect;
 pub mod device;
+pub mod faults;
 pub mod finding;
 pub mod log;
 pub mod machine;

@@ -1,10 +1,11 @@
 //! `portolan explain`: its arguments, and the choice of what is explained.
 //!
-//! Each kind of question has a file: [`machine`] without an option, [`device`], [`between`], [`policies`],
-//! [`firmware`].
+//! Each kind of question has a file: [`machine`] without an option, [`device`], [`between`], [`faults`],
+//! [`policies`], [`firmware`].
 
 mod between;
 mod device;
+mod faults;
 mod firmware;
 mod machine;
 mod policies;
@@ -36,6 +37,15 @@ pub(super) struct ExplainArgs {
     /// The kernel's log of the machine, as `dmesg` or `journalctl -k` prints it.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["machines", "all", "firmware"])]
     log: Option<PathBuf>,
+    /// Faults in the kernel's log: of this machine, of the one that --from or --log names, or in FILE, which is what
+    /// `dmesg` or `journalctl -k` prints; `-` is standard input.
+    #[arg(long, value_name = "FILE", num_args = 0..=1,
+        conflicts_with_all = ["machines", "all", "firmware", "device", "between"])]
+    faults: Option<Option<PathBuf>>,
+    /// A recording of the same machine, as `portolan record` makes it: names the mapping that a fault's address was in,
+    /// and its unmap.
+    #[arg(long, value_name = "FILE", requires = "faults")]
+    trace: Option<PathBuf>,
     /// The library's policy for a machine profile, or a file with one; may be repeated.
     #[arg(long = "machine", value_name = "NAME")]
     machines: Vec<String>,
@@ -65,6 +75,9 @@ pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
     }
     if !args.machines.is_empty() || args.all {
         return policies::run(args);
+    }
+    if args.faults.is_some() {
+        return faults::run(args);
     }
     if let Some(names) = &args.between {
         return between::run(args, names);
