@@ -24,6 +24,7 @@ use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Cpus, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
+use support::loom_cpus::runs::{self, CheckedMemory};
 use support::loom_cpus::{HastyCpus, LoomCpus, explore, on_cpu};
 
 #[derive(Default)]
@@ -96,6 +97,7 @@ fn space(hardware: &Hardware, bounds: LazyBounds) -> Arc<Space> {
 
 fn space_on<C: Cpus + Clone>(cpus: C, hardware: &Hardware, bounds: LazyBounds) -> Arc<Space<C>> {
     let memory = SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
+    let memory = CheckedMemory(memory, runs::current());
     let format = VtdSecondStage::new(VtdLevels::Three, 39);
     let table = PageTable::new(format, std::sync::Arc::new(memory)).unwrap();
     let caps = Capabilities::new(PageSize::SIZE_4K);

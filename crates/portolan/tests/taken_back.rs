@@ -23,6 +23,7 @@ use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
+use support::loom_cpus::runs::{self, CheckedMemory};
 use support::loom_cpus::{LoomCpus, TellingCpus, explore, on_cpu};
 
 const PAGE: u64 = 4096;
@@ -112,7 +113,7 @@ impl Pager for Owner {
     }
 }
 
-type Tables = std::sync::Arc<SlabTables<AtomicU64>>;
+type Tables = std::sync::Arc<CheckedMemory<SlabTables<AtomicU64>>>;
 type Domain = PagedDomain<VtdSecondStage, Tables, Queue>;
 
 struct Machine {
@@ -138,6 +139,7 @@ impl Machine {
         let device = std::sync::Arc::new(Device::default());
         let format = VtdSecondStage::new(VtdLevels::Three, 39);
         let tables = SlabTables::new(PhysAddr::new(1 << 36), PageSize::SIZE_4K, 8);
+        let tables = CheckedMemory(tables, runs::current());
         let table = PageTable::new(format, Tables::new(tables)).unwrap();
         let caps = Capabilities::new(PageSize::SIZE_4K);
         let (context, quirks) = (InvalTag::new(1), Quirks::default());

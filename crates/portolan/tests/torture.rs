@@ -8,6 +8,8 @@
 
 #[path = "support/attached.rs"]
 mod attached;
+#[path = "support/runs.rs"]
+mod runs;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +32,7 @@ use portolan::iopf::{
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
+use runs::{CheckedCpus, CheckedMemory, CheckedRun};
 
 const PAGE: u64 = 0x1000;
 /// Operations on one space.
@@ -79,7 +82,8 @@ fn current() -> CpuId {
     CpuId::new(CPU.load(Ordering::Relaxed) as u32)
 }
 
-type Cpus = Arc<SpinCpus<Time, fn() -> CpuId>>;
+type Machine = SpinCpus<Time, fn() -> CpuId>;
+type Cpus = CheckedCpus<Arc<Machine>>;
 
 /// Memory of the hardware: where each page that a device used led.
 #[derive(Default)]
@@ -138,13 +142,14 @@ impl TagPool for Hardware {
     }
 }
 
-type Tables = PagedDomain<VtdSecondStage, Arc<SlabTables<AtomicU64>>, Hardware>;
+type Memory = Arc<SlabTables<AtomicU64>>;
+type Tables = PagedDomain<VtdSecondStage, CheckedMemory<Memory>, Hardware>;
 
 /// One space, and the state that a careful owner knows of it.
 struct World<'r> {
     random: &'r mut Random,
     hardware: Hardware,
-    memory: Arc<SlabTables<AtomicU64>>,
+    memory: Memory,
     domain: Arc<Tables>,
     space: Arc<DmaSpace<Cpus>>,
     policy: Policy,
@@ -157,7 +162,9 @@ struct World<'r> {
 }
 
 impl<'r> World<'r> {
-    fn new(random: &'r mut Random, cpus: &Cpus) -> Self {
+    fn new(random: &'r mut Random, cpus: &Arc<Machine>) -> Self {
+        let run = CheckedRun::default();
+        let cpus = CheckedCpus(cpus.clone(), run.clone());
         let hardware = Hardware::default();
         {
             let mut remembered = hardware.0.lock().unwrap();
@@ -166,7 +173,7 @@ impl<'r> World<'r> {
         }
         let memory = Arc::new(SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, TABLES));
         let format = VtdSecondStage::new(VtdLevels::Four, 46);
-        let table = PageTable::new(format, memory.clone()).unwrap();
+        let table = PageTable::new(format, CheckedMemory(memory.clone(), run)).unwrap();
         let caps = Capabilities::new(PageSize::SIZE_4K);
         let context = InvalTag::new(1);
         let domain = PagedDomain::new(table, context, caps, Quirks::default(), hardware.clone());
@@ -184,7 +191,7 @@ impl<'r> World<'r> {
         options.trust = random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]);
         options.bounds = LazyBounds { entries: random.of(&[1, 4, 64]), ..LazyBounds::default() };
         let bound = BoundDomain::new(Arc::new(Attached), domain.clone(), simulated());
-        let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated()).unwrap();
+        let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).unwrap();
         Self {
             random,
             hardware,
@@ -328,7 +335,7 @@ impl Handler for Content {
 
 /// Devices that never stop asking, registered or not.
 struct Askers {
-    desk: Dispatcher<Cpus, Answers>,
+    desk: Dispatcher<Arc<Machine>, Answers>,
     answers: Answers,
     /// Groups that were taken in and are to be answered.
     owed: u64,
@@ -336,7 +343,7 @@ struct Askers {
 }
 
 impl Askers {
-    fn new(cpus: &Cpus) -> Self {
+    fn new(cpus: &Arc<Machine>) -> Self {
         let answers = Answers::default();
         let bounds = iopf::Bounds {
             groups: 16,
@@ -425,7 +432,7 @@ fn nothing_is_lost_and_nothing_grows() {
     let seed = number("PORTOLAN_SEED", 36);
     println!("PORTOLAN_SEED={seed} PORTOLAN_TORTURE={operations}");
     let mut random = Random(seed);
-    let cpus: Cpus = Arc::new(SpinCpus::new(CPUS, Time::default(), current as fn() -> CpuId));
+    let cpus = Arc::new(SpinCpus::new(CPUS, Time::default(), current as fn() -> CpuId));
     let (mut done, mut most_tables, mut refused) = (0, 0, 0);
     while done < operations {
         let mut world = World::new(&mut random, &cpus);
@@ -464,6 +471,7 @@ fn nothing_is_lost_and_nothing_grows() {
         world.end();
         askers.end();
     }
+    portolan_protocol::run::say("torture of spaces");
     println!("{done} operations, {refused} maps refused, at most {most_tables} table pages");
     assert!(most_tables < TABLES as usize / 2, "{most_tables} table pages");
 }

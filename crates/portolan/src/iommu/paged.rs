@@ -9,7 +9,7 @@ use super::{
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Flushed, Gather, InvalidationQueue, OneCommand, PlanInputs,
-    Quiesced, Quirks, Step, SyncError, Walker, WrongTable, owes_nothing, plan, settle,
+    Quiesced, Quirks, Step, SyncError, Walker, WrongTable, owes_nothing, plan,
 };
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
@@ -278,7 +278,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     fn sync(&self, owed: &mut Gather) -> Result<Flushed, SyncError<IommuError>> {
         owed.check(self.table.id())?;
         self.table.write_back(self.caps.walker, owed);
-        let settled = settle(&self.queue, self.inputs(), Some(&self.one), owed);
+        let settled = self.table.settle(&self.queue, self.inputs(), Some(&self.one), owed);
         let settled = settled.map_err(SyncError::Queue)?;
         Ok(settled.reclaim(|tables| self.table.free_chain(tables)))
     }

@@ -9,8 +9,8 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Clock, DataCache, LeftBehind, Lock, Nanos, Tracer};
-use crate::addr::CpuId;
+use super::{Clock, DataCache, LeftBehind, Lock, Nanos, ProtocolStep, Tracer};
+use crate::addr::{CpuId, TableId};
 
 /// A word that CPUs share, of 64 bits.
 pub trait SharedWord: Send + Sync + 'static {
@@ -90,6 +90,13 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     fn tracer(&self) -> Option<&dyn Tracer> {
         None
     }
+
+    /// Called at each step that a space over the table `of` makes, for checkers of runs. By default nothing, which
+    /// costs nothing.
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        let _ = (of, step);
+    }
 }
 
 /// Records are kept for so many CPUs at most: those with higher numbers share the first one's.
@@ -135,6 +142,11 @@ impl<P: Cpus> Cpus for Arc<P> {
     #[inline]
     fn tracer(&self) -> Option<&dyn Tracer> {
         (**self).tracer()
+    }
+
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        (**self).protocol_step(of, step);
     }
 }
 

@@ -18,6 +18,7 @@
 //!   parts ([`UnitParts`]).
 //! * [`Cpus`]: CPUs, and the words and locks that they share; [`IrqLock`] for kernels.
 //! * [`Tracer`]: receiver of reports of the library's operations.
+//! * [`ProtocolStep`]: a step that a checker of runs takes.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
 pub(crate) mod atomic;
@@ -33,6 +34,7 @@ mod lock;
 mod mmio;
 mod per_cpu;
 mod slab;
+mod step;
 mod trace;
 mod unit;
 mod word;
@@ -55,11 +57,12 @@ pub(crate) use per_cpu::{PerCpu, PerCpuError};
 pub use slab::SlabTables;
 /// A lock that spins, for where no interrupt handler calls the library.
 pub use spin::Mutex as SpinLock;
+pub use step::{DebtName, ProtocolStep};
 pub use trace::{TraceEvent, TraceKind, TraceLine, Tracer};
 pub use unit::{UnitParts, UnitPlatform};
 pub use word::Word;
 
-use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::addr::{PageSize, PhysAddr, PhysRange, TableId};
 use thiserror::Error;
 
 /// No page of table memory is left.
@@ -129,6 +132,12 @@ pub trait TableMem<W: Word>: Send + Sync {
     /// CPU reads records that a unit that does not snoop wrote to a queue. Nothing has to be done
     /// where such memory is not cached, or where every unit snoops.
     fn invalidate(&self, bytes: PhysRange);
+
+    /// Called at each step that the table `of` makes, for checkers of runs. By default nothing, which costs nothing.
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        let _ = (of, step);
+    }
 }
 
 macro_rules! forward {
@@ -175,6 +184,11 @@ macro_rules! forward {
             #[inline]
             fn invalidate(&self, bytes: PhysRange) {
                 (**self).invalidate(bytes);
+            }
+
+            #[inline(always)]
+            fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+                (**self).protocol_step(of, step);
             }
         }
     )*};

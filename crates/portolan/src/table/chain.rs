@@ -5,7 +5,7 @@ use super::format::Format;
 use super::walking::Looked;
 use crate::addr::PhysAddr;
 use crate::inval::TableChain;
-use crate::platform::{OutOfTableMemory, TableMem, Word};
+use crate::platform::{OutOfTableMemory, ProtocolStep, TableMem, Word};
 use core::sync::atomic::Ordering;
 
 /// Pages set aside before the first visible write.
@@ -88,6 +88,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Adds a page that left the tree. Its first word becomes a link that the hardware takes for an
     /// empty entry, so a walk that still comes by faults there at worst.
     pub(super) fn detach(&self, chain: &mut TableChain, page: PhysAddr) {
+        self.tell(ProtocolStep::TakeOut { table: page });
         let tail = match chain.ends {
             None => page,
             Some((head, tail)) => {
@@ -133,6 +134,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         while let Some(page) = next.filter(|_| freed < chain.pages) {
             let raw = self.words(page).first().map_or(0, Word::load);
             next = (raw != 0).then(|| F::unlink(raw));
+            self.tell(ProtocolStep::Free { table: page });
             self.mem.free(page, F::GRANULE);
             freed += 1;
         }

@@ -7,7 +7,7 @@ use super::slot::WrittenEntry;
 use super::{Access, PageTable, Segment, TableMapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
-use crate::platform::{TableMem, Word};
+use crate::platform::{ProtocolStep, TableMem, Word};
 
 /// Highest number of levels of any format, and so the size of arrays by level.
 const MAX_LEVELS: usize = 6;
@@ -352,7 +352,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 if level > 0 {
                     let raw = F::leaf(request.templates[level as usize], pa);
                     if let Some((word, table)) = self.reach(iova, level, reserve) {
+                        let range = IovaRange::page(iova, Self::span(level));
+                        self.tell(ProtocolStep::Find { table, range });
                         word.store(raw);
+                        self.tell(ProtocolStep::Write { table, range });
                         self.owe_lines(gather, table, self.index(iova, level), 1);
                     }
                     pieces.skip(Self::span(level).bytes());
@@ -391,6 +394,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     self.publish_all(page, 0, 1 << F::INDEX_LG2);
                 }
                 entry.store(F::table(page, 1) | F::FILLED);
+                self.tell(ProtocolStep::Link { table: page, spans: slot });
+                self.tell(ProtocolStep::Find { table: page, range: slot });
+                self.tell(ProtocolStep::Write { table: page, range: slot });
                 self.publish(parent, self.index(slot.start(), 1));
                 return;
             }
@@ -400,8 +406,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         };
         let index = self.index(slot.start(), 0);
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
+        self.tell(ProtocolStep::Find { table, range: slot });
         self.fill(words, template, pieces);
         self.join_clusters(words, index);
+        self.tell(ProtocolStep::Write { table, range: slot });
         self.owe_lines(gather, table, index, count);
         if whole {
             Self::mark(entry, true);
@@ -427,6 +435,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     let page = reserve.pop()?;
                     match word.compare_exchange(raw, F::table(page, at)) {
                         Ok(_) => {
+                            let spans = IovaRange::page(iova, Self::span(at));
+                            self.tell(ProtocolStep::Link { table: page, spans });
                             self.publish(table, index);
                             page
                         }
@@ -464,6 +474,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let page = reserve.pop()?;
             match entry.compare_exchange(raw, F::table(page, 1)) {
                 Ok(_) => {
+                    let spans = IovaRange::page(iova, Self::span(1));
+                    self.tell(ProtocolStep::Link { table: page, spans });
                     self.publish(parent, self.index(iova, 1));
                     return Some(page);
                 }

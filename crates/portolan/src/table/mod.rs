@@ -47,7 +47,7 @@ use self::format::{Entry, span_lg2};
 use self::walking::Walks;
 use crate::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
-use crate::platform::{CachePadded, ForeignTables, OutOfTableMemory, TableMem, Word};
+use crate::platform::{CachePadded, ForeignTables, OutOfTableMemory, ProtocolStep, TableMem, Word};
 
 bitflags::bitflags! {
     /// Access of a device, and kind of the memory.
@@ -234,6 +234,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Takes out all that is mapped, of a table that no walker has yet.
     pub(crate) fn clear(&mut self) {
+        self.tell(ProtocolStep::End);
         self.give_back_parked();
         self.free_below(self.root, self.levels - 1);
         let root = self.words(self.root);
@@ -348,6 +349,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
+    /// Tells a checker of runs, if there is one.
+    #[inline(always)]
+    pub(crate) fn tell(&self, step: ProtocolStep<'_>) {
+        self.mem.protocol_step(self.id, step);
+    }
+
     fn free_page(&self, table: PhysAddr) {
         self.mem.free(table, F::GRANULE);
         self.pages.0.fetch_sub(1, Ordering::Relaxed);
@@ -384,6 +391,7 @@ impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
     /// Frees all tables, unless [`PageTable::keep`] was called; the hardware must no longer use them.
     fn drop(&mut self) {
         if self.when_dropped == TablesWhenDropped::Free {
+            self.tell(ProtocolStep::End);
             self.give_back_parked();
             self.free_below(self.root, self.levels - 1);
             self.mem.free(self.root, F::ROOT);

@@ -6,7 +6,7 @@ use super::pieces::{Piece, PieceCursor};
 use super::{Access, PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::Gather;
-use crate::platform::{TableMem, Word};
+use crate::platform::{ProtocolStep, TableMem, Word};
 
 /// Place of the entry of a page that was mapped.
 pub(crate) struct WrittenEntry {
@@ -35,7 +35,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let (_, table) = self.leaf_table_at(iova)?;
         let index = self.index(iova, 0);
         let word = self.words(table).get(index).filter(|word| word.load() == 0)?;
+        let range = IovaRange::page(iova, F::GRANULE);
+        self.tell(ProtocolStep::Find { table, range });
         word.store(F::leaf(template, pa));
+        self.tell(ProtocolStep::Write { table, range });
         Some(WrittenEntry { table, index })
     }
 
@@ -58,8 +61,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Some(words) = self.words(table).get(index..index + count).filter(free) else {
             return false;
         };
+        self.tell(ProtocolStep::Find { table, range });
         self.fill(words, template, &mut pieces);
         self.join_clusters(words, index);
+        self.tell(ProtocolStep::Write { table, range });
         if count == 1 << F::INDEX_LG2 {
             Self::mark(entry, true);
         }

@@ -14,7 +14,7 @@ use super::format::{Entry, Format, SplitRule};
 use super::{PageTable, SplitError, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr, TableId};
 use crate::inval::{Depth, Gather, Quiesced, WrongTable};
-use crate::platform::{TableMem, Word};
+use crate::platform::{ProtocolStep, TableMem, Word};
 use thiserror::Error;
 
 /// Number of times that the hardware may mark a leaf while it is split: as accessed and as written,
@@ -133,6 +133,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         let index = self.index(at, level);
         if direct {
+            let spans = IovaRange::page(at, Self::span(level));
+            self.tell(ProtocolStep::Split { table, spans });
             // Another debt may cover a part of the block and be paid first.
             self.publish(parent, index);
             return Ok(None);
@@ -177,6 +179,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let made = Self::full_table(table, level);
             // Not if the block was unmapped meanwhile.
             if word.compare_exchange(F::broken(table), made).is_ok() {
+                self.tell(ProtocolStep::Split { table, spans: block });
                 self.owe_lines(gather, parent, self.index(block.start(), level), 1);
                 gather.add_mapped(block, Self::span(level - 1));
             }

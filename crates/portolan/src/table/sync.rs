@@ -6,10 +6,10 @@ use super::PageTable;
 use super::format::Format;
 use crate::addr::InvalTag;
 use crate::inval::{
-    Capabilities, Gather, InvalidationQueue, PlanInputs, Quiesced, Quirks, SyncError, Walker,
-    settle,
+    Capabilities, Gather, InvalidationQueue, OneCommand, PlanInputs, Quiesced, Quirks, Settled,
+    SyncError, Walker, settle,
 };
-use crate::platform::TableMem;
+use crate::platform::{DebtName, ProtocolStep, TableMem};
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Pays the debt `owed`: writes cache lines back where the walker of `caps` does not snoop, and
@@ -33,8 +33,28 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ) -> Result<Quiesced, SyncError<Q::Error>> {
         owed.check(self.id)?;
         self.write_back(caps.walker, owed);
-        let settled = settle(queue, PlanInputs { context: &context, caps, quirks }, None, owed);
+        let inputs = PlanInputs { context: &context, caps, quirks };
+        let settled = self.settle(queue, inputs, None, owed);
         Ok(settled.map_err(SyncError::Queue)?.into_quiesced(self.id))
+    }
+
+    /// Has `queue` settle `owed`, as [`settle`] does, and tells a checker of runs.
+    #[inline(always)]
+    pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
+        &self,
+        queue: &Q,
+        inputs: PlanInputs<'_>,
+        lone: Option<&OneCommand>,
+        owed: &'g mut Gather,
+    ) -> Result<Settled<'g>, Q::Error> {
+        let debt = DebtName::of(owed);
+        self.tell(ProtocolStep::Send { debt, owed });
+        let settled = settle(queue, inputs, lone, owed);
+        self.tell(match settled {
+            Ok(_) => ProtocolStep::Settle { debt },
+            Err(_) => ProtocolStep::Fail { debt },
+        });
+        settled
     }
 
     /// Writes the lines of `owed` back, where `walker` does not snoop.

@@ -4,7 +4,7 @@ use super::format::{Entry, Format};
 use super::{PageTable, TableUnmapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather};
-use crate::platform::{TableMem, Word};
+use crate::platform::{ProtocolStep, TableMem, Word};
 
 /// The entry that points at a leaf table, and the table that it is in.
 type Found<'t, W> = (&'t W, PhysAddr);
@@ -87,6 +87,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             Self::mark(entry, false);
         }
         word.store(0);
+        self.tell(ProtocolStep::Clear { range });
         self.owe_lines(gather, table, index, 1);
         gather.add_unmapped(range, F::GRANULE, Depth::LeafOnly);
         Ok(())
@@ -112,6 +113,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if !entries.iter().all(|entry| Self::is_filled(entry.load())) {
             return false;
         }
+        self.tell(ProtocolStep::Clear { range });
         for entry in entries {
             if let Entry::Table(table) = F::classify(entry.load(), 1) {
                 entry.store(0);
@@ -234,6 +236,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if count == 1 << F::INDEX_LG2 {
             // The caller owns all that the table spans: no other is in it.
             slot.found.0.store(0);
+            self.tell(ProtocolStep::Clear { range: slot.range });
             let at = self.index(slot.range.start(), 1);
             self.owe_lines(gather, slot.found.1, at, 1);
             self.detach(&mut gather.tables, slot.table);
@@ -245,6 +248,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         for word in slot.words {
             word.store(0);
         }
+        self.tell(ProtocolStep::Clear { range: slot.range });
         let index = self.index(slot.range.start(), 0);
         self.owe_lines(gather, slot.table, index, count);
         Depth::LeafOnly
@@ -277,12 +281,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 Entry::Table(next) => table = next,
                 entry => {
                     word.store(0);
+                    let range = IovaRange::page(iova, Self::span(level));
+                    self.tell(ProtocolStep::Clear { range });
                     self.owe_lines(gather, table, index, 1);
                     if let Entry::Broken(unused) = entry {
                         self.detach(&mut gather.tables, unused);
                     }
-                    let size = Self::span(level);
-                    return (IovaRange::page(iova, size), size, Depth::LeafOnly);
+                    return (range, Self::span(level), Depth::LeafOnly);
                 }
             }
             level -= 1;

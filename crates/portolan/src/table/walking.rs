@@ -19,7 +19,7 @@ use super::format::Format;
 use crate::addr::PhysAddr;
 use crate::inval::TableChain;
 use crate::platform::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use crate::platform::{CachePadded, TableMem, Word};
+use crate::platform::{CachePadded, ProtocolStep, TableMem, Word};
 
 /// Parked pages beyond which empty tables are left in the tree.
 const ENOUGH: usize = 64;
@@ -198,6 +198,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut at = Some(first);
         while let Some(page) = at {
             at = self.linked(page);
+            self.tell(ProtocolStep::Free { table: page });
             self.free_page(page);
             freed += 1;
         }

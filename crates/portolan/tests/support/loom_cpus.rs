@@ -4,12 +4,15 @@
 //! word, so that the search ends, and CPUs that all wait are found out.
 #![allow(dead_code)] // Each test binary uses its part.
 
+#[path = "runs.rs"]
+pub mod runs;
+
 use std::cell::Cell;
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Condvar, Mutex};
-use portolan::addr::CpuId;
-use portolan::platform::{Clock, Cpus, Lock, Nanos, SharedWord};
+use portolan::addr::{CpuId, TableId};
+use portolan::platform::{Clock, Cpus, Lock, Nanos, ProtocolStep, SharedWord};
 
 loom::thread_local! {
     static CPU: Cell<u32> = Cell::new(0);
@@ -93,8 +96,10 @@ pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     model.max_branches = 20_000;
     model.check(move || {
         ASLEEP.set(0);
+        runs::begin();
         body();
     });
+    runs::say("interleavings of CPUs");
 }
 
 impl Clock for LoomCpus {
@@ -132,6 +137,10 @@ impl Cpus for LoomCpus {
 
     fn drop_later(&self, left: portolan::platform::LeftBehind) {
         drop(left);
+    }
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        runs::tell(of, step);
     }
 }
 
@@ -245,6 +254,10 @@ impl Cpus for HastyCpus {
     fn drop_later(&self, left: portolan::platform::LeftBehind) {
         drop(left);
     }
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        runs::tell(of, step);
+    }
 }
 
 /// CPUs that wait for changes under locks: each use of a lock counts as a change.
@@ -279,6 +292,10 @@ impl Cpus for TellingCpus {
 
     fn drop_later(&self, left: portolan::platform::LeftBehind) {
         self.0.drop_later(left);
+    }
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        runs::tell(of, step);
     }
 }
 

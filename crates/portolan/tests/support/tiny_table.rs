@@ -5,16 +5,19 @@
 //! accesses to it; otherwise a word of this file with the same orders.
 #![allow(dead_code)] // Each test binary uses its part.
 
+#[path = "runs.rs"]
+mod runs;
+
 use std::sync::Mutex;
 
 use loom::cell::UnsafeCell;
 #[cfg(portolan_loom)]
 pub use loom::sync::atomic::AtomicU64 as Entry;
-use portolan::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr, TableId};
 use portolan::inval::{
     Capabilities, Gather, InvalidationQueue, LeafOnly, Quirks, Step, TablesLeft,
 };
-use portolan::platform::{OutOfTableMemory, TableMem, Word};
+use portolan::platform::{OutOfTableMemory, ProtocolStep, TableMem, Word};
 use portolan::table::format::{DirtyTracking, Entry as Kind, Format, SplitRule};
 use portolan::table::{Access, PageTable, TableAccessError};
 #[cfg(not(portolan_loom))]
@@ -201,6 +204,10 @@ impl TableMem<Entry> for Watched {
     fn clean_barrier(&self) {}
 
     fn invalidate(&self, _: portolan::addr::PhysRange) {}
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        runs::tell(of, step);
+    }
 }
 
 struct Prompt;
@@ -275,5 +282,9 @@ pub fn look(table: &Table, page: u64, expected: Found) {
 pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
-    model.check(body);
+    model.check(move || {
+        runs::begin();
+        body();
+    });
+    runs::say("interleavings of tables");
 }

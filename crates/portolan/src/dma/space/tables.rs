@@ -20,7 +20,7 @@ use crate::addr::IovaRange;
 use crate::dma::error::UnmapError;
 use crate::dma::flush_queue::{Chosen, HeldRange};
 use crate::inval::Gather;
-use crate::platform::{Cpus, SharedWord};
+use crate::platform::{Cpus, ProtocolStep, SharedWord};
 
 /// Table pages that one tick looks at, on average: where there are more, fewer ticks look at all.
 const LOOKED_AT: u64 = 1024;
@@ -130,6 +130,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 found.in_use += 1;
                 continue;
             }
+            self.tell(ProtocolStep::Take { range });
             // The debt is of this domain.
             let tables = self.domain.prune(range, &mut taken.owed).unwrap_or(0);
             surplus = surplus.saturating_sub(tables);

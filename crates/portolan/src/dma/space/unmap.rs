@@ -9,7 +9,7 @@ use crate::dma::policy::{MayBlock, Policy};
 use crate::dma::trace;
 use crate::inval::{Flushed, Gather};
 use crate::iommu::IommuError;
-use crate::platform::{Cpus, Lock, SharedWord};
+use crate::platform::{Cpus, Lock, ProtocolStep, SharedWord};
 use core::sync::atomic::Ordering;
 
 /// Payment of the debt of an unmap.
@@ -391,6 +391,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
+    /// Tells a checker of runs, if there is one.
+    #[inline(always)]
+    pub(super) fn tell(&self, step: ProtocolStep<'_>) {
+        self.cpus.protocol_step(self.id, step);
+    }
+
     /// Gives up the addresses that `wait` kept: no caller asks for them again.
     ///
     /// *Context.* Interrupt.
@@ -407,6 +413,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Takes addresses back at which nothing was mapped.
     #[inline]
     pub(in crate::dma) fn give_back_unused(&self, range: IovaRange) {
+        self.tell(ProtocolStep::GiveBack { range });
         if self.iova.free(range).is_err() {
             self.lost.count_addresses(1);
         }
@@ -417,10 +424,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.trace_flush(ranges.len());
         match ranges {
             [range] => self.give_back(*range, flushed),
-            _ => match self.iova.free_all(ranges) {
-                0 => {}
-                lost => self.lost.count_addresses(lost),
-            },
+            _ => {
+                ranges.iter().for_each(|&range| self.tell(ProtocolStep::GiveBack { range }));
+                match self.iova.free_all(ranges) {
+                    0 => {}
+                    lost => self.lost.count_addresses(lost),
+                }
+            }
         }
     }
 
@@ -431,6 +441,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Takes addresses back that a caller chose, and at which nothing was mapped.
     pub(in crate::dma) fn give_back_chosen_unused(&self, range: IovaRange) {
+        self.tell(ProtocolStep::GiveBack { range });
         if self.iova.release(range).is_err() {
             self.lost.count_addresses(1);
         }

@@ -9,8 +9,10 @@ use super::buffer::Sharing;
 use super::bytes::copy_shared;
 use super::platform::Platform;
 use super::shared_data::{AliasedMemory, SharedData};
-use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::platform::{Clearing, DataCache, OutOfTableMemory, PhysMemory, TableMem, Transfer};
+use crate::addr::{PageSize, PhysAddr, PhysRange, TableId};
+use crate::platform::{
+    Clearing, DataCache, OutOfTableMemory, PhysMemory, ProtocolStep, TableMem, Transfer,
+};
 
 /// A platform's memory by physical address: for page tables, and for the copies of bounce pools.
 ///
@@ -131,6 +133,11 @@ macro_rules! tables {
 
             fn invalidate(&self, bytes: PhysRange) {
                 self.platform.invalidate(bytes);
+            }
+
+            #[inline(always)]
+            fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+                self.platform.protocol_step(of, step);
             }
         }
     };

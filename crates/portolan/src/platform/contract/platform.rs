@@ -5,8 +5,10 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 use super::shared_data::AliasedMemory;
-use crate::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
-use crate::platform::{Clock, Cpus, DataCache, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tracer};
+use crate::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange, TableId};
+use crate::platform::{
+    Clock, Cpus, DataCache, LeftBehind, Lock, Mmio, Nanos, ProtocolStep, SharedWord, Tracer,
+};
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
 ///
@@ -233,6 +235,13 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     fn tracer(&self) -> Option<&dyn Tracer> {
         None
     }
+
+    /// Called at each step of the protocol of unmap, invalidate and free that the address space `of` makes, for
+    /// checkers of runs. By default nothing, which costs nothing.
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        let _ = (of, step);
+    }
 }
 
 impl<P: Platform> Clock for P {
@@ -282,5 +291,10 @@ impl<P: Platform> Cpus for P {
     #[inline]
     fn tracer(&self) -> Option<&dyn Tracer> {
         Platform::tracer(self)
+    }
+
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+        Platform::protocol_step(self, of, step);
     }
 }
