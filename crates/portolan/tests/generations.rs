@@ -24,8 +24,8 @@ use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Cpus, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use support::loom_cpus::runs::{self, CheckedMemory};
-use support::loom_cpus::{HastyCpus, LoomCpus, explore, on_cpu};
+use portolan_protocol::run::CheckedMemory;
+use support::loom_cpus::{HastyCpus, LoomCpus, explore, on_cpu, runs};
 
 #[derive(Default)]
 struct State {

@@ -23,8 +23,8 @@ use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use support::loom_cpus::runs::{self, CheckedMemory};
-use support::loom_cpus::{LoomCpus, TellingCpus, explore, on_cpu};
+use portolan_protocol::run::CheckedMemory;
+use support::loom_cpus::{LoomCpus, TellingCpus, explore, on_cpu, runs};
 
 const PAGE: u64 = 4096;
 

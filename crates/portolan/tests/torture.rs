@@ -8,8 +8,6 @@
 
 #[path = "support/attached.rs"]
 mod attached;
-#[path = "support/runs.rs"]
-mod runs;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +30,7 @@ use portolan::iopf::{
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use runs::{CheckedCpus, CheckedMemory, CheckedRun};
+use portolan_protocol::run::{CheckedCpus, CheckedMemory, CheckedRun};
 
 const PAGE: u64 = 0x1000;
 /// Operations on one space.
@@ -471,7 +469,6 @@ fn nothing_is_lost_and_nothing_grows() {
         world.end();
         askers.end();
     }
-    portolan_protocol::run::say("torture of spaces");
     println!("{done} operations, {refused} maps refused, at most {most_tables} table pages");
     assert!(most_tables < TABLES as usize / 2, "{most_tables} table pages");
 }

@@ -15,7 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-bare", &["portolan", "portolan-spec", "portolan-tables", "portolan-hw"]),
     ("portolan-virtio", &["portolan", "portolan-spec", "portolan-hw"]),
     ("portolan-sim", &["portolan"]),
-    ("portolan-chips", &["portolan", "portolan-sim"]),
+    ("portolan-chips", &["portolan", "portolan-protocol", "portolan-sim"]),
     (
         "portolan-qemu",
         &["portolan", "portolan-spec", "portolan-tables", "portolan-hw", "portolan-bare"],
@@ -38,7 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("portolan-formats", &["portolan"]),
-    ("portolan-protocol", &["portolan-formats"]),
+    ("portolan-protocol", &["portolan", "portolan-formats"]),
     (
         "portolan-papers",
         &[
@@ -65,6 +65,7 @@ const BACKENDS: &[&str] = &[
     "portolan-hw",
     "portolan-sim",
     "portolan-chips",
+    "portolan-protocol",
     "portolan-qemu",
     "portolan-linux",
     "portolan-vmm",

@@ -94,7 +94,7 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     /// Called at each step that a space over the table `of` makes, for checkers of runs. By default nothing, which
     /// costs nothing.
     #[inline(always)]
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         let _ = (of, step);
     }
 }
@@ -145,7 +145,7 @@ impl<P: Cpus> Cpus for Arc<P> {
     }
 
     #[inline(always)]
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         (**self).protocol_step(of, step);
     }
 }

@@ -57,7 +57,7 @@ pub(crate) use per_cpu::{PerCpu, PerCpuError};
 pub use slab::SlabTables;
 /// A lock that spins, for where no interrupt handler calls the library.
 pub use spin::Mutex as SpinLock;
-pub use step::{DebtName, ProtocolStep};
+pub use step::{DebtName, ProtocolStep, WalkCaches};
 pub use trace::{TraceEvent, TraceKind, TraceLine, Tracer};
 pub use unit::{UnitParts, UnitPlatform};
 pub use word::Word;
@@ -135,7 +135,7 @@ pub trait TableMem<W: Word>: Send + Sync {
 
     /// Called at each step that the table `of` makes, for checkers of runs. By default nothing, which costs nothing.
     #[inline(always)]
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         let _ = (of, step);
     }
 }
@@ -187,7 +187,7 @@ macro_rules! forward {
             }
 
             #[inline(always)]
-            fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+            fn protocol_step(&self, of: TableId, step: ProtocolStep) {
                 (**self).protocol_step(of, step);
             }
         }

@@ -1,14 +1,13 @@
 //! Steps of the protocol of unmap, invalidate and free, as the library makes them.
 //!
-//! `docs/protocol.md` describes the protocol; `portolan-protocol` replays the steps of a run against it. Each step is told
-//! just after the access that makes it, but for those that give something away ([`ProtocolStep::Send`],
+//! `docs/protocol.md` describes the protocol; `portolan-protocol` replays the steps of a run against it. Each step is
+//! told just after the access that makes it, but for those that give something away ([`ProtocolStep::Send`],
 //! [`ProtocolStep::GiveBack`], [`ProtocolStep::Free`]), which are told just before. A receiver that is not there costs
 //! nothing: the steps are values of what the library has at hand, and reach an empty function that is in line.
 //!
 //! *Context.* Interrupt: values.
 
 use crate::addr::{IovaRange, PhysAddr};
-use crate::inval::Gather;
 
 /// Name of a debt that is on its way: no two have the same at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,15 +16,24 @@ pub struct DebtName(usize);
 impl DebtName {
     /// Of a debt that stays in its place.
     #[inline(always)]
-    pub(crate) fn of(owed: &Gather) -> Self {
+    pub(crate) fn of<D>(owed: &D) -> Self {
         Self(core::ptr::from_ref(owed).addr())
     }
+}
+
+/// Part that walk caches have in a debt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalkCaches {
+    /// They may keep what they have.
+    Keep,
+    /// They forget tables on the way to the addresses.
+    Forget,
 }
 
 /// A step of one address space.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum ProtocolStep<'s> {
+pub enum ProtocolStep {
     /// A map has found a table for some of its addresses.
     Find {
         /// The table that has their entries.
@@ -69,12 +77,14 @@ pub enum ProtocolStep<'s> {
         /// The table.
         table: PhysAddr,
     },
-    /// A debt is handed to the unit.
+    /// A part of a debt is handed to the unit.
     Send {
-        /// Its name, until it is settled or has failed.
+        /// The debt's name, until it is settled or has failed.
         debt: DebtName,
-        /// The debt.
-        owed: &'s Gather,
+        /// Addresses that are owed.
+        range: IovaRange,
+        /// Part of the walk caches.
+        walk_caches: WalkCaches,
     },
     /// The unit, and devices that keep translations, have carried a debt out.
     Settle {

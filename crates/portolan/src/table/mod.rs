@@ -351,7 +351,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Tells a checker of runs, if there is one.
     #[inline(always)]
-    pub(crate) fn tell(&self, step: ProtocolStep<'_>) {
+    pub(crate) fn tell(&self, step: ProtocolStep) {
         self.mem.protocol_step(self.id, step);
     }
 

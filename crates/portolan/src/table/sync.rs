@@ -6,10 +6,10 @@ use super::PageTable;
 use super::format::Format;
 use crate::addr::InvalTag;
 use crate::inval::{
-    Capabilities, Gather, InvalidationQueue, OneCommand, PlanInputs, Quiesced, Quirks, Settled,
-    SyncError, Walker, settle,
+    Capabilities, Depth, Gather, InvalidationQueue, OneCommand, PlanInputs, Quiesced, Quirks,
+    Settled, SyncError, Walker, settle,
 };
-use crate::platform::{DebtName, ProtocolStep, TableMem};
+use crate::platform::{DebtName, ProtocolStep, TableMem, WalkCaches};
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Pays the debt `owed`: writes cache lines back where the walker of `caps` does not snoop, and
@@ -48,7 +48,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         owed: &'g mut Gather,
     ) -> Result<Settled<'g>, Q::Error> {
         let debt = DebtName::of(owed);
-        self.tell(ProtocolStep::Send { debt, owed });
+        for span in owed.unmapped() {
+            let walk_caches = match span.depth {
+                Depth::AllLevels => WalkCaches::Forget,
+                Depth::LeafOnly => WalkCaches::Keep,
+            };
+            self.tell(ProtocolStep::Send { debt, range: span.range, walk_caches });
+        }
         let settled = settle(queue, inputs, lone, owed);
         self.tell(match settled {
             Ok(_) => ProtocolStep::Settle { debt },

@@ -99,7 +99,7 @@ pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
         runs::begin();
         body();
     });
-    runs::say("interleavings of CPUs");
+    runs::say();
 }
 
 impl Clock for LoomCpus {
@@ -139,7 +139,7 @@ impl Cpus for LoomCpus {
         drop(left);
     }
 
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         runs::tell(of, step);
     }
 }
@@ -255,7 +255,7 @@ impl Cpus for HastyCpus {
         drop(left);
     }
 
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         runs::tell(of, step);
     }
 }
@@ -294,7 +294,7 @@ impl Cpus for TellingCpus {
         self.0.drop_later(left);
     }
 
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         runs::tell(of, step);
     }
 }

@@ -205,7 +205,7 @@ impl TableMem<Entry> for Watched {
 
     fn invalidate(&self, _: portolan::addr::PhysRange) {}
 
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         runs::tell(of, step);
     }
 }
@@ -286,5 +286,5 @@ pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
         runs::begin();
         body();
     });
-    runs::say("interleavings of tables");
+    runs::say();
 }

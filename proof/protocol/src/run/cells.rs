@@ -135,7 +135,7 @@ impl Run {
         let table = self.pages.get(page).map(|page| page.thing);
         let cells = self.cut(space, range);
         if cells.is_empty() {
-            let guard = "the map has the address and the table";
+            let guard = "a map has found the entry";
             return Err(Unmet { step: "write an entry", guard });
         }
         for first in cells {
@@ -155,7 +155,7 @@ impl Run {
     pub(super) fn clear(&mut self, space: u64, range: IovaRange) -> Made {
         let cells = self.cut(space, range);
         if cells.is_empty() {
-            return Err(Unmet { step: "clear an entry", guard: "the entry is written" });
+            return Err(Unmet { step: "clear an entry", guard: "some entry is written" });
         }
         for first in cells {
             let debt = self.new_thing(Sort::Debt);

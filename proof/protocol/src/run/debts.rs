@@ -1,9 +1,9 @@
 //! Debts of the library, each of which covers the debts of entries and tables.
 
-use portolan::inval::{Depth, Gather};
-use portolan::platform::DebtName;
+use portolan::addr::IovaRange;
+use portolan::platform::{DebtName, WalkCaches};
 
-use super::cells::Stage;
+use super::cells::{Stage, ends};
 use super::facts::Thing;
 use super::rules::Things;
 use super::{Made, Run};
@@ -14,32 +14,35 @@ const fn of(debt: Thing) -> Things {
 }
 
 impl Run {
-    /// A debt goes to the unit: all that its spans cover goes with it.
-    pub(super) fn send(&mut self, space: u64, name: DebtName, owed: &Gather) -> Made {
+    /// A part of a debt goes to the unit: all that it covers goes with it.
+    pub(super) fn send(
+        &mut self,
+        space: u64,
+        name: DebtName,
+        range: IovaRange,
+        walk_caches: WalkCaches,
+    ) -> Made {
         let mut covered = Vec::new();
-        for span in owed.unmapped() {
-            for first in self.cut(space, span.range) {
-                let cell = self.spaces.get(&space).and_then(|cells| cells.0.get(&first));
-                if let Some(Stage::Pending(debt)) = cell.map(|cell| cell.stage) {
-                    covered.push(debt);
-                }
-            }
-            if span.depth == Depth::AllLevels {
-                let (first, last) = (span.range.start().get(), span.range.last().get());
-                let left = self.pages.left_in(space, first, last);
-                covered.extend(left.into_iter().map(|(_, debt)| debt));
+        for first in self.cut(space, range) {
+            let cell = self.spaces.get(&space).and_then(|cells| cells.0.get(&first));
+            if let Some(Stage::Pending(debt)) = cell.map(|cell| cell.stage) {
+                covered.push(debt);
             }
         }
-        covered.sort();
-        covered.dedup();
-        covered.retain(|debt| !self.is_settled(*debt));
+        if walk_caches == WalkCaches::Forget {
+            let (first, last) = ends(range);
+            let left = self.pages.left_in(space, first, last);
+            covered.extend(left.into_iter().map(|(_, debt)| debt));
+        }
+        let known = self.sent.get(&name).map_or(&[] as &[Thing], Vec::as_slice);
+        covered.retain(|debt| !self.is_settled(*debt) && !known.contains(debt));
         for &debt in &covered {
             if !self.facts.is(self.known.sent, &[debt]) {
                 self.make(self.known.send, of(debt))?;
             }
             *self.carriers.entry(debt).or_default() += 1;
         }
-        self.sent.insert(name, covered);
+        self.sent.entry(name).or_default().append(&mut covered);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ const MOST: usize = 4;
 
 type Row = [Thing; MOST];
 
-/// Facts of one relation, in as many orders as it has places: each begins with another.
+/// KnownFacts of one relation, in as many orders as it has places: each begins with another.
 #[derive(Clone, Debug)]
 struct Rows {
     places: usize,
@@ -39,12 +39,12 @@ struct Values {
 
 /// All facts and values of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct KnownFacts {
     relations: Vec<Rows>,
     functions: Vec<Values>,
 }
 
-impl Facts {
+impl KnownFacts {
     /// No facts, of relations of as many places each, and of functions.
     pub fn new(places: impl Iterator<Item = usize>, functions: usize) -> Self {
         let rows = |places| Rows { places, turned: vec![BTreeSet::new(); places] };

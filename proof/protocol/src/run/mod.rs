@@ -1,10 +1,10 @@
 //! Runs of the library, each step of which has to be one of the protocol's.
 //!
-//! A run is the list of [`ProtocolStep`]s that the library tells its platform. [`Run::step`] makes the protocol's steps
-//! that they stand for on the facts of the run, by the formulas of [`protocol`](crate::protocol), and refuses the first
-//! one of which a guard is false. Names are found as a proof finds them: an entry's *frame* is what its mapping lent, so
-//! each mapping has one of its own; entries and tables that are owed have a *debt* each, which are sent and settled
-//! together where the library's debt covers all of them. A debt that two of the library's cover is settled by the first
+//! A run is the list of [`ProtocolStep`]s that the library tells its platform. [`Run::step`] makes the protocol's
+//! steps that they stand for on the facts of the run, by the formulas of [`protocol`](crate::protocol), and refuses the
+//! first one of which a guard is false. Names are found as a proof finds them: an entry's *frame* is what its mapping
+//! lent, so each mapping has one of its own; entries and tables that are owed have a *debt* each, which are sent and
+//! settled together where the library's debt covers all of them. A debt that two of the library's cover is settled by the first
 //! that completes. Addresses for which no step says that they go back do so when they are mapped again, if their debt
 //! is settled.
 //!
@@ -15,6 +15,7 @@
 //! on, so the steps of one run come from a scheduler that lets one CPU run at a time, or from one lock.
 
 mod cells;
+mod checked;
 mod debts;
 mod facts;
 mod query;
@@ -30,13 +31,14 @@ use portolan::addr::TableId;
 use portolan::platform::{DebtName, ProtocolStep};
 
 use self::cells::Cells;
-use self::facts::{Facts, Thing};
+use self::facts::{KnownFacts, Thing};
 use self::rules::{Rules, StepNumber, Things, Unmet};
 use self::tables::Pages;
 use crate::expr::{FormulaError, Sort};
 use crate::protocol::{Protocol, address_space};
 
-pub use told::{counted, say};
+pub use checked::{CheckedCpus, CheckedMemory, CheckedRun};
+pub use told::say;
 
 /// Step of a run that is none of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,15 @@ pub struct Tally {
     pub made: u64,
     /// The library's that were refused.
     pub refused: u64,
+}
+
+/// Time at which a run that has ended is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Noted {
+    /// At its end.
+    Alone,
+    /// With others, by [`say`].
+    WithOthers,
 }
 
 /// The protocol, ready for runs.
@@ -140,6 +151,7 @@ impl Checker {
             pages: Pages::default(),
             sent: BTreeMap::new(),
             carriers: BTreeMap::new(),
+            noted: Noted::Alone,
         }
     }
 }
@@ -151,7 +163,7 @@ static PROTOCOL: LazyLock<Checker> =
 /// A run under way.
 pub struct Run {
     known: Arc<Known>,
-    facts: Facts,
+    facts: KnownFacts,
     next: u64,
     tally: Tally,
     spaces: BTreeMap<u64, Cells>,
@@ -160,6 +172,7 @@ pub struct Run {
     sent: BTreeMap<DebtName, Vec<Thing>>,
     /// Number of the library's debts on their way that cover each.
     carriers: BTreeMap<Thing, usize>,
+    noted: Noted,
 }
 
 impl Default for Run {
@@ -177,7 +190,7 @@ impl Run {
     ///
     /// # Errors
     /// If it is none of the protocol.
-    pub fn step(&mut self, of: TableId, step: ProtocolStep<'_>) -> Result<(), Refusal> {
+    pub fn step(&mut self, of: TableId, step: ProtocolStep) -> Result<(), Refusal> {
         self.tally.told += 1;
         let space = of.get();
         let made = match step {
@@ -188,7 +201,9 @@ impl Run {
             ProtocolStep::Clear { range } => self.clear(space, range),
             ProtocolStep::Take { range } => self.take(space, range),
             ProtocolStep::TakeOut { table } => self.take_out(space, table.get()),
-            ProtocolStep::Send { debt, owed } => self.send(space, debt, owed),
+            ProtocolStep::Send { debt, range, walk_caches } => {
+                self.send(space, debt, range, walk_caches)
+            }
             ProtocolStep::Settle { debt } => self.settle(debt),
             ProtocolStep::Fail { debt } => self.fail(debt),
             ProtocolStep::Free { table } => self.free(table.get()),
@@ -205,6 +220,13 @@ impl Run {
             let told = format!("{step:x?} of {space}");
             Refusal { number: self.tally.told, told, step: name, guard }
         })
+    }
+
+    /// The same run, one of so many that [`say`] notes them together.
+    #[must_use]
+    pub fn of_many(mut self) -> Self {
+        self.noted = Noted::WithOthers;
+        self
     }
 
     /// Numbers of steps so far.

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Facts, Thing};
+use super::facts::{KnownFacts, Thing};
 use crate::expr::{Formula, FormulaError, Term, parse_variables};
 use crate::protocol::Protocol;
 
 /// Thing of a search: a variable's, or a function's of a variable.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value {
+pub(super) enum Operand {
     Variable(usize),
     Function { function: usize, of: usize },
 }
@@ -21,9 +21,9 @@ pub(super) enum Value {
 pub(super) enum Query {
     Fact {
         relation: usize,
-        of: Vec<Value>,
+        of: Vec<Operand>,
     },
-    Same(Value, Value),
+    Same(Operand, Operand),
     Not(Box<Query>),
     /// One after the other.
     All(Vec<Query>),
@@ -35,14 +35,14 @@ pub(super) enum Query {
 /// Values of variables, as far as they are known.
 pub(super) type Known = Vec<Option<Thing>>;
 
-impl Value {
+impl Operand {
     const fn variable(self) -> usize {
         match self {
             Self::Variable(of) | Self::Function { of, .. } => of,
         }
     }
 
-    fn find(self, facts: &Facts, known: &Known) -> Option<Thing> {
+    fn find(self, facts: &KnownFacts, known: &Known) -> Option<Thing> {
         match self {
             Self::Variable(variable) => known[variable],
             Self::Function { function, of } => facts.value(function, known[of]?),
@@ -54,7 +54,7 @@ impl Query {
     /// Tells if there are values, with those that are known, for which it is true and `then` is.
     pub fn solve(
         &self,
-        facts: &Facts,
+        facts: &KnownFacts,
         known: &mut Known,
         then: &mut dyn FnMut(&mut Known) -> bool,
     ) -> bool {
@@ -111,10 +111,10 @@ impl Query {
     /// there is no such order.
     fn ordered(&self, known: &BTreeSet<usize>) -> Option<(Self, usize)> {
         let unknown = self.free().difference(known).count();
-        let is_known = |value: &Value| known.contains(&value.variable());
+        let is_known = |value: &Operand| known.contains(&value.variable());
         match self {
             Self::Fact { of, .. } => {
-                let led = of.iter().all(|v| is_known(v) || matches!(v, Value::Variable(_)));
+                let led = of.iter().all(|v| is_known(v) || matches!(v, Operand::Variable(_)));
                 let far = if of.iter().any(is_known) { 0 } else { 10 };
                 led.then(|| (self.clone(), if unknown == 0 { 0 } else { unknown + far }))
             }
@@ -159,7 +159,7 @@ impl Query {
 
 fn all(
     list: &[Query],
-    facts: &Facts,
+    facts: &KnownFacts,
     known: &mut Known,
     then: &mut dyn FnMut(&mut Known) -> bool,
 ) -> bool {
@@ -172,9 +172,9 @@ fn all(
 }
 
 fn same(
-    facts: &Facts,
+    facts: &KnownFacts,
     known: &mut Known,
-    [left, right]: [Value; 2],
+    [left, right]: [Operand; 2],
     then: &mut dyn FnMut(&mut Known) -> bool,
 ) -> bool {
     let (value, other) = match (left.find(facts, known), right.find(facts, known)) {
@@ -188,8 +188,8 @@ fn same(
         return false;
     }
     let candidates: Vec<Thing> = match other {
-        Value::Variable(_) => vec![value],
-        Value::Function { function, .. } => facts.having(function, value).collect(),
+        Operand::Variable(_) => vec![value],
+        Operand::Function { function, .. } => facts.having(function, value).collect(),
     };
     let found = candidates.into_iter().any(|thing| {
         known[other.variable()] = Some(thing);
@@ -200,7 +200,7 @@ fn same(
 }
 
 /// Reader of formulas.
-pub(super) struct Reading<'p> {
+pub(super) struct QueryReader<'p> {
     pub protocol: &'p Protocol,
     /// Names of the variables, by number; the last of a name is the innermost.
     pub names: Vec<String>,
@@ -208,7 +208,7 @@ pub(super) struct Reading<'p> {
     pub known: BTreeSet<usize>,
 }
 
-impl Reading<'_> {
+impl QueryReader<'_> {
     /// Reads a text.
     pub fn query(&mut self, text: &str) -> Result<Query, FormulaError> {
         let query = self.unordered(text)?;
@@ -313,16 +313,16 @@ impl Reading<'_> {
         &self,
         term: &Term,
         scope: &BTreeMap<String, usize>,
-    ) -> Result<Value, FormulaError> {
+    ) -> Result<Operand, FormulaError> {
         match term {
             Term::Variable(name) => {
-                scope.get(name).copied().map(Value::Variable).ok_or_else(|| unknown(name))
+                scope.get(name).copied().map(Operand::Variable).ok_or_else(|| unknown(name))
             }
             Term::Function(name, of) => {
                 let function = self.function(name)?;
                 match self.value(of, scope)? {
-                    Value::Variable(of) => Ok(Value::Function { function, of }),
-                    Value::Function { .. } => Err(unknown(name)),
+                    Operand::Variable(of) => Ok(Operand::Function { function, of }),
+                    Operand::Function { .. } => Err(unknown(name)),
                 }
             }
         }

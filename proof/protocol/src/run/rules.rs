@@ -1,7 +1,7 @@
 //! The protocol's steps, made on the facts of a run.
 
-use super::facts::{Facts, Thing};
-use super::query::{Known, Query, Reading, Value};
+use super::facts::{KnownFacts, Thing};
+use super::query::{Known, Operand, Query, QueryReader};
 use crate::expr::{FormulaError, Sort, parse_variables};
 use crate::protocol::{Change, Protocol, Step};
 
@@ -36,10 +36,10 @@ struct Guard {
     query: Query,
 }
 
-struct Edit {
+struct RuleEdit {
     relation: usize,
     adds: bool,
-    things: Vec<Value>,
+    things: Vec<Operand>,
     query: Query,
 }
 
@@ -49,19 +49,19 @@ struct Set {
     is: usize,
 }
 
-struct Ready {
+struct Rule {
     name: &'static str,
     /// Of the first variables; the others are of formulas.
     sorts: Vec<Sort>,
     guards: Vec<Guard>,
-    edits: Vec<Edit>,
+    edits: Vec<RuleEdit>,
     sets: Vec<Set>,
     variables: usize,
 }
 
 /// All steps, and the facts that are true of each new thing.
 pub(super) struct Rules {
-    steps: Vec<Ready>,
+    steps: Vec<Rule>,
     /// Sorts of each relation's places.
     relations: Vec<(&'static str, &'static [Sort])>,
     functions: Vec<Sort>,
@@ -91,8 +91,8 @@ impl Rules {
     }
 
     /// No facts.
-    pub fn facts(&self) -> Facts {
-        Facts::new(self.relations.iter().map(|(_, sorts)| sorts.len()), self.functions.len())
+    pub fn facts(&self) -> KnownFacts {
+        KnownFacts::new(self.relations.iter().map(|(_, sorts)| sorts.len()), self.functions.len())
     }
 
     /// The number of the step of that name.
@@ -110,13 +110,13 @@ impl Rules {
     }
 
     /// Adds the facts that are true of all things at the start.
-    pub fn begin(&self, facts: &mut Facts, sort: Sort, thing: Thing) {
+    pub fn begin(&self, facts: &mut KnownFacts, sort: Sort, thing: Thing) {
         let own = self.full.iter().filter(|(_, of)| *of == sort);
         own.for_each(|(relation, _)| facts.add(*relation, &[thing]));
     }
 
     /// Ends all facts of a thing that is none any more.
-    pub fn end(&self, facts: &mut Facts, sort: Sort, thing: Thing) {
+    pub fn end(&self, facts: &mut KnownFacts, sort: Sort, thing: Thing) {
         for (relation, (_, sorts)) in self.relations.iter().enumerate() {
             for (place, _) in sorts.iter().enumerate().filter(|(_, of)| **of == sort) {
                 facts.forget(relation, place, thing);
@@ -128,7 +128,7 @@ impl Rules {
     }
 
     /// Makes the facts that are of one thing alone the same for `new` as for `old`.
-    pub fn copy(&self, facts: &mut Facts, sort: Sort, old: Thing, new: Thing) {
+    pub fn copy(&self, facts: &mut KnownFacts, sort: Sort, old: Thing, new: Thing) {
         for (relation, (_, sorts)) in self.relations.iter().enumerate() {
             if **sorts == [sort] {
                 match facts.is(relation, &[old]) {
@@ -140,7 +140,12 @@ impl Rules {
     }
 
     /// Makes a step.
-    pub fn make(&self, facts: &mut Facts, step: StepNumber, things: Things) -> Result<(), Unmet> {
+    pub fn make(
+        &self,
+        facts: &mut KnownFacts,
+        step: StepNumber,
+        things: Things,
+    ) -> Result<(), Unmet> {
         let step = &self.steps[step.0];
         let mut known: Known = step.sorts.iter().map(|sort| things.of(*sort)).collect();
         known.resize(step.variables, None);
@@ -155,7 +160,7 @@ impl Rules {
         for edit in &step.edits {
             edit.query.solve(facts, &mut known, &mut |known| {
                 let things = edit.things.iter().map(|value| match value {
-                    Value::Variable(variable) | Value::Function { of: variable, .. } => {
+                    Operand::Variable(variable) | Operand::Function { of: variable, .. } => {
                         known[*variable]
                     }
                 });
@@ -178,11 +183,12 @@ impl Rules {
     }
 }
 
-fn ready(protocol: &Protocol, step: &Step) -> Result<Ready, FormulaError> {
+fn ready(protocol: &Protocol, step: &Step) -> Result<Rule, FormulaError> {
     let variables = parse_variables(step.variables)?;
     let names: Vec<String> = variables.iter().map(|one| one.name.clone()).collect();
     let mut most = names.len();
-    let reading = || Reading { protocol, names: names.clone(), known: (0..names.len()).collect() };
+    let reading =
+        || QueryReader { protocol, names: names.clone(), known: (0..names.len()).collect() };
     let mut guards = Vec::new();
     for guard in &step.guards {
         let mut reading = reading();
@@ -203,10 +209,10 @@ fn ready(protocol: &Protocol, step: &Step) -> Result<Ready, FormulaError> {
         most = most.max(reading.names.len());
     }
     let sorts = variables.iter().map(|one| one.sort).collect();
-    Ok(Ready { name: step.name, sorts, guards, edits, sets, variables: most })
+    Ok(Rule { name: step.name, sorts, guards, edits, sets, variables: most })
 }
 
-fn edit(reading: &mut Reading<'_>, change: &Change) -> Result<Edit, FormulaError> {
+fn edit(reading: &mut QueryReader<'_>, change: &Change) -> Result<RuleEdit, FormulaError> {
     let reason = "the fact is not known".to_owned();
     let name = change.name();
     let relation = reading.relation(name);
@@ -222,10 +228,10 @@ fn edit(reading: &mut Reading<'_>, change: &Change) -> Result<Edit, FormulaError
     for place in places {
         // A name of a formula over all things is new, whatever the step's variables are called.
         if all || *place == "*" {
-            things.push(Value::Variable(reading.names.len()));
+            things.push(Operand::Variable(reading.names.len()));
             reading.names.push((*place).to_owned());
         } else {
-            things.push(Value::Variable(reading.variable(place)?));
+            things.push(Operand::Variable(reading.variable(place)?));
         }
     }
     let mut list = Vec::new();
@@ -234,5 +240,5 @@ fn edit(reading: &mut Reading<'_>, change: &Change) -> Result<Edit, FormulaError
     }
     list.push(reading.unordered(is)?);
     let query = reading.in_order(Query::All(list), is)?;
-    Ok(Edit { relation, adds, things, query })
+    Ok(RuleEdit { relation, adds, things, query })
 }

@@ -95,7 +95,7 @@ impl Run {
             let things = Things::NONE.with(Sort::Table, table).with(Sort::Slot, slot);
             // A page of no table hangs nowhere.
             self.make(step, things.with(Sort::Index, index).with(Sort::Frame, frame))?;
-            return unmet("find a table that hangs there", "the table hangs there");
+            return unmet("find a table that hangs there", "the page is a table's");
         }
         self.hang(space, page, (0, u64::MAX))
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use super::{DmaRange, DmaSpace, MapsOwe};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::dma::error::MapError;
-use crate::dma::flush_queue::Wait;
+use crate::dma::flush_queue::{Chosen, Wait};
 use crate::dma::layout::{Layout, PieceList};
 use crate::dma::policy::{Constraints, MayBlock, Trust};
 use crate::inval::Gather;
@@ -263,10 +263,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
         }
         if let Err(error) = mapped {
-            if !owed.is_empty() {
-                self.owe(owed);
+            // Tables that it took out before it failed: walk caches lead to them, and past what is mapped there next.
+            match owed.is_empty() {
+                true => self.give_back_unused(range),
+                false => drop(self.hold_until_paid(range, owed, Chosen::Allocator)),
             }
-            self.give_back_unused(range);
             return Err(error.into());
         }
         self.trace_map(range.start(), pieces);

@@ -393,7 +393,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Tells a checker of runs, if there is one.
     #[inline(always)]
-    pub(super) fn tell(&self, step: ProtocolStep<'_>) {
+    pub(super) fn tell(&self, step: ProtocolStep) {
         self.cpus.protocol_step(self.id, step);
     }
 

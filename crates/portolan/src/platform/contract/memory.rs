@@ -136,7 +136,7 @@ macro_rules! tables {
             }
 
             #[inline(always)]
-            fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+            fn protocol_step(&self, of: TableId, step: ProtocolStep) {
                 self.platform.protocol_step(of, step);
             }
         }

@@ -239,7 +239,7 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Called at each step of the protocol of unmap, invalidate and free that the address space `of` makes, for
     /// checkers of runs. By default nothing, which costs nothing.
     #[inline(always)]
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         let _ = (of, step);
     }
 }
@@ -294,7 +294,7 @@ impl<P: Platform> Cpus for P {
     }
 
     #[inline(always)]
-    fn protocol_step(&self, of: TableId, step: ProtocolStep<'_>) {
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         Platform::protocol_step(self, of, step);
     }
 }
