@@ -4,9 +4,9 @@
 //! steps that they stand for on the facts of the run, by the formulas of [`protocol`](crate::protocol), and refuses the
 //! first one of which a guard is false. Names are found as a proof finds them: an entry's *frame* is what its mapping
 //! lent, so each mapping has one of its own; entries and tables that are owed have a *debt* each, which are sent and
-//! settled together where the library's debt covers all of them. A debt that two of the library's cover is settled by the first
-//! that completes. Addresses for which no step says that they go back do so when they are mapped again, if their debt
-//! is settled.
+//! settled together where the library's debt covers all of them. A debt that two of the library's cover is settled by
+//! the first that completes. Addresses for which no step says that they go back do so when they are mapped again, if
+//! their debt is settled.
 //!
 //! Entries of one map that have the same facts are one thing until a step concerns a part of them. A table above others
 //! is a table whose entries are no frames. Memory is bounded by what is mapped and owed at a time.
