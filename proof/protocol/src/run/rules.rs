@@ -49,7 +49,7 @@ struct Set {
     is: usize,
 }
 
-struct Rule {
+struct StepRule {
     name: &'static str,
     /// Of the first variables; the others are of formulas.
     sorts: Vec<Sort>,
@@ -61,7 +61,7 @@ struct Rule {
 
 /// All steps, and the facts that are true of each new thing.
 pub(super) struct Rules {
-    steps: Vec<Rule>,
+    steps: Vec<StepRule>,
     /// Sorts of each relation's places.
     relations: Vec<(&'static str, &'static [Sort])>,
     functions: Vec<Sort>,
@@ -183,7 +183,7 @@ impl Rules {
     }
 }
 
-fn ready(protocol: &Protocol, step: &Step) -> Result<Rule, FormulaError> {
+fn ready(protocol: &Protocol, step: &Step) -> Result<StepRule, FormulaError> {
     let variables = parse_variables(step.variables)?;
     let names: Vec<String> = variables.iter().map(|one| one.name.clone()).collect();
     let mut most = names.len();
@@ -209,7 +209,7 @@ fn ready(protocol: &Protocol, step: &Step) -> Result<Rule, FormulaError> {
         most = most.max(reading.names.len());
     }
     let sorts = variables.iter().map(|one| one.sort).collect();
-    Ok(Rule { name: step.name, sorts, guards, edits, sets, variables: most })
+    Ok(StepRule { name: step.name, sorts, guards, edits, sets, variables: most })
 }
 
 fn edit(reading: &mut QueryReader<'_>, change: &Change) -> Result<RuleEdit, FormulaError> {
