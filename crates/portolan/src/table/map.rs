@@ -135,7 +135,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         } else {
             self.map_pieces(
                 &request,
-                PieceCursor::new(Merged::new(pieces, F::GRANULE), F::GRANULE),
+                PieceCursor::new(Merged::new(pieces, F::GRANULE, &shape), F::GRANULE),
                 gather,
             )?;
         }

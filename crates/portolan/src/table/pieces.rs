@@ -15,6 +15,10 @@ pub(crate) trait Piece: Copy {
     /// say that of all of it.
     fn spread(self, granule: PageSize) -> u64;
 
+    /// A number below the granule's size if it is the one granule at `place`. The numbers of a list,
+    /// joined bit by bit, say that of all of it.
+    fn apart(self, place: u64, granule: PageSize) -> u64;
+
     /// Bits of its addresses and length; all of those that the format's addresses may lack.
     fn bits(self) -> u64;
 
@@ -36,6 +40,13 @@ impl Piece for Segment {
     #[inline]
     fn spread(self, granule: PageSize) -> u64 {
         self.bytes ^ granule.bytes()
+    }
+
+    #[inline]
+    fn apart(self, place: u64, granule: PageSize) -> u64 {
+        let differs = (self.pa.get() ^ place) | (self.bytes ^ granule.bytes());
+        // Bits inside a granule count as well.
+        differs | differs << granule.lg2()
     }
 
     #[inline]
@@ -69,6 +80,11 @@ impl Piece for PhysRange {
     }
 
     #[inline]
+    fn apart(self, place: u64, _granule: PageSize) -> u64 {
+        (self.start().get() ^ place) | (self.last().get() ^ place)
+    }
+
+    #[inline]
     fn bits(self) -> u64 {
         self.last().get()
     }
@@ -79,6 +95,17 @@ impl Piece for PhysRange {
     }
 }
 
+/// Kind of a whole list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListKind {
+    /// Each piece is one granule, and no run fills a block.
+    Singles,
+    /// All pieces are one run, which begins at this address.
+    OneRun(PhysAddr),
+    /// Any other.
+    Mixed,
+}
+
 /// Facts of a whole list, found before anything is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
@@ -87,8 +114,7 @@ pub(super) struct Shape {
     /// Longest physically contiguous run, neighbours merged; of a list of single granules without a run
     /// that fills a block, one granule.
     pub(super) longest: u64,
-    /// Each piece is one granule.
-    pub(super) singles: bool,
+    pub(super) kind: ListKind,
 }
 
 impl Shape {
@@ -104,7 +130,7 @@ impl Shape {
         output_lg2: u32,
         too_long: TableMapError,
     ) -> Result<Self, TableMapError> {
-        if let Some(shape) = Self::of_singles(pieces.clone(), granule, block, output_lg2) {
+        if let Some(shape) = Self::of_granules(pieces.clone(), granule, block, output_lg2) {
             return Ok(shape);
         }
         let (mut bytes, mut bits) = (0u64, 0u64);
@@ -129,13 +155,19 @@ impl Shape {
         if !few || P::may_be_odd(bits, granule) || bits >> output_lg2 != 0 {
             return Self::of_each(pieces, granule, output_lg2, too_long);
         }
-        Ok(Self { bytes, longest, singles: false })
+        let mut starts = pieces.map(|piece| piece.segment(granule)).filter(|one| one.bytes != 0);
+        let kind = match starts.next() {
+            Some(first) if longest == bytes => ListKind::OneRun(first.pa),
+            _ => ListKind::Mixed,
+        };
+        Ok(Self { bytes, longest, kind })
     }
 
     /// The shape of a list of which each piece is one granule, none is at fault, and no run fills a
-    /// block. The loop hands nothing from one turn to the next: it only gathers bits.
+    /// block, or all are one run. The loops hand nothing from one turn to the next: they only gather
+    /// bits.
     #[inline]
-    fn of_singles<P: Piece>(
+    fn of_granules<P: Piece>(
         pieces: impl Iterator<Item = P> + Clone,
         granule: PageSize,
         block: PageSize,
@@ -150,8 +182,18 @@ impl Shape {
         if pieces.clone().next()?.spread(granule) >= granule.bytes() {
             return None;
         }
+        // A run that fills a block fills one of the parts of half its length that the list is cut into.
+        let half = (block.bytes() / granule.bytes() / 2) as usize;
+        let mut parts = pieces.clone();
+        for _ in 0..count / half {
+            let first = parts.next()?.segment(granule).pa.get();
+            let last = parts.nth(half.checked_sub(2)?)?.segment(granule).pa.get();
+            if last.wrapping_sub(first) == (half as u64 - 1) * granule.bytes() {
+                return Self::of_one_run(pieces, count as u64, granule, output_lg2);
+            }
+        }
         let (mut bits, mut spread) = (0, 0);
-        for piece in pieces.clone() {
+        for piece in pieces {
             bits |= piece.bits();
             spread |= piece.spread(granule);
         }
@@ -159,18 +201,33 @@ impl Shape {
         if odd || spread >= granule.bytes() {
             return None;
         }
-        // A run that fills a block fills one of the parts of half its length that the list is cut into.
-        let half = (block.bytes() / granule.bytes() / 2) as usize;
-        let mut parts = pieces;
-        for _ in 0..count / half {
-            let first = parts.next()?.segment(granule).pa.get();
-            let last = parts.nth(half.checked_sub(2)?)?.segment(granule).pa.get();
-            if last.wrapping_sub(first) == (half as u64 - 1) * granule.bytes() {
-                return None;
-            }
-        }
         let (bytes, longest) = (count as u64 * granule.bytes(), granule.bytes());
-        Some(Self { bytes, longest, singles: true })
+        Some(Self { bytes, longest, kind: ListKind::Singles })
+    }
+
+    /// The shape of a list of `count` granules that are one run.
+    #[inline]
+    fn of_one_run<P: Piece>(
+        pieces: impl Iterator<Item = P> + Clone,
+        count: u64,
+        granule: PageSize,
+        output_lg2: u32,
+    ) -> Option<Self> {
+        let mut ends = pieces.clone();
+        let first = ends.next()?.page(granule)?;
+        let bytes = count.checked_mul(granule.bytes())?;
+        let last = first.get().checked_add(bytes - granule.bytes())?;
+        let ends_there = ends.last()?.page(granule)? == PhysAddr::new(last);
+        if !ends_there || !first.is_aligned(granule) || last >> output_lg2 != 0 {
+            return None;
+        }
+        let (mut apart, mut place) = (0, first.get());
+        for piece in pieces {
+            apart |= piece.apart(place, granule);
+            place = place.wrapping_add(granule.bytes());
+        }
+        let one = apart < granule.bytes();
+        one.then_some(Self { bytes, longest: bytes, kind: ListKind::OneRun(first) })
     }
 
     /// As [`Shape::of`], segment by segment.
@@ -199,7 +256,7 @@ impl Shape {
             longest = longest.max(run);
             next = pa + len;
         }
-        Ok(Self { bytes, longest, singles: false })
+        Ok(Self { bytes, longest, kind: ListKind::Mixed })
     }
 }
 
@@ -221,7 +278,7 @@ impl<I: Iterator<Item: Piece> + Clone> PieceCursor<I> {
 
     /// For pieces of the list of which `shape` tells.
     pub(super) fn shaped(rest: I, granule: PageSize, shape: &Shape) -> Self {
-        Self { singles: shape.singles, ..Self::new(rest, granule) }
+        Self { singles: shape.kind == ListKind::Singles, ..Self::new(rest, granule) }
     }
 
     /// The current place: an address, and the bytes from it on in the same piece (0 at the end).
@@ -315,8 +372,15 @@ pub(super) struct Merged<I> {
 }
 
 impl<I: Iterator<Item: Piece>> Merged<I> {
-    pub(super) fn new(mut rest: I, granule: PageSize) -> Self {
-        let next = rest.next().map(|piece| piece.segment(granule));
+    /// For pieces of the list of which `shape` tells.
+    pub(super) fn new(mut rest: I, granule: PageSize, shape: &Shape) -> Self {
+        let next = match shape.kind {
+            ListKind::OneRun(pa) => {
+                rest.by_ref().for_each(drop);
+                Some(Segment { pa, bytes: shape.bytes })
+            }
+            _ => rest.next().map(|piece| piece.segment(granule)),
+        };
         Self { rest, granule, next }
     }
 }
@@ -325,14 +389,17 @@ impl<I: Iterator<Item: Piece>> Iterator for Merged<I> {
     type Item = Segment;
 
     fn next(&mut self) -> Option<Segment> {
-        let mut run = self.next.take()?;
-        loop {
-            let piece = self.rest.next();
-            self.next = piece.map(|piece| piece.segment(self.granule));
-            match self.next {
-                Some(more) if more.pa.get() == run.pa.get() + run.bytes => run.bytes += more.bytes,
-                _ => return Some(run),
+        let Segment { pa, bytes } = self.next.take()?;
+        let mut end = pa.get() + bytes;
+        let granule = self.granule;
+        for piece in self.rest.by_ref() {
+            let piece = piece.segment(granule);
+            if piece.pa.get() != end {
+                self.next = Some(piece);
+                break;
             }
+            end += piece.bytes;
         }
+        Some(Segment { pa, bytes: end - pa.get() })
     }
 }

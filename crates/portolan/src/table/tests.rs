@@ -4,6 +4,7 @@ mod clusters;
 mod filled;
 pub(super) mod kept;
 mod late;
+mod lists;
 mod meanwhile;
 mod memory;
 mod roots;

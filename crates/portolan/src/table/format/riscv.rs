@@ -105,6 +105,7 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     const INDEX_LG2: u32 = 9;
     const ROOT: PageSize = PageSize::of_lg2(ROOT);
     const CLUSTER_LG2: u32 = NAPOT_LG2;
+    const LEAF_STEP: u64 = 1 << NUMBER_SHIFT;
 
     #[inline]
     fn levels(&self) -> u32 {

@@ -11,7 +11,6 @@ use crate::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
 use crate::table::format::{
     Armv8Config, Armv8Stage1, DirtyTracking, Entry, Format, SplitRule, span_lg2,
 };
-use crate::table::pieces::Shape;
 use crate::table::{Access, PageTable, Segment, TableMapError};
 
 type Stage = Armv8Stage1<12>;
@@ -166,51 +165,4 @@ fn a_map_that_finds_too_little_memory_gives_unfilled_pages_back() {
     held.iter().for_each(|&page| (&memory).free(page, PAGE));
     map().unwrap();
     assert_eq!(table.pages(), 10);
-}
-
-/// A list as any other: the quick look says what the look at each piece says.
-#[test]
-fn a_list_of_single_pages_has_the_shape_that_its_pieces_have() {
-    let seed = 0x5e77_1e00;
-    let mut random = Random(seed);
-    let block = PageSize::of_lg2(21);
-    let too_long = TableMapError::IovaOutOfRange { iova: Iova::new(0) };
-    for round in 0..400 {
-        let (mut pa, mut list) = (1 << 30, Vec::new());
-        for _ in 0..random.below(1500) {
-            if random.below(if round % 2 == 0 { 3 } else { 900 }) == 0 {
-                pa = random.below(1 << 24) << 12;
-            }
-            let odd = if random.below(3000) == 0 { 1 + random.below(9000) } else { 0 };
-            list.push(Segment { pa: PhysAddr::new(pa), bytes: 4096 + odd });
-            pa += 4096;
-        }
-        let each = Shape::of_each(list.iter().copied(), PAGE, 40, too_long);
-        let quick = Shape::of(list.iter().copied(), PAGE, block, 40, too_long);
-        let what = alloc::format!("seed {seed:#x}, round {round}");
-        match (each, quick) {
-            (Ok(each), Ok(quick)) => {
-                assert_eq!(each.bytes, quick.bytes, "{what}");
-                match quick.singles {
-                    true => assert!(each.longest < block.bytes(), "{what}"),
-                    false => assert_eq!(each.longest, quick.longest, "{what}"),
-                }
-            }
-            (each, quick) => assert_eq!(each, quick, "{what}"),
-        }
-        let exact = list.iter().all(|piece| piece.bytes == 4096);
-        let covers = quick.is_ok_and(|quick| quick.singles);
-        assert!(!covers || exact, "{what}");
-    }
-}
-
-/// Numbers that look random, from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }
