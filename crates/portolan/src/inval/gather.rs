@@ -70,14 +70,18 @@ impl Spans {
 
     /// Adds one. In line for the first, which most often is the only one.
     #[inline(always)]
-    pub(crate) fn add(&mut self, span: Span) {
-        if !self.0.is_empty() || self.0.try_push(span).is_err() {
-            self.add_next(span);
+    pub(crate) fn add(&mut self, Span { range, leaf, largest, depth }: Span) {
+        match self.0.is_empty() {
+            true => self.0.push(Span { range, leaf, largest, depth }),
+            false => self.add_next(range, leaf, largest, depth),
         }
     }
 
+    /// Adds another. Its parts come in registers: a span in memory would be written in bytes and read in
+    /// words, for which a CPU waits.
     #[inline(never)]
-    fn add_next(&mut self, span: Span) {
+    fn add_next(&mut self, range: IovaRange, leaf: PageSize, largest: PageSize, depth: Depth) {
+        let span = Span { range, leaf, largest, depth };
         if let Some(last) = self.0.last_mut().filter(|last| last.touches(&span)) {
             last.grow(&span);
         } else if self.0.try_push(span).is_err() {
@@ -103,7 +107,7 @@ impl Spans {
     }
 }
 
-/// Table pages that left the tree, linked through their first words.
+/// Table pages that left the tree, linked through a word of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableChain {
     pub(crate) ends: Option<(PhysAddr, PhysAddr)>,

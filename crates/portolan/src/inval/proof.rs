@@ -42,9 +42,10 @@ impl<'g> Settled<'g> {
 
     /// Hands its table pages to `reclaim`, if there are some.
     #[inline(always)]
-    pub(crate) fn reclaim(self, reclaim: impl FnOnce(TableChain)) -> Flushed {
+    pub(crate) fn reclaim(self, reclaim: impl FnOnce(&TableChain)) -> Flushed {
         if self.0.holds_tables() {
-            reclaim(self.0.tables);
+            // Where it is: a copy is read in pieces that differ from those in which it was just written.
+            reclaim(&self.0.tables);
         }
         self.0.clear();
         Flushed::new()

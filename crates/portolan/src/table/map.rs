@@ -4,7 +4,7 @@ use super::chain::Reserve;
 use super::format::{Entry, Format, span_lg2};
 use super::pieces::{Merged, Piece, PieceCursor, Shape};
 use super::slot::WrittenEntry;
-use super::{Access, PageTable, Segment, TableMapError, Walk};
+use super::{Access, PageTable, Segment, TableMapError, Walk, words};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{ProtocolStep, TableMem, Word};
@@ -182,9 +182,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The first address whose entry among `words` is not empty.
     #[inline]
     pub(super) fn first_live(words: &[F::Word], start: Iova) -> Option<Iova> {
-        // Most often there is none: the loop only gathers bits, and decides nothing for each word.
-        let bits = words.iter().fold(0, |bits, word| bits | word.load());
-        let live = (bits != 0).then(|| words.iter().position(|word| word.load() != 0))??;
+        // Most often there is none: the loop decides nothing for each word.
+        let some = words::bits_of(words) != 0;
+        let live = some.then(|| words.iter().position(|word| word.load() != 0))??;
         start.checked_add((live as u64) << F::GRANULE.lg2())
     }
 

@@ -33,6 +33,7 @@ mod sync;
 mod unmap;
 mod view;
 mod walking;
+mod words;
 
 pub use error::{DirtyError, SplitError, TableAccessError, TableMapError, TableUnmapError};
 pub use format::Format;
@@ -126,7 +127,8 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     sizes: PageSizes,
     mem: M,
     root: PhysAddr,
-    /// On a line of its own: a CPU that makes a table writes it, and every map reads the data beside it.
+    /// Number of pages but for those that are parked. On a line of its own: a CPU that makes a table
+    /// writes it, and every map reads the data beside it.
     pages: CachePadded<AtomicUsize>,
     when_dropped: TablesWhenDropped,
     noted: NotedDebts,
@@ -223,7 +225,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Number of table pages, those that wait for quiet included.
     pub fn pages(&self) -> usize {
-        self.pages.0.load(Ordering::Relaxed)
+        self.pages.0.load(Ordering::Relaxed) + self.walks.parked()
     }
 
     /// Leaves all table pages allocated for good when the table is dropped: for hardware that did
@@ -239,7 +241,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.free_below(self.root, self.levels - 1);
         let root = self.words(self.root);
         if root.iter().any(|word| word.load() != 0) {
-            root.iter().for_each(|word| word.store(0));
+            words::clear(root);
             self.publish_all(self.root, 0, root.len());
         }
     }

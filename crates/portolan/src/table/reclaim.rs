@@ -39,7 +39,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if let Err(error) = quiesced.check(self.id) {
             return Err(NotReclaimed { error, quiesced });
         }
-        self.free_chain(quiesced.tables);
+        self.free_chain(&quiesced.tables);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use super::format::{Entry, Format};
 use super::pieces::{Piece, PieceCursor};
-use super::{Access, PageTable, Walk};
+use super::{Access, PageTable, Walk, words};
 use crate::addr::{Iova, IovaRange, PhysAddr};
 use crate::inval::Gather;
 use crate::platform::{ProtocolStep, TableMem, Word};
@@ -88,20 +88,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     one(word, PhysAddr::new(pa.get() + (page << F::GRANULE.lg2())));
                 }
             }
-            step => {
-                let mut leaf = F::leaf(template, pa);
-                // Of constant length, so that a branch is taken for each eighth entry.
-                let mut eights = words.chunks_exact(8);
-                for eight in &mut eights {
-                    for (word, page) in eight.iter().zip(0u64..) {
-                        word.store(leaf.wrapping_add(page * step));
-                    }
-                    leaf = leaf.wrapping_add(8 * step);
-                }
-                for (word, page) in eights.remainder().iter().zip(0u64..) {
-                    word.store(leaf.wrapping_add(page * step));
-                }
-            }
+            step => words::write_run(words, F::leaf(template, pa), step),
         });
     }
 

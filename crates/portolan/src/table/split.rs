@@ -11,7 +11,7 @@
 
 use super::chain::Reserve;
 use super::format::{Entry, Format, SplitRule};
-use super::{PageTable, SplitError, Walk};
+use super::{PageTable, SplitError, Walk, words};
 use crate::addr::{Iova, IovaRange, PhysAddr, TableId};
 use crate::inval::{Depth, Gather, Quiesced, WrongTable};
 use crate::platform::{ProtocolStep, TableMem, Word};
@@ -221,9 +221,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     fn wiped(&self, table: PhysAddr) -> PhysAddr {
-        for word in self.words(table) {
-            word.store(0);
-        }
+        words::clear(self.words(table));
         table
     }
 }

@@ -1,7 +1,7 @@
 //! Unmapping: check everything first, then make the clears that cannot fail. Takes no memory.
 
 use super::format::{Entry, Format};
-use super::{PageTable, TableUnmapError, Walk};
+use super::{PageTable, TableUnmapError, Walk, words};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather};
 use crate::platform::{ProtocolStep, TableMem, Word};
@@ -51,15 +51,31 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 if let (0, Entry::Table(table)) = (differ & !mask, F::classify(raw, 1)) {
                     return self.unmap_page(entry, raw, table, range, gather);
                 }
-                if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
-                    self.check_slot(&slot)?;
-                    let depth = self.clear_slot(&slot, gather);
-                    let largest = self.largest_small_leaf();
-                    gather.add_unmapped_mixed(range, F::GRANULE, largest, depth);
-                    return Ok(());
-                }
+                return self.unmap_in_slot((entry, parent), range, gather);
             }
         }
+        self.unmap_many(range, gather)
+    }
+
+    /// Unmaps `range`, which lies in what the entry `found` spans.
+    #[inline(never)]
+    fn unmap_in_slot(
+        &self,
+        found: Found<'_, F::Word>,
+        range: IovaRange,
+        gather: &mut Gather,
+    ) -> Result<(), TableUnmapError> {
+        let Some(slot) = self.leaf_slot(found, found.0.load(), range) else {
+            return self.unmap_many(range, gather);
+        };
+        self.check_slot(&slot)?;
+        let depth = self.clear_slot(&slot, gather);
+        gather.add_unmapped_mixed(range, F::GRANULE, self.largest_small_leaf(), depth);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn unmap_many(&self, range: IovaRange, gather: &mut Gather) -> Result<(), TableUnmapError> {
         match self.unmap_tables(range, gather) {
             true => Ok(()),
             false => self.unmap_pieces(range, gather),
@@ -214,12 +230,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Checks that all entries of `slot` are in use.
-    #[inline]
+    #[inline(always)]
     fn check_slot(&self, slot: &FoundSlot<'_, F::Word>) -> Result<(), TableUnmapError> {
         if slot.words.len() == 1 << F::INDEX_LG2 && Self::is_filled(slot.raw) {
             return Ok(());
         }
-        match slot.words.iter().position(|word| word.load() == 0) {
+        match words::first_empty(slot.words) {
             None => Self::check_clusters(slot.words, slot.range),
             Some(hole) => {
                 let offset = (hole as u64) << F::GRANULE.lg2();
@@ -229,8 +245,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Takes the entries of `slot` out.
-    #[inline]
+    /// Takes the entries of `slot` out. In line: the loop, which the entries of a part take, is a call.
+    #[inline(always)]
     fn clear_slot(&self, slot: &FoundSlot<'_, F::Word>, gather: &mut Gather) -> Depth {
         let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
@@ -245,9 +261,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if slot.raw & F::FILLED != 0 {
             Self::mark(slot.found.0, false);
         }
-        for word in slot.words {
-            word.store(0);
-        }
+        words::clear(slot.words);
         self.tell(ProtocolStep::Clear { range: slot.range });
         let index = self.index(slot.range.start(), 0);
         self.owe_lines(gather, slot.table, index, count);

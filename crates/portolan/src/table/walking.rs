@@ -18,8 +18,8 @@ use super::PageTable;
 use super::format::Format;
 use crate::addr::PhysAddr;
 use crate::inval::TableChain;
-use crate::platform::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use crate::platform::{CachePadded, ProtocolStep, TableMem, Word};
+use crate::platform::atomic::{AtomicU64, AtomicUsize, Ordering, fence, fence_after_exchange};
+use crate::platform::{CachePadded, TableMem, Word};
 
 /// Parked pages beyond which empty tables are left in the tree.
 const ENOUGH: usize = 64;
@@ -36,8 +36,7 @@ struct Counted {
     phase: AtomicUsize,
     /// Pages in all three lists.
     waiting: AtomicUsize,
-    /// The first page that was parked since `first` was taken, as a link; the others are linked through
-    /// their first words.
+    /// The first page that was parked since `first` was taken, as a link; the others are linked behind it.
     parked: AtomicU64,
     /// Pages that have seen neither counter at zero. Like `second`, its that advances.
     first: AtomicU64,
@@ -48,16 +47,23 @@ struct Counted {
     wanted: AtomicUsize,
 }
 
+impl Walks {
+    /// Number of pages that are parked.
+    pub(super) fn parked(&self) -> usize {
+        self.0.0.waiting.load(Ordering::Relaxed)
+    }
+}
+
 impl core::fmt::Debug for Walks {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let waiting = self.0.0.waiting.load(Ordering::Relaxed);
-        f.debug_struct("Walks").field("waiting", &waiting).finish()
+        f.debug_struct("Walks").field("waiting", &self.parked()).finish()
     }
 }
 
 impl Counted {
     /// Tells if no walk is counted there. Pages that are taken out before the fence that the caller
     /// has passed are found by no walk that is counted later.
+    #[inline]
     fn is_over(&self, counter: usize) -> bool {
         self.walking[counter & 1].load(Ordering::Acquire) == 0
     }
@@ -85,15 +91,16 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let counter = walks.phase.load(Ordering::Relaxed) & 1;
         walks.walking[counter].fetch_add(1, Ordering::Relaxed);
         // Before anything is read: a CPU that does not see this walk has taken its pages out before.
-        fence(Ordering::SeqCst);
+        fence_after_exchange();
         let table = self;
         Walking { table, counter }
     }
 
-    /// Tells if a page that was taken out by now may be read by a walk.
+    /// Counts `pages` pages less that were taken out by now, and tells if they may be read by a walk.
     #[inline]
-    pub(super) fn looked(&self) -> Looked {
-        fence(Ordering::SeqCst);
+    pub(super) fn looked(&self, pages: usize) -> Looked {
+        self.pages.0.fetch_sub(pages, Ordering::Relaxed);
+        fence_after_exchange();
         let walks = &self.walks.0.0;
         match walks.is_over(0) && walks.is_over(1) {
             true => Looked::ByNobody,
@@ -103,12 +110,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Tells if so many pages are parked that tables that can be left in the tree had better be.
     pub(super) fn has_parked_enough(&self) -> bool {
-        self.walks.0.0.waiting.load(Ordering::Relaxed) >= ENOUGH
+        self.walks.parked() >= ENOUGH
     }
 
     /// Parks the pages of a chain until the walks that may read them have ended.
     #[cold]
-    pub(super) fn park(&self, chain: TableChain) {
+    pub(super) fn park(&self, chain: &TableChain) {
         let Some((first, last)) = chain.ends else {
             return;
         };
@@ -117,7 +124,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         walks.waiting.fetch_add(chain.pages, Ordering::Relaxed);
         let mut head = walks.parked.load(Ordering::Relaxed);
         loop {
-            if let Some(word) = self.words(last).first() {
+            if let Some(word) = self.link_word(last) {
                 word.store(head);
             }
             let link = F::link(first);
@@ -188,7 +195,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The page that follows `page` in a chain that ends with it, or goes on.
     fn linked(&self, page: PhysAddr) -> Option<PhysAddr> {
-        let raw = self.words(page).first().map_or(0, Word::load);
+        let raw = self.link_word(page).map_or(0, Word::load);
         (raw != 0).then(|| F::unlink(raw))
     }
 
@@ -198,8 +205,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut at = Some(first);
         while let Some(page) = at {
             at = self.linked(page);
-            self.tell(ProtocolStep::Free { table: page });
-            self.free_page(page);
+            self.give_back(page);
             freed += 1;
         }
         freed
@@ -214,7 +220,7 @@ impl<F: Format, M: TableMem<F::Word>> Drop for Walking<'_, F, M> {
             return;
         }
         // A CPU that parks afterwards sees that this walk is over.
-        fence(Ordering::SeqCst);
+        fence_after_exchange();
         if walks.waiting.load(Ordering::Relaxed) != 0 {
             self.table.give_back_parked();
         }

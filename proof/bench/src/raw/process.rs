@@ -4,17 +4,31 @@
 use core::alloc::Layout;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{HostTables, Mmio, Nanos, Platform, RawMemory, SpinLock, TableMem};
+
+use crate::threads::{CPUS, cpu};
 
 /// Memory for tables, by the library's own way from a platform to it.
 pub(crate) type Tables = RawMemory<Process>;
 
 /// A number of pages, and nothing else.
 #[derive(Clone, Debug)]
-pub(crate) struct Process(Arc<HostTables>);
+pub(crate) struct Process(Arc<Pages>);
+
+/// Pages that a CPU frees go to a list of its own, without a lock, as on Linux's side.
+#[derive(Debug)]
+struct Pages {
+    fresh: HostTables,
+    free: [FreePages; CPUS],
+}
+
+/// Address of the first page of a list, which has that of the next in its first word; 0 ends it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct FreePages(AtomicU64);
 
 /// Memory for `pages` tables.
 pub(crate) fn tables(pages: u32) -> Tables {
@@ -25,8 +39,9 @@ pub(crate) fn tables(pages: u32) -> Tables {
         words.as_ptr().expose_provenance();
         memory.free(first, PageSize::SIZE_4K);
     }
+    let pages = Pages { fresh: memory, free: Default::default() };
     // SAFETY: page tables alone get it, which keep its contract.
-    unsafe { RawMemory::new(Process(Arc::new(memory))) }
+    unsafe { RawMemory::new(Process(Arc::new(pages))) }
 }
 
 /// There are no devices.
@@ -44,6 +59,18 @@ impl Mmio for NoRegisters {
 
 fn is_page(layout: Layout) -> bool {
     layout.size() as u64 == PageSize::SIZE_4K.bytes()
+}
+
+impl Process {
+    fn free_pages(&self) -> &AtomicU64 {
+        &self.0.free[cpu() as usize % CPUS].0
+    }
+
+    /// First word of a page that is allocated or in a list.
+    fn first_word(&self, page: PhysAddr) -> &AtomicU64 {
+        // SAFETY: the page is part of the allocation, aligned, and its words are atomic.
+        unsafe { self.virt(page).cast().as_ref() }
+    }
 }
 
 // SAFETY: pages are handed out once, at the addresses of the process, which are `virt`'s; no other
@@ -66,12 +93,24 @@ unsafe impl Platform for Process {
     }
 
     fn alloc_unfilled(&self, layout: Layout) -> Option<PhysAddr> {
-        let page = is_page(layout).then(|| self.0.alloc_unfilled(PageSize::SIZE_4K));
-        page?.ok()
+        if !is_page(layout) {
+            return None;
+        }
+        let free = self.free_pages();
+        match free.load(Ordering::Relaxed) {
+            0 => self.0.fresh.alloc_unfilled(PageSize::SIZE_4K).ok(),
+            first => {
+                let page = PhysAddr::new(first);
+                free.store(self.first_word(page).load(Ordering::Relaxed), Ordering::Relaxed);
+                Some(page)
+            }
+        }
     }
 
     unsafe fn free(&self, at: PhysAddr, _layout: Layout) {
-        self.0.free(at, PageSize::SIZE_4K);
+        let free = self.free_pages();
+        self.first_word(at).store(free.load(Ordering::Relaxed), Ordering::Relaxed);
+        free.store(at.get(), Ordering::Relaxed);
     }
 
     #[inline]
