@@ -7,6 +7,7 @@ mod backports;
 mod built;
 mod cross;
 mod demo;
+mod dist;
 mod drivers;
 mod guest;
 mod mutants;
@@ -38,6 +39,7 @@ usage: cargo xtask COMMAND
   api [--write]   compares the public items of the libraries with the lists in crates/*/api.txt, or writes these
   prove [--traces] [--json]
                   proves the protocol of unmap, invalidate and free by Z3, and searches small machines
+  dist            builds the command as one static file for x86-64 and AArch64, with manual pages and completions
   packages        packs the libraries, and builds the tutorial in a crate that depends on the packages
   size            builds the smallest kernels by their drivers, and compares them with proof/size/budget.toml
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         ["api", "--write"] => outcome::say("public API", api::write(&root)),
         ["prove", options @ ..] => outcome::say("protocol", prove::run(&root, options)),
         ["size"] => outcome::say("sizes of kernels", size::check(&root, size::Kernels::All)),
+        ["dist"] => outcome::say("static files", dist::run(&root)),
         ["packages"] => outcome::say("packages", adopter::run(&root)),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,

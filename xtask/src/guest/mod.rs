@@ -7,6 +7,7 @@
 mod busybox;
 mod checks;
 mod disk;
+mod explained;
 mod gained;
 mod guided;
 mod initramfs;
@@ -84,6 +85,11 @@ pub const ALL: &[Machine] = &[
     loads::STABLE_NONE,
     loads::AMD,
     gained::GAINED,
+    explained::NARROW,
+    explained::WIDE,
+    explained::NONE,
+    explained::OFF,
+    explained::PASSED_THROUGH,
 ];
 
 /// Machines that only `cargo xtask test --long guests` runs.

@@ -3,6 +3,7 @@
 //! Exit codes are those of [`portolan_cli::exit`].
 
 mod calibrate;
+mod collect;
 mod compare;
 mod explain;
 pub mod machine;
@@ -40,8 +41,10 @@ enum Command {
     Compare(compare::CompareArgs),
     /// Fit a machine profile's prices on latencies of this machine's kernel functions.
     Calibrate(calibrate::CalibrateArgs),
-    /// Say which policy is a machine's default, and why; or read firmware's tables.
+    /// Say what this machine's IOMMU does, and what stands in the way of what you want; or another machine's.
     Explain(explain::ExplainArgs),
+    /// Put what `explain` needs of this machine into one small file, for somebody else to look at.
+    Collect(collect::CollectArgs),
     /// List the machine profiles; with a NAME its prices and their sources.
     Machines(MachinesArgs),
     #[command(hide = true, disable_help_flag = true)]
@@ -86,6 +89,11 @@ struct MachinesArgs {
     output: Output,
 }
 
+/// The command line's definition, of which manual pages and completions are made.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
 /// Runs the command line of the process.
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -96,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Collect(args) => collect::run(&args),
         Command::Machines(args) => list_machines(&args),
         Command::Check(rest) => elsewhere("check", "--release -p portolan-verify -- check", &rest),
         Command::Torture(rest) => {

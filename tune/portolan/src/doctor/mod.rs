@@ -8,6 +8,7 @@ pub mod collect;
 pub mod device;
 pub mod faults;
 pub mod finding;
+mod kernel_config;
 pub mod log;
 pub mod machine;
 pub mod pci;

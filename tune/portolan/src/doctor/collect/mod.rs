@@ -4,6 +4,11 @@
 //! "log": "…", "lspci": "…", "left_out": ["…"] }`. A file is `text`, `hex`, `link` (a symbolic link's target) or
 //! `denied`.
 
+mod gather;
+mod redact;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
@@ -115,36 +120,4 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
         _ => None,
     });
     pairs.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_collected_machine_comes_back_from_its_json() {
-        let mut files = BTreeMap::new();
-        files.insert("proc/cmdline".to_owned(), KeptFile::Bytes(b"quiet\n".to_vec()));
-        files.insert("sys/config".to_owned(), KeptFile::Bytes(vec![0xff, 0x0a]));
-        files.insert("sys/driver".to_owned(), KeptFile::Link("../nvme".to_owned()));
-        files.insert("sys/tables".to_owned(), KeptFile::Denied);
-        let log = Some("a\n".to_owned());
-        let left_out = vec!["serial numbers".to_owned()];
-        let collected = Collected { files, log, lspci: None, left_out };
-        let json = collected.json().unwrap();
-        assert_eq!(Collected::parse(json.as_bytes()).unwrap(), collected);
-    }
-
-    #[test]
-    fn damaged_and_later_files_are_refused() {
-        for json in [
-            "{",
-            "{}",
-            r#"{"portolan-collected": 2, "files": {}}"#,
-            r#"{"portolan-collected": 1, "files": {"a": {"hex": "0"}}}"#,
-            r#"{"portolan-collected": 1, "files": {"a": {"hex": "0g"}}}"#,
-        ] {
-            assert!(Collected::parse(json.as_bytes()).is_err(), "{json}");
-        }
-    }
 }

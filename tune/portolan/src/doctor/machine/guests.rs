@@ -43,6 +43,21 @@ pub(super) fn devices(known: &Known) -> Finding {
     Finding::good(WHAT, why)
 }
 
+/// The finding on memory of devices that a monitor could not map by iommufd, if the log has one.
+pub(super) fn device_memory(known: &Known) -> Option<Finding> {
+    let refused = known.says("IOMMU_IOAS_MAP failed: Bad address")
+        || known.says("failed to map an IOVA range to the IOAS: Bad address");
+    if !refused {
+        return None;
+    }
+    let why = "iommufd does not map the memory of a device (its BAR) by address (-14, Bad address): the guest's \
+               devices do not reach each other directly. QEMU warns and goes on; other monitors end.";
+    let act = "Linux 6.19 or newer with a monitor that maps it by dma-buf; until then Cloud Hypervisor's \
+               vfio_p2p_dma=off, or VFIO's older interface.";
+    let finding = Finding::problem("devices' memory in guests", why).act(act);
+    Some(finding.gives_up("Direct transfers between the guest's devices, until then."))
+}
+
 /// The finding on SEV-SNP, if it is wanted and kept from working.
 pub(super) fn confidential(known: &Known) -> Option<Finding> {
     let refused = [

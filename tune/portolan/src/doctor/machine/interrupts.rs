@@ -77,6 +77,11 @@ fn cure(known: &Known) -> String {
     if known.config.has("IRQ_REMAP") == Some(false) {
         return "Use a kernel that is built with CONFIG_IRQ_REMAP: this one is not.".to_owned();
     }
+    if known.logged("not in IVRS table").any(|line| line.contains("IOAPIC")) {
+        return "Update the firmware, whose table lacks the I/O APIC; or name it by ivrs_ioapic= (Linux, \
+                kernel-parameters.txt)."
+            .to_owned();
+    }
     if known.facts.under_hypervisor {
         return "Give this virtual machine's IOMMU interrupt remapping: QEMU's -device intel-iommu,intremap=on with \
                 -machine kernel-irqchip=split."

@@ -1,59 +1,14 @@
 //! Facts of a machine on which several answers rest.
 
-use std::io::Read;
-
-use flate2::read::GzDecoder;
-
+use crate::doctor::kernel_config::KernelConfig;
 use crate::doctor::{Files, Reading, Subject};
 use crate::facts::Facts;
 
 use super::options::BootOptions;
 use super::processor::Processor;
 
-/// Bytes of a kernel's configuration that are read at most.
-const MOST_CONFIG: u64 = 4 << 20;
 /// Devices whose files are read at most.
 pub(super) const MOST_DEVICES: usize = 4096;
-
-/// The configuration with which the kernel was built.
-#[derive(Clone, Debug, Default)]
-pub(super) struct KernelConfig(Option<String>);
-
-impl KernelConfig {
-    fn read(files: &Files, release: &str) -> Self {
-        if let Some(packed) = files.bytes("proc/config.gz").found() {
-            let mut text = String::new();
-            let unpacked = GzDecoder::new(packed.as_slice()).take(MOST_CONFIG);
-            if { unpacked }.read_to_string(&mut text).is_ok() && !text.is_empty() {
-                return Self(Some(text));
-            }
-        }
-        if release.is_empty() || release.contains('/') {
-            return Self(None);
-        }
-        let places = ["boot/config-", "lib/modules/", "usr/lib/modules/"];
-        let paths = places.map(|place| match place.ends_with('/') {
-            true => format!("{place}{release}/config"),
-            false => format!("{place}{release}"),
-        });
-        Self(paths.iter().find_map(|path| files.text(path).found()))
-    }
-
-    /// Tells if it could be read.
-    pub(super) fn is_known(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Tells if `CONFIG_name` is built in or a module; `None` if the configuration is unknown.
-    pub(super) fn has(&self, name: &str) -> Option<bool> {
-        let text = self.0.as_ref()?;
-        let mut lines = text.lines().filter_map(|line| line.strip_prefix("CONFIG_"));
-        Some(lines.any(|line| match line.split_once('=') {
-            Some((known, value)) => known == name && matches!(value.trim(), "y" | "m"),
-            None => false,
-        }))
-    }
-}
 
 /// A machine's facts.
 #[derive(Debug)]
@@ -87,7 +42,7 @@ impl<'a> Known<'a> {
             command_line = command_line_of(&lines).unwrap_or_default();
         }
         Self {
-            processor: Processor::of(&cpuinfo),
+            processor: Processor::of(&cpuinfo).behind(&facts, files),
             physical_bits: physical_bits(&cpuinfo),
             options: BootOptions::new(&command_line),
             config: KernelConfig::read(files, &facts.release),

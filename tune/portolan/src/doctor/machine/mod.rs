@@ -56,6 +56,7 @@ impl MachineAnswers {
             memory::locked(&known),
             guests::outside(&known),
             guests::confidential(&known),
+            guests::device_memory(&known),
             Some(guests::devices(&known)),
         ];
         let findings: Vec<Finding> = first.into_iter().chain(more).flatten().collect();
@@ -67,7 +68,8 @@ impl MachineAnswers {
 /// Sources that are there and could not be read.
 fn unread(known: &Known) -> Vec<String> {
     let mut lacking = Vec::new();
-    if !known.has_log() && known.subject.is_this {
+    let refused = known.files().bytes("dev/kmsg").is_denied();
+    if !known.has_log() && (known.subject.is_this || refused) {
         lacking.push("the kernel's log (faults, and why something is off)".to_owned());
     }
     for (path, words) in [

@@ -1,5 +1,8 @@
 //! Maker of a machine's processors.
 
+use crate::doctor::Files;
+use crate::facts::{Facts, IommuKind};
+
 /// Maker of the processors, as far as IOMMUs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Processor {
@@ -37,6 +40,25 @@ impl Processor {
             }
         }
         Self::Unknown
+    }
+
+    /// The maker whose IOMMU the machine has: a virtual machine may have one maker's processor and the other's IOMMU.
+    pub(super) fn behind(self, facts: &Facts, files: &Files) -> Self {
+        if !self.is_x86() && self != Self::Unknown {
+            return self;
+        }
+        let tables = files.names("sys/firmware/acpi/tables").found().unwrap_or_default();
+        let table = |name: &str| tables.iter().any(|table| table == name);
+        let unit = |kind| facts.iommus.iter().any(|unit| unit.kind == kind);
+        match (unit(IommuKind::Vtd), unit(IommuKind::AmdVi)) {
+            (true, false) => Self::Intel,
+            (false, true) => Self::Amd,
+            _ => match (table("DMAR"), table("IVRS")) {
+                (true, false) => Self::Intel,
+                (false, true) => Self::Amd,
+                _ => self,
+            },
+        }
     }
 
     /// Tells if Linux reads options of x86.

@@ -185,3 +185,15 @@ fn a_virtual_machine_without_one_is_well() {
     let found = finding_of(&machine(&[guest, ("sys/x", "")], ""), "IOMMU").unwrap();
     assert_eq!(found.verdict, Verdict::Good);
 }
+
+#[test]
+fn the_iommu_is_that_of_the_machine_and_not_of_its_processor_s_maker() {
+    let guest = ("proc/cpuinfo", "vendor_id\t: AuthenticAMD\nflags\t: fpu hypervisor\n");
+    let options = ("proc/cmdline", "intel_iommu=on iommu=pt");
+    let found = finding_of(&machine(&[guest, UNIT, options], ""), "kernel options").unwrap();
+    assert!(found.why.contains("understands each"), "{found:?}");
+    let table = ("sys/firmware/acpi/tables/DMAR", "");
+    let off = ("proc/cmdline", "intel_iommu=off");
+    let found = finding_of(&machine(&[guest, table, off], ""), "IOMMU").unwrap();
+    assert!(found.why.contains("intel_iommu=off"), "{found:?}");
+}

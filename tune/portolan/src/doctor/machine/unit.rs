@@ -35,7 +35,14 @@ pub(super) fn finding(known: &Known) -> Finding {
     if known.files().names("sys").found().is_none() {
         return Finding::unknown(WHAT, "/sys was not there to be read.");
     }
-    if known.facts.under_hypervisor {
+    if known.word("sys/hypervisor/type").as_deref() == Some("xen") {
+        return Finding::good(
+            WHAT,
+            "Xen runs it, and Linux does not see it: `xl info` (virt_caps: hvm_directio) and `xl dmesg` tell.",
+        );
+    }
+    let described = ["DMAR", "IVRS"].iter().any(|table| has_table(known, table) == Some(true));
+    if known.facts.under_hypervisor && !described {
         return Finding::good(
             WHAT,
             "This is a virtual machine without an IOMMU of its own, as most are: its host keeps its devices \
@@ -124,18 +131,20 @@ fn absent_on_x86(known: &Known) -> Finding {
         (Some(true), Processor::Intel) => {
             let unset = known.options.with("intel_iommu", "on").is_none();
             match unset {
-                true => Finding::problem(
+                true => asked_elsewhere(known, lost).unwrap_or_else(|| {
+                    Finding::problem(
                     WHAT,
                     format!(
                         "Firmware has one, and this kernel leaves it off unless it is asked. {lost}"
                     ),
                 )
                 .act("Add intel_iommu=on to the kernel's command line.")
-                .gives_up("Some speed where devices transfer much."),
-                false => broken(table, lost),
+                .gives_up("Some speed where devices transfer much.")
+                }),
+                false => broken(known, table, lost),
             }
         }
-        (Some(true), _) => broken(table, lost),
+        (Some(true), _) => broken(known, table, lost),
         (None, _) => Finding::problem(WHAT, format!("Linux runs none. {lost}")).act(format!(
             "Look for {setting} in the firmware's setup; {}.",
             match known.processor {
@@ -146,7 +155,43 @@ fn absent_on_x86(known: &Known) -> Finding {
     }
 }
 
-fn broken(table: &str, lost: &str) -> Finding {
+/// The finding where a boot loader's file has the option, and the kernel was booted without it.
+fn asked_elsewhere(known: &Known, lost: &str) -> Option<Finding> {
+    let has = |path: &str| {
+        let text = known.files().text(path).found()?;
+        let mut lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+        Some(lines.any(|line| line.contains("intel_iommu=on")))
+    };
+    let (grub, kernel) = (has("etc/default/grub"), has("etc/kernel/cmdline"));
+    if grub != Some(true) && kernel != Some(true) {
+        return None;
+    }
+    let (file, act) = match (grub, kernel) {
+        (Some(true), Some(false)) => (
+            "/etc/default/grub",
+            "This machine boots by systemd-boot: add intel_iommu=on to /etc/kernel/cmdline, and run \
+             `proxmox-boot-tool refresh` (Proxmox) or `kernel-install`.",
+        ),
+        (Some(true), _) => {
+            ("/etc/default/grub", "Run `update-grub` (or `grub2-mkconfig`), and reboot.")
+        }
+        _ => (
+            "/etc/kernel/cmdline",
+            "Run `proxmox-boot-tool refresh` (Proxmox) or `kernel-install`, and reboot.",
+        ),
+    };
+    let why = format!("{file} has intel_iommu=on, and this kernel was booted without it. {lost}");
+    Some(Finding::problem(WHAT, why).act(act).gives_up("Some speed where devices transfer much."))
+}
+
+fn broken(known: &Known, table: &str, lost: &str) -> Finding {
+    let driver = if table == "IVRS" { "AMD_IOMMU" } else { "INTEL_IOMMU" };
+    if known.config.has(driver) == Some(false) {
+        let why = format!(
+            "Firmware has one, and this kernel is built without its driver (CONFIG_{driver}). {lost}"
+        );
+        return Finding::problem(WHAT, why).act(format!("Use a kernel with CONFIG_{driver}."));
+    }
     let why = format!(
         "Firmware describes one ({table}), it is not switched off, and Linux does not run it: the kernel may lack \
          the driver, or refuse the table. {lost}"
