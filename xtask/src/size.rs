@@ -40,6 +40,9 @@ struct KernelBudget {
     rarely: bool,
 }
 
+/// Function for checkers of runs, of which a kernel without one has no trace (`docs/protocol.md`).
+const UNTOLD: &str = "protocol_step";
+
 /// Kernels that are built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kernels {
@@ -98,9 +101,17 @@ fn text_bytes(root: &Path, kernel: &KernelBudget) -> anyhow::Result<u64> {
     let built = build.env("CARGO_TARGET_DIR", &target).status().context("cargo")?;
     anyhow::ensure!(built.success(), "the kernel with {} does not build", kernel.drivers);
     let image = target.join(&kernel.target).join("release/portolan-size");
+    let names = std::fs::read(&image).with_context(|| image.display().to_string())?;
+    anyhow::ensure!(has(&names, "portolan"), "{} has no symbols", image.display());
+    anyhow::ensure!(!has(&names, UNTOLD), "{} tells steps that nothing takes", image.display());
     let sizes = Command::new("size").arg("-A").arg(&image).output().context("size")?;
     let sizes = String::from_utf8_lossy(&sizes.stdout);
     section(&sizes, ".text").with_context(|| format!("{} has no .text", image.display()))
+}
+
+/// Tells if bytes have a name in them.
+fn has(bytes: &[u8], name: &str) -> bool {
+    bytes.windows(name.len()).any(|part| part == name.as_bytes())
 }
 
 /// The size of a section, in the output of `size -A`.
@@ -119,6 +130,12 @@ mod tests {
         let sizes = "kernel  :\nsection  size  addr\n.rodata  6528  2097552\n.text  343204  2199168\nTotal  9\n";
         assert_eq!(section(sizes, ".text"), Some(343_204));
         assert_eq!(section(sizes, ".data"), None);
+    }
+
+    #[test]
+    fn a_name_is_found_in_bytes() {
+        assert!(has(b"..core3fmt13protocol_step17h", UNTOLD));
+        assert!(!has(b"..protocol_stop", UNTOLD));
     }
 
     #[test]

@@ -19,8 +19,10 @@ use portolan_protocol::run::{CheckedCpus, CheckedMemory, CheckedRun};
 
 const PAGE: u64 = 0x1000;
 const BLOCK: u64 = 0x20_0000;
-/// Two leaf tables' worth of addresses.
+/// The first address.
 const WINDOW: u64 = 1 << 30;
+/// Memory that no block maps.
+const ODD: u64 = (1 << 32) + PAGE;
 
 struct Still;
 
@@ -66,8 +68,13 @@ struct Machine {
 }
 
 impl Machine {
-    /// With memory for so many tables, of which so many may stay.
+    /// With memory for so many tables, of which so many may stay, and addresses of two leaf tables.
     fn new(policy: Policy, pages: u32, keep: usize) -> Self {
+        Self::wide(policy, pages, keep, 2)
+    }
+
+    /// The same, with addresses of so many leaf tables.
+    fn wide(policy: Policy, pages: u32, keep: usize, leaf_tables: u64) -> Self {
         let (unit, run) = (Unit::default(), CheckedRun::default());
         let memory = SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, pages);
         let memory = Arc::new(memory);
@@ -77,7 +84,7 @@ impl Machine {
         let quirks = Quirks::default();
         let domain = PagedDomain::new(table, InvalTag::new(1), caps, quirks, unit.clone());
         let mut options = SpaceOptions::default();
-        options.window = IovaRange::from_len(Iova::new(WINDOW), 2 * BLOCK).unwrap();
+        options.window = IovaRange::from_len(Iova::new(WINDOW), leaf_tables * BLOCK).unwrap();
         options.policy = policy;
         options.keep_tables = keep;
         options.bounds = LazyBounds { entries: 1000, ..LazyBounds::default() };
@@ -89,7 +96,11 @@ impl Machine {
     }
 
     fn map(&self, bytes: u64, align: PageSize) -> Option<DmaRange> {
-        let memory = PhysRange::from_len(PhysAddr::new(1 << 32), bytes).unwrap();
+        self.map_from(1 << 32, bytes, align)
+    }
+
+    fn map_from(&self, pa: u64, bytes: u64, align: PageSize) -> Option<DmaRange> {
+        let memory = PhysRange::from_len(PhysAddr::new(pa), bytes).unwrap();
         let mut constraints = Constraints::trusted();
         constraints.align = align;
         let mapped = self.space.map_range(unowned(memory), Access::READ_WRITE, &constraints);
@@ -148,6 +159,8 @@ fn tables_leave_while_the_unit_fails() {
         lower.into_iter().chain(upper).for_each(|range| machine.unmap(range));
         machine.unit.fail(failing);
         assert!(machine.space.tick().is_err());
+        // Nothing comes back by this as long as the unit fails.
+        let _ = machine.space.flush();
         while machine.space.recover().is_err() {}
         machine.space.flush().unwrap();
         let again = machine.both();
@@ -194,5 +207,48 @@ fn ranges_of_a_flush_that_failed_wait_for_the_next() {
         let range = machine.map(2 * BLOCK, PageSize::SIZE_2M);
         range.into_iter().for_each(|range| machine.unmap(range));
         machine.space.flush().unwrap();
+    }
+}
+
+/// Leaf tables that are full leave with what is mapped in them: alone, several at once, and with a part of another.
+#[test]
+fn full_tables_leave_with_their_pages() {
+    for policy in [Policy::Strict, Policy::Lazy, Policy::Deferred] {
+        for bytes in [BLOCK, 2 * BLOCK, BLOCK + PAGE, 3 * BLOCK + PAGE] {
+            let machine = Machine::wide(policy, 64, 64, 8);
+            for _ in 0..3 {
+                let range = machine.map_from(ODD, bytes, PageSize::SIZE_2M).unwrap();
+                machine.unmap(range);
+            }
+            machine.space.flush().unwrap();
+        }
+    }
+}
+
+/// Empty tables that lie apart are owed together, with pages that wait, to a unit that fails.
+#[test]
+fn tables_apart_leave_together() {
+    for policy in [Policy::Strict, Policy::Lazy] {
+        for failing in 0..3 {
+            let machine = Machine::wide(policy, 64, 0, 16);
+            let mut ranges: Vec<_> =
+                (0..16).map(|_| machine.map_from(ODD, BLOCK / 2, PageSize::SIZE_2M)).collect();
+            ranges.sort_by_key(|range| range.as_ref().map(|range| range.addresses().start()));
+            // Every second table is empty, and the neighbours of some are about to be.
+            let (mut even, mut odd) = (Vec::new(), Vec::new());
+            for (number, range) in ranges.into_iter().flatten().enumerate() {
+                if number % 2 == 0 { even.push(range) } else { odd.push(range) }
+            }
+            even.into_iter().for_each(|range| machine.unmap(range));
+            machine.space.flush().unwrap();
+            odd.drain(..4).for_each(|range| machine.unmap(range));
+            machine.unit.fail(failing);
+            let _ = machine.space.tick();
+            while machine.space.recover().is_err() {}
+            odd.into_iter().for_each(|range| machine.unmap(range));
+            machine.space.flush().unwrap();
+            machine.space.tick().unwrap();
+            assert_eq!(machine.memory.live(), ABOVE);
+        }
     }
 }

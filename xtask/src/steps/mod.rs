@@ -5,6 +5,7 @@
 mod checks;
 mod page;
 mod programs;
+mod runs;
 
 use std::path::Path;
 
@@ -114,6 +115,7 @@ pub fn steps(root: &Path) -> Vec<Step<'_>> {
         Step::new("tests of machines on QEMU 10", || programs::newer_qemu(root)),
         Step::new("examples", || programs::examples(root)),
         Step::new("torture", || programs::torture(root)),
+        Step::new("runs of the protocol, counted", || runs::count(root)),
         Step::new("Linux's own code as a peer", || programs::peer(root)),
         Step::new("protocol, proved", || prove::run(root, &[])),
         Step::new("tidy", || checks::tidy(root)),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use super::Extent;
+use super::{Extent, runs};
 use crate::built::{self, Executable};
 use crate::outcome::{Outcome, outcome};
 use crate::{mutants, packages, qemu};
@@ -13,7 +13,7 @@ use crate::{mutants, packages, qemu};
 pub(super) fn tests(root: &Path) -> Outcome {
     let mut command = Command::new("cargo");
     command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]);
-    outcome(command.current_dir(root))
+    outcome(runs::noted(root, command.current_dir(root)))
 }
 
 /// Tests that the step before has built and `wanted` names, in the environment that `given` makes.
@@ -126,7 +126,7 @@ pub(super) fn orders(root: &Path) -> Outcome {
     command.args(["test", "--quiet", "-p", "portolan"]).args(tests);
     command.env("RUSTFLAGS", "--cfg portolan_loom");
     command.env("CARGO_TARGET_DIR", root.join("target/orders"));
-    outcome(command.current_dir(root))
+    outcome(runs::noted(root, command.current_dir(root)))
 }
 
 /// Random operations, side by side: 600,000 on tables of all formats; and by eight CPUs in virtual time 700,000 on
