@@ -1,4 +1,4 @@
-//! Runs of the protocol that other steps have made and checked, counted ([docs/protocol.md](../../../docs/protocol.md)).
+//! Runs of the protocol that other steps have made and checked, counted (`docs/protocol.md`).
 //!
 //! Each process of theirs adds lines to one file: its name, runs, the library's steps, and the protocol's.
 
