@@ -33,7 +33,7 @@ const CONTEXTS: &[&str] = &["interrupt", "atomic", "task"];
 /// A file of a crate.
 pub(super) struct File<'a> {
     pub(super) path: &'a str,
-    text: &'a str,
+    pub(super) text: &'a str,
     pub(super) declared: Declared,
 }
 

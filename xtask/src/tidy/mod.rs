@@ -4,6 +4,7 @@
 
 pub mod arrows;
 mod context;
+mod counted;
 mod documents;
 mod modules;
 mod rules;
@@ -103,6 +104,10 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         rule: "steps",
         what,
     }));
+    for words in &counted::WORDS {
+        let shown = std::fs::read_to_string(root.join(words.page))?;
+        found.extend(counted::check(words, &sources, &shown));
+    }
     let shown = std::fs::read_to_string(root.join("docs/modules.md"))?;
     found.extend(modules::check(&sources, &shown));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
