@@ -19,6 +19,7 @@ mod modules;
 mod recorder;
 mod recording;
 mod served;
+mod strayed;
 mod tools;
 mod watched;
 
@@ -90,6 +91,8 @@ pub const ALL: &[Machine] = &[
     explained::NONE,
     explained::OFF,
     explained::PASSED_THROUGH,
+    strayed::STRAYED,
+    strayed::STRAYED_VIRTIO,
 ];
 
 /// Machines that only `cargo xtask test --long guests` runs.
