@@ -61,6 +61,12 @@ fn order_of(granules_less_one: u64) -> u32 {
     u64::BITS - granules_less_one.leading_zeros()
 }
 
+/// The kind of high blocks. Apart, so that the zone is foretold and not computed.
+#[cold]
+fn high(order: u32) -> Kind {
+    Kind(order as usize + CLASSES)
+}
+
 /// The classes of a space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classes {
@@ -121,8 +127,11 @@ impl Classes {
     /// The kind of a block that ends at `last`.
     #[inline]
     fn kind(&self, order: u32, last: u64) -> Kind {
-        let zone = usize::from(last > self.low_last);
-        Kind(order as usize + zone * CLASSES)
+        // A branch foretells the zone: computed, the place of the kind's words would wait for the address.
+        match last > self.low_last {
+            false => Kind(order as usize),
+            true => high(order),
+        }
     }
 
     /// The kind of the block of `kind`'s size that begins at `start`.

@@ -43,7 +43,7 @@ impl<W: SharedWord> Fronts<W> {
     ///
     /// # Errors
     /// A block that lies higher, and that came there at this moment: it is the caller's now.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, kind: Kind, highest: u64) -> Result<Option<u64>, u64> {
         let front = &self.0[kind.index()];
         let last = front.filled.load(Ordering::Relaxed).wrapping_sub(1);
@@ -55,18 +55,18 @@ impl<W: SharedWord> Fronts<W> {
         if !fits(seen) {
             return front.unfit(seen, last);
         }
-        // The caller that unmapped the block did so before it was put here. The value seen is not
-        // compared: the exchange need not wait for it.
+        // The caller that unmapped the block did so before it was put here. The exchange need not wait
+        // for the value seen, nor what follows for the value of the exchange: the branch foretells it.
         let held = word.swap(NONE, Ordering::Acquire);
-        if !fits(held) {
-            return front.exchanged(held);
+        if held != seen {
+            return front.exchanged(held, last, highest);
         }
         front.filled.store(last, Ordering::Relaxed);
-        Ok(Some(held - 1))
+        Ok(Some(seen - 1))
     }
 
     /// Puts a block back, if fewer than `room` are here.
-    #[inline]
+    #[inline(always)]
     pub fn put(&self, kind: Kind, start: u64, room: usize) -> Put {
         let front = &self.0[kind.index()];
         let filled = front.filled.load(Ordering::Relaxed);
@@ -119,10 +119,14 @@ impl<W: SharedWord> Front<W> {
         Ok(None)
     }
 
-    /// Another caller was faster, and may have put another block there.
+    /// Another caller was faster, and may have put another block in the word `last`.
     #[cold]
-    fn exchanged(&self, held: u64) -> Result<Option<u64>, u64> {
-        held.checked_sub(1).map_or(Ok(None), Err)
+    fn exchanged(&self, held: u64, last: u64, highest: u64) -> Result<Option<u64>, u64> {
+        let Some(start) = held.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.filled.store(last, Ordering::Relaxed);
+        if start <= highest { Ok(Some(start)) } else { Err(start) }
     }
 
     /// There is a block where the hint says that there is none.

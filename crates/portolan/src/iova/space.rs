@@ -221,8 +221,20 @@ impl<P: Cpus> IovaSpace<P> {
         };
         match cpu.fronts.take(block.kind, block.highest) {
             Ok(Some(start)) => Ok(self.classes.granule_at(start)),
-            Ok(None) => self.alloc_behind(cpu, *request, block),
+            Ok(None) => match self.granule_behind(cpu, block) {
+                Some(start) => Ok(self.classes.granule_at(start)),
+                None => self.alloc_searching(cpu, *request),
+            },
             Err(start) => self.alloc_beside(cpu, *request, start),
+        }
+    }
+
+    /// A granule of the magazines, where ranges that go out are not recorded. Its result is in registers.
+    #[inline(never)]
+    fn granule_behind(&self, cpu: &Home<P>, block: Block) -> Option<u64> {
+        match self.ledger {
+            None => self.take_behind(cpu, block),
+            Some(_) => None,
         }
     }
 
@@ -417,7 +429,19 @@ impl<P: Cpus> IovaSpace<P> {
         match cpu.fronts.put(kind, range.start().get(), self.front) {
             Put::Done => Ok(()),
             Put::Twice => Err(FreeError::Free { range }),
-            Put::Full => self.put_behind(cpu, kind, range),
+            Put::Full => match self.block_behind(cpu, kind, range.start().get()) {
+                Put::Done => Ok(()),
+                Put::Full | Put::Twice => self.put_behind(cpu, kind, range),
+            },
+        }
+    }
+
+    /// Gives a block to the magazines, where ranges that come back are not recorded. Its result is in a register.
+    #[inline(never)]
+    fn block_behind(&self, cpu: &Home<P>, kind: Kind, start: u64) -> Put {
+        match self.ledger {
+            None => cpu.magazines.with(|cache| cache.of(kind).put(start)),
+            Some(_) => Put::Full,
         }
     }
 

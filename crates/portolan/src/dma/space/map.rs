@@ -112,7 +112,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// # Errors
     /// See [`MapError`]. After [`MapError::Iommu`] and [`MapError::Busy`] a device may have reached
     /// the memory, and may do so until the space has been flushed.
-    #[inline]
+    #[inline(always)]
     pub fn map_range(
         &self,
         memory: Unowned,

@@ -33,7 +33,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// # Errors
     /// With the range if nothing was unmapped, so that it can be tried again. Without, it is
     /// unmapped, and its addresses stay out of use until it is quiet.
-    #[inline]
+    #[inline(always)]
     pub fn unmap_range(&self, range: DmaRange) -> Result<(), Failed<Option<DmaRange>, UnmapError>> {
         if let Err(error) = self.check(&range) {
             return Err(Failed { error, value: Some(range) });
