@@ -71,8 +71,8 @@ fn high(order: u32) -> Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classes {
     granule: PageSize,
-    /// Bytes of a granule, and as a power of two.
-    bytes: u64,
+    /// Bytes of a granule less one, and bytes as a power of two.
+    inside: u64,
     lg2: u32,
     /// Whole granules only.
     space: IovaRange,
@@ -90,7 +90,7 @@ impl Classes {
         let count = (CLASSES as u32).min(u64::BITS - granule.lg2());
         Self {
             granule,
-            bytes: granule.bytes(),
+            inside: granule.bytes() - 1,
             lg2: granule.lg2(),
             space,
             low_last: if apart { LOW_LAST } else { u64::MAX },
@@ -109,7 +109,7 @@ impl Classes {
     /// Bytes of a block of `order`, less one.
     #[inline]
     fn block(&self, order: u32) -> u64 {
-        (self.bytes << order).wrapping_sub(1)
+        ((self.inside + 1) << order).wrapping_sub(1)
     }
 
     /// The order of the smallest block for so many bytes, `None` if no class has it.
@@ -173,7 +173,7 @@ impl Classes {
     #[inline]
     pub fn granule_for(&self, request: &Request) -> Option<Block> {
         let (less_one, limit) = (request.bytes.wrapping_sub(1), request.limit.get());
-        let inside = self.bytes - 1;
+        let inside = self.inside;
         if less_one > inside || request.align.lg2() > self.lg2 || limit < inside {
             return None;
         }
@@ -184,7 +184,7 @@ impl Classes {
     #[inline]
     pub fn of_granule(&self, range: IovaRange) -> Option<Kind> {
         let (start, last) = (range.start().get(), range.last().get());
-        let (window, inside) = (self.space, self.bytes - 1);
+        let (window, inside) = (self.space, self.inside);
         let here = start >= window.start().get() && last <= window.last().get();
         if !here || start & inside != 0 || start | inside != last {
             return None;
@@ -195,7 +195,7 @@ impl Classes {
     /// The granule at `start`.
     #[inline]
     pub fn granule_at(&self, start: u64) -> IovaRange {
-        let (start, last) = (Iova::new(start), Iova::new(start | (self.bytes - 1)));
+        let (start, last) = (Iova::new(start), Iova::new(start | self.inside));
         // Never the other: the last address does not lie below the first.
         IovaRange::new(start, last).unwrap_or_else(|| IovaRange::page(start, self.granule))
     }
@@ -226,7 +226,7 @@ impl Classes {
     pub fn of_block(&self, range: IovaRange) -> Option<Kind> {
         let (start, less_one) = (range.start().get(), range.len_minus_one());
         let order = self.order(less_one)?;
-        let (block, odd) = (self.block(order), self.bytes - 1);
+        let (block, odd) = (self.block(order), self.inside);
         // Aligned to its block, and so of whole granules if its end is one's.
         if start & block != 0 || less_one & odd != odd {
             return None;
@@ -246,7 +246,7 @@ impl Classes {
     #[cold]
     pub fn of_no_class(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
         let (start, less_one) = (range.start().get(), range.len_minus_one());
-        let odd = self.bytes - 1;
+        let odd = self.inside;
         if !self.space.covers(range) || start & odd != 0 || less_one & odd != odd {
             return Err(FreeError::Foreign { range });
         }
@@ -263,7 +263,7 @@ impl Classes {
     /// The range for a request that is served at `start`.
     #[inline]
     pub fn exact(&self, start: u64, request: &Request) -> IovaRange {
-        let last = start.saturating_add((request.bytes - 1) | (self.bytes - 1));
+        let last = start.saturating_add((request.bytes - 1) | self.inside);
         let start = Iova::new(start);
         // Never the other: the last address does not lie below the first.
         let range = IovaRange::new(start, Iova::new(last));

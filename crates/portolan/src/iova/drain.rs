@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::FreeError;
 use super::class::Kind;
+use super::front::GRANULES;
 use super::magazine::{Depot, FreshRun, Magazine};
 use super::ranges::{RangeAllocator, RangeRefused};
 use super::shortage::{Heap, bit};
@@ -248,11 +249,17 @@ impl<P: Cpus> IovaSpace<P> {
         let mut blocks = 0;
         for kind in Kind::all().filter(|kind| kind.serves(limit)) {
             self.step(1);
-            for start in cpu.fronts.clear(kind, self.front) {
-                self.step(1);
-                self.give(kind, start);
-                blocks += 1;
+            let mut front = [0; GRANULES];
+            let mut cleared = 0;
+            for (place, start) in front.iter_mut().zip(cpu.fronts.clear(kind, self.front(kind))) {
+                *place = start;
+                cleared += 1;
             }
+            let cleared = front.get_mut(..cleared).unwrap_or_default();
+            if !cleared.is_empty() {
+                self.give_sorted(kind, cleared);
+            }
+            blocks += cleared.len();
             let (both, fresh) = cpu.magazines.with(|cache| cache.of(kind).clear());
             blocks += fresh.len();
             self.give_run(kind, fresh);
@@ -278,7 +285,7 @@ impl<P: Cpus> IovaSpace<P> {
             stats.in_depots += blocks << kind.order();
             stats.exchanges += exchanges;
             for cache in self.caches.iter() {
-                let front = cache.fronts.blocks(kind, self.front).count() as u64;
+                let front = cache.fronts.blocks(kind, self.front(kind)).count() as u64;
                 stats.in_magazines += front << kind.order();
                 cache.magazines.with(|cache| {
                     let magazines = cache.of(kind);

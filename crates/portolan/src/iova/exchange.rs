@@ -15,8 +15,18 @@ use crate::platform::{Cpus, Lock};
 
 /// Granules of a leaf table, in most formats.
 const LEAF_BLOCKS: u32 = 512;
-/// Blocks of a run where the ranges have none of a leaf table's size.
+/// Blocks of a CPU's first run, whose entries fill two lines of 64 bytes, and of a run where the ranges have none
+/// of a leaf table's size.
 const FEW_BLOCKS: u32 = 16;
+
+/// State of a cache that asks for fresh blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CacheAge {
+    /// It has given none out yet.
+    New,
+    /// It has used up blocks before.
+    Used,
+}
 
 impl<P: Cpus> IovaSpace<P> {
     /// Does `f` under the ranges' lock, and again with the room that it lacked, which is allocated
@@ -87,11 +97,16 @@ impl<P: Cpus> IovaSpace<P> {
     pub(super) fn refilled(&self, cpu: &Home<P>, request: &Request, block: Block) -> Option<u64> {
         // Blocks that lie too high for the device: more of them would only be in the way.
         self.step(1);
-        if cpu.magazines.with(|cache| cache.of(block.kind).len() > 0) {
+        let (held, age) = cpu.magazines.with(|cache| {
+            let magazines = cache.of(block.kind);
+            let age = if magazines.given == 0 { CacheAge::New } else { CacheAge::Used };
+            (magazines.len(), age)
+        });
+        if held > 0 {
             return None;
         }
         let Some(full) = self.depot(block.kind, |depot| depot.fetch()) else {
-            return self.refill(cpu, request, block.kind);
+            return self.refill(cpu, request, block.kind, age);
         };
         self.step(1);
         let (out, found) = cpu.magazines.with(|cache| {
@@ -104,9 +119,20 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// Fresh blocks, the first of which is for the caller: those of a whole leaf table, so that other CPUs
-    /// seldom write entries beside this one's; a few where the ranges have no such run.
-    fn refill(&self, cpu: &Home<P>, request: &Request, kind: Kind) -> Option<u64> {
+    /// seldom write entries beside this one's; a few where the ranges have no such run, and the first time:
+    /// CPUs that use few have theirs beside each other, for one range command, and on lines of their own.
+    fn refill(
+        &self,
+        cpu: &Home<P>,
+        request: &Request,
+        kind: Kind,
+        age: CacheAge,
+    ) -> Option<u64> {
         let most = (LEAF_BLOCKS >> kind.order()).min(self.options.refill);
+        let most = match age {
+            CacheAge::New => most.min(FEW_BLOCKS),
+            CacheAge::Used => most,
+        };
         // A power of two, so that runs lie next to each other.
         let blocks = 1 << u64::from(most).min(self.classes.share(kind)).max(1).ilog2();
         let runs = [blocks, blocks.min(FEW_BLOCKS)];

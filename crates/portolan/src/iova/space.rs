@@ -19,7 +19,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::class::{Block, Classes, KINDS, Kind};
-use super::front::{FRONT, Fronts};
+use super::front::{FRONT, Fronts, GRANULES};
 use super::ledger::Ledger;
 use super::magazine::{CpuCache, Depot, Put, ROUNDS};
 use super::order::{AddressOrder, Ceiling, above};
@@ -35,7 +35,8 @@ const BULK: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IovaOptions {
     /// Blocks of each size that a CPU takes and gives back without a lock, before its magazines are
-    /// asked. At most 7; 0 is for none.
+    /// asked: at most 63 of one granule, or a 64th of the addresses if those are more than 7, and at most 7 of
+    /// each other size; 0 is for none.
     pub front: u8,
     /// Full magazines of each size that [`IovaSpace::trim_overfull`] leaves in a depot.
     pub depot_magazines: usize,
@@ -54,11 +55,11 @@ pub struct IovaOptions {
 }
 
 impl Default for IovaOptions {
-    /// 7 blocks at the front of 32 magazines of 127 blocks, refilled with the addresses of a leaf table, a
+    /// As many blocks as may be at the front of 32 magazines of 127 blocks, refilled with the addresses of a leaf table, a
     /// reserve of 256 ranges, with cheap checks, and low addresses first.
     fn default() -> Self {
         Self {
-            front: FRONT as u8,
+            front: GRANULES as u8,
             depot_magazines: 32,
             refill: 512,
             rounds: ROUNDS as u16,
@@ -86,6 +87,16 @@ pub enum Checks {
 pub(super) fn rounds_of(options: &IovaOptions, classes: &Classes, kind: Kind) -> usize {
     let rounds = u64::from(options.rounds).min(classes.share(kind));
     (rounds as usize).clamp(1, ROUNDS)
+}
+
+/// Blocks of each kind at a front.
+fn fronts_of(options: &IovaOptions, classes: &Classes) -> [u8; KINDS] {
+    let mut all = [options.front.min(FRONT as u8); KINDS];
+    for kind in Kind::all().filter(|kind| kind.order() == 0) {
+        let most = classes.share(kind).clamp(FRONT as u64, GRANULES as u64);
+        all[kind.index()] = options.front.min(most as u8);
+    }
+    all
 }
 
 /// Blocks of a CPU.
@@ -140,8 +151,8 @@ pub struct IovaSpace<P: Cpus> {
     ceiling: Ceiling,
     pub(super) caches: PerCpu<Home<P>, P::Word>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
-    /// Blocks of each kind at the front, at most [`FRONT`].
-    pub(super) front: usize,
+    /// Blocks of each kind at the front.
+    front: [u8; KINDS],
     ranges: P::Lock<RangeAllocator>,
     pub(super) ledger: Option<P::Lock<Ledger>>,
     pub(super) shortage: CachePadded<KindBits<P>>,
@@ -186,8 +197,8 @@ impl<P: Cpus> IovaSpace<P> {
             // A first address of all ones, which only bytes have, cannot be kept there. Ranges that
             // are recorded as they go out and come back do both behind the front.
             front: match granule.lg2() == 0 || exact {
-                true => 0,
-                false => usize::from(options.front).min(FRONT),
+                true => [0; KINDS],
+                false => fronts_of(&options, &classes),
             },
             ranges: Lock::new(ranges),
             ledger: exact.then(|| Lock::new(Ledger::default())),
@@ -426,7 +437,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// Gives a block to the front of a CPU's cache, or to what is behind it.
     #[inline(always)]
     fn free_block(&self, cpu: &Home<P>, kind: Kind, range: IovaRange) -> Result<(), FreeError> {
-        match cpu.fronts.put(kind, range.start().get(), self.front) {
+        match cpu.fronts.put(kind, range.start().get(), self.front(kind)) {
             Put::Done => Ok(()),
             Put::Twice => Err(FreeError::Free { range }),
             Put::Full => match self.block_behind(cpu, kind, range.start().get()) {
@@ -503,6 +514,12 @@ impl<P: Cpus> IovaSpace<P> {
             }
         }
         failed
+    }
+
+    /// Blocks of a kind that a front has place for.
+    #[inline]
+    pub(super) fn front(&self, kind: Kind) -> usize {
+        self.front[kind.index()].into()
     }
 
     /// The calling CPU's cache, if it has one.

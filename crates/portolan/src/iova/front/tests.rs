@@ -7,7 +7,7 @@ use super::*;
 const HIGH: u64 = u64::MAX;
 
 fn kind() -> Kind {
-    Kind::all().next().unwrap()
+    Kind::all().nth(1).unwrap()
 }
 
 fn fronts(blocks: &[u64]) -> Fronts<AtomicU64> {
@@ -23,7 +23,7 @@ fn take(fronts: &Fronts<AtomicU64>, kind: Kind, highest: u64) -> Option<u64> {
 }
 
 fn hint(fronts: &Fronts<AtomicU64>) -> &AtomicU64 {
-    &fronts.0[kind().index()].filled
+    fronts.of(kind()).filled
 }
 
 #[test]
@@ -51,6 +51,18 @@ fn there_is_room_for_as_many_as_were_allowed() {
 }
 
 #[test]
+fn there_is_more_room_for_single_granules() {
+    let room = |kind: Kind| if kind.order() == 0 { GRANULES } else { FRONT };
+    for kind in Kind::all() {
+        let fronts = fronts(&[]);
+        let put = (0..200).filter(|&at| fronts.put(kind, at << 12, 200) == Put::Done);
+        assert_eq!(put.count(), room(kind));
+        let taken = core::iter::from_fn(|| take(&fronts, kind, HIGH));
+        assert_eq!(taken.count(), room(kind));
+    }
+}
+
+#[test]
 fn a_block_that_comes_back_twice_in_a_row_is_seen() {
     let fronts = fronts(&[]);
     for at in 0..FRONT as u64 {
@@ -61,9 +73,15 @@ fn a_block_that_comes_back_twice_in_a_row_is_seen() {
 
 #[test]
 fn kinds_are_apart() {
-    let fronts = fronts(&[0x1000]);
-    for other in Kind::all().skip(1) {
-        assert_eq!(take(&fronts, other, HIGH), None);
+    let fronts = fronts(&[]);
+    for kind in Kind::all() {
+        let own = kind.index() as u64 + 1;
+        assert_eq!(fronts.put(kind, own << 12, FRONT), Put::Done);
+    }
+    for kind in Kind::all() {
+        let own = kind.index() as u64 + 1;
+        let taken = [(); 2].map(|()| take(&fronts, kind, HIGH));
+        assert_eq!(taken, [Some(own << 12), None]);
     }
 }
 

@@ -148,21 +148,23 @@ fn a_handler_gets_a_magazine_of_the_depot_and_loses_no_block() {
 #[test]
 fn blocks_too_high_for_a_device_are_not_added_to() {
     let space = one_cpu(window(0, (1 << 31) - 1));
-    let refill = u64::from(IovaOptions::default().refill);
     take(&space, 1, 4096);
-    assert_eq!(space.stats().in_magazines, refill - 1);
+    assert_eq!(space.stats().in_magazines, 15);
     let low = Request { limit: Iova::new(MIB - 1), ..bytes(4096) };
     assert!(space.alloc(&low).unwrap().last() <= low.limit);
-    assert_eq!(space.stats().in_magazines, refill - 1);
+    assert_eq!(space.stats().in_magazines, 15);
 }
 
 #[test]
-fn fresh_blocks_are_two_mebibytes_at_most() {
-    for (order, blocks) in [(0, 512), (5, 16), (6, 8), (8, 2), (9, 1)] {
+fn fresh_blocks_are_two_mebibytes_at_most_and_few_the_first_time() {
+    for (order, first, blocks) in [(0, 16, 512), (5, 16, 16), (6, 8, 8), (8, 2, 2), (9, 1, 1)] {
         let space = one_cpu(window(0, (1 << 31) - 1));
-        take(&space, 1, 4096 << order);
-        let left = (blocks - 1) << order;
-        assert_eq!(space.stats().in_magazines, left, "{order}");
+        for blocks in [first, blocks] {
+            take(&space, 1, 4096 << order);
+            assert_eq!(space.stats().in_magazines, (blocks - 1) << order, "{order}");
+            take(&space, blocks as usize - 1, 4096 << order);
+            assert_eq!(space.stats().in_magazines, 0);
+        }
     }
 }
 
@@ -179,20 +181,28 @@ fn fresh_blocks_do_not_lie_across_the_end_of_the_low_zone() {
 }
 
 #[test]
-fn cpus_take_their_pages_from_leaf_tables_of_their_own() {
+fn cpus_take_their_pages_from_lines_of_their_own_and_then_from_leaf_tables() {
     let cpu = Arc::new(AtomicU64::new(0));
     let all = window(0, (1 << 32) - 1);
     let options = IovaOptions::default();
     let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
     let mut owners = alloc::collections::BTreeMap::new();
-    for at in 0..4 * 2000u64 {
-        cpu.store(at % 4, Ordering::Relaxed);
-        let page = take(&space, 1, 4096)[0];
-        let owner = *owners.entry(page.start().get() / (2 * MIB)).or_insert(at % 4);
-        assert_eq!(owner, at % 4, "{page}");
-    }
-    // As many tables as the pages of a CPU fill, for each of four.
-    assert_eq!(owners.len(), 4 * 2000usize.div_ceil(512));
+    let mut pages = |number: u64, place: u64| {
+        for at in 0..4 * number {
+            cpu.store(at % 4, Ordering::Relaxed);
+            let page = take(&space, 1, 4096)[0];
+            let owner = *owners.entry((place, page.start().get() / place)).or_insert(at % 4);
+            assert_eq!(owner, at % 4, "{page}");
+        }
+        owners.len()
+    };
+    // Two lines of eight entries for each, all in one leaf table.
+    assert_eq!(pages(16, 16 * 4096), 4);
+    let tables = pages(2000, 2 * MIB) - 4;
+    assert_eq!(tables, 4 * 2000usize.div_ceil(512));
+    let first = owners.keys().filter(|(place, _)| *place == 16 * 4096);
+    let last = first.clone().map(|(_, at)| at).max().unwrap();
+    assert_eq!(first.map(|(_, at)| last - at).max(), Some(3), "not beside each other");
 }
 
 #[test]
