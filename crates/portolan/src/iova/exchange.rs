@@ -121,13 +121,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// Fresh blocks, the first of which is for the caller: those of a whole leaf table, so that other CPUs
     /// seldom write entries beside this one's; a few where the ranges have no such run, and the first time:
     /// CPUs that use few have theirs beside each other, for one range command, and on lines of their own.
-    fn refill(
-        &self,
-        cpu: &Home<P>,
-        request: &Request,
-        kind: Kind,
-        age: CacheAge,
-    ) -> Option<u64> {
+    fn refill(&self, cpu: &Home<P>, request: &Request, kind: Kind, age: CacheAge) -> Option<u64> {
         let most = (LEAF_BLOCKS >> kind.order()).min(self.options.refill);
         let most = match age {
             CacheAge::New => most.min(FEW_BLOCKS),
@@ -204,11 +198,6 @@ impl<P: Cpus> IovaSpace<P> {
         if full > kept {
             self.overfull.0.add(bit(kind));
         }
-    }
-
-    /// Gives one block back to the ranges.
-    pub(super) fn give(&self, kind: Kind, start: u64) {
-        self.give_sorted(kind, &mut [start]);
     }
 
     /// A range that is given out, rounded up as it was then.

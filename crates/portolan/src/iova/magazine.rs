@@ -106,6 +106,26 @@ impl Magazine {
         rounds.blocks.get(rounds.len.wrapping_sub(1)).copied()
     }
 
+    /// Adds blocks as long as there is room and none comes twice in a row; returns their number.
+    #[inline]
+    fn put_all(&mut self, starts: impl Iterator<Item = u64>) -> usize {
+        let mut top = self.top();
+        let Some(rounds) = self.rounds_mut() else {
+            return 0;
+        };
+        let room = rounds.blocks.get_mut(rounds.len..rounds.most).unwrap_or_default();
+        let mut put = 0;
+        for (place, start) in room.iter_mut().zip(starts) {
+            if top == Some(start) {
+                break;
+            }
+            (*place, top) = (start, Some(start));
+            put += 1;
+        }
+        rounds.len += put;
+        put
+    }
+
     /// Adds a block if there is room.
     #[inline]
     pub fn put(&mut self, start: u64) -> bool {
@@ -240,6 +260,14 @@ impl Magazines {
         }
         self.taken += 1;
         Put::Done
+    }
+
+    /// Puts the first of some blocks back, as many as the loaded magazine takes, and returns their number.
+    #[inline]
+    pub fn put_all(&mut self, starts: impl Iterator<Item = u64>) -> usize {
+        let put = self.loaded.put_all(starts);
+        self.taken += put as u64;
+        put
     }
 
     #[cold]

@@ -15,6 +15,7 @@ mod magazine;
 mod order;
 mod ranges;
 mod reserve;
+mod returns;
 mod shortage;
 mod space;
 mod tree;

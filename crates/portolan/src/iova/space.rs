@@ -21,15 +21,12 @@ use alloc::vec::Vec;
 use super::class::{Block, Classes, KINDS, Kind};
 use super::front::{FRONT, Fronts, GRANULES};
 use super::ledger::Ledger;
-use super::magazine::{CpuCache, Depot, Put, ROUNDS};
+use super::magazine::{CpuCache, Depot, ROUNDS};
 use super::order::{AddressOrder, Ceiling, above};
 use super::shortage::{CACHES, Heap, KindBits, RECORDS};
-use super::{FreeError, IovaError, RangeAllocator, Request};
+use super::{IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::{CachePadded, Cpus, Lock, PerCpu, count_of};
-
-/// Ranges taken back while a lock is held once.
-const BULK: usize = 64;
 
 /// Options of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +38,8 @@ pub struct IovaOptions {
     /// Full magazines of each size that [`IovaSpace::trim_overfull`] leaves in a depot.
     pub depot_magazines: usize,
     /// Blocks that are fetched from the ranges at once, next to each other, when a cache is empty, rounded
-    /// down to a power of two; at most 512 granules of them, and a 64th of the addresses. At least 1.
+    /// down to a power of two; at most 512 granules of them, 16 blocks when the cache is new, and a 64th of the
+    /// addresses. At least 1.
     pub refill: u32,
     /// Blocks in a magazine. At least 1, and at most 127 and a 64th of the addresses.
     pub rounds: u16,
@@ -55,8 +53,8 @@ pub struct IovaOptions {
 }
 
 impl Default for IovaOptions {
-    /// As many blocks as may be at the front of 32 magazines of 127 blocks, refilled with the addresses of a leaf table, a
-    /// reserve of 256 ranges, with cheap checks, and low addresses first.
+    /// As many blocks as may be at the front, 32 magazines of 127 blocks, refilled with the addresses of a
+    /// leaf table, a reserve of 256 ranges, with cheap checks, and low addresses first.
     fn default() -> Self {
         Self {
             front: GRANULES as u8,
@@ -224,10 +222,11 @@ impl<P: Cpus> IovaSpace<P> {
         self.step(1);
         let low = request.below(self.ceiling.get());
         // Requests are handed on by value: a reference would have each one written to memory.
-        let Some(block) = self.classes.granule_for(&low) else {
+        // The CPU first: the compiler follows the zone, a branch, to the front only if nothing lies between.
+        let Some(cpu) = self.own_home() else {
             return self.alloc_any(*request);
         };
-        let Some(cpu) = self.own_home() else {
+        let Some(block) = self.classes.granule_for(&low) else {
             return self.alloc_any(*request);
         };
         match cpu.fronts.take(block.kind, block.highest) {
@@ -405,117 +404,6 @@ impl<P: Cpus> IovaSpace<P> {
         self.noted(found?, Heap::Spare)
     }
 
-    /// Takes one range back, as it was given out. For addresses that devices used: only once the
-    /// invalidation that covers them has completed. Needs no memory.
-    ///
-    /// *Context.* Interrupt.
-    ///
-    /// # Errors
-    /// See [`FreeError`] and [`Checks`]; nothing is taken back.
-    #[inline(always)]
-    pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
-        self.step(1);
-        let Some(kind) = self.classes.of_granule(range) else {
-            return self.free_any(range);
-        };
-        let Some(cpu) = self.own_home() else {
-            return self.free_any(range);
-        };
-        self.free_block(cpu, kind, range)
-    }
-
-    /// The same of any number of granules, on any CPU.
-    #[inline(never)]
-    fn free_any(&self, range: IovaRange) -> Result<(), FreeError> {
-        let cpu = self.home();
-        match self.classes.of_block(range) {
-            Some(kind) => self.free_block(cpu, kind, range),
-            None => self.free_behind(cpu, range),
-        }
-    }
-
-    /// Gives a block to the front of a CPU's cache, or to what is behind it.
-    #[inline(always)]
-    fn free_block(&self, cpu: &Home<P>, kind: Kind, range: IovaRange) -> Result<(), FreeError> {
-        match cpu.fronts.put(kind, range.start().get(), self.front(kind)) {
-            Put::Done => Ok(()),
-            Put::Twice => Err(FreeError::Free { range }),
-            Put::Full => match self.block_behind(cpu, kind, range.start().get()) {
-                Put::Done => Ok(()),
-                Put::Full | Put::Twice => self.put_behind(cpu, kind, range),
-            },
-        }
-    }
-
-    /// Gives a block to the magazines, where ranges that come back are not recorded. Its result is in a register.
-    #[inline(never)]
-    fn block_behind(&self, cpu: &Home<P>, kind: Kind, start: u64) -> Put {
-        match self.ledger {
-            None => cpu.magazines.with(|cache| cache.of(kind).put(start)),
-            Some(_) => Put::Full,
-        }
-    }
-
-    /// Gives to the magazines, or to the depot and the ranges behind them.
-    #[inline(never)]
-    fn free_behind(&self, cpu: &Home<P>, range: IovaRange) -> Result<(), FreeError> {
-        match self.classes.of_block(range) {
-            Some(kind) => self.put_behind(cpu, kind, range),
-            None => {
-                self.note_in(range)?;
-                self.classes.of_no_class(range)?;
-                self.take_back(range)
-            }
-        }
-    }
-
-    /// The same of a block.
-    #[inline(never)]
-    fn put_behind(&self, cpu: &Home<P>, kind: Kind, range: IovaRange) -> Result<(), FreeError> {
-        self.note_in(range)?;
-        match cpu.magazines.with(|cache| cache.of(kind).put(range.start().get())) {
-            Put::Done => Ok(()),
-            Put::Full => self.free_exchanging(cpu, kind, range),
-            Put::Twice => Err(FreeError::Free { range }),
-        }
-    }
-
-    /// Strikes out a range that comes back, where those that are out are recorded.
-    #[inline]
-    fn note_in(&self, range: IovaRange) -> Result<(), FreeError> {
-        match &self.ledger {
-            None => Ok(()),
-            Some(ledger) => ledger.with(|ledger| ledger.leave(range)),
-        }
-    }
-
-    /// Takes back ranges that were given out, and returns the number of those that could not be
-    /// taken. They lie in the calling CPU's cache then, as far as there is room.
-    ///
-    /// *Context.* Interrupt; as long as the list.
-    pub fn free_all(&self, given: &[IovaRange]) -> u64 {
-        let cpu = self.home();
-        let (mut done, mut failed) = (0, 0);
-        while let Some(left) = given.get(done..).filter(|left| !left.is_empty()) {
-            self.step(1);
-            // As many as fit, under the CPU's lock once.
-            if self.ledger.is_none() {
-                done += cpu.magazines.with(|cache| {
-                    let fits = |range: &&IovaRange| match self.classes.of_range(**range) {
-                        Ok(Some(kind)) => cache.of(kind).put(range.start().get()) == Put::Done,
-                        _ => false,
-                    };
-                    left.iter().take(BULK).take_while(fits).count()
-                });
-            }
-            if let Some(range) = given.get(done) {
-                failed += u64::from(self.free_behind(cpu, *range).is_err());
-                done += 1;
-            }
-        }
-        failed
-    }
-
     /// Blocks of a kind that a front has place for.
     #[inline]
     pub(super) fn front(&self, kind: Kind) -> usize {
@@ -524,13 +412,13 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// The calling CPU's cache, if it has one.
     #[inline]
-    fn own_home(&self) -> Option<&Home<P>> {
+    pub(super) fn own_home(&self) -> Option<&Home<P>> {
         self.caches.own(self.cpus.current().get() as usize)
     }
 
     /// The calling CPU's cache, or the first CPU's until it has one.
     #[inline]
-    fn home(&self) -> &Home<P> {
+    pub(super) fn home(&self) -> &Home<P> {
         self.own_home().unwrap_or_else(|| self.first_home())
     }
 

@@ -236,8 +236,16 @@ impl<P: Cpus + Clone> DeviceContext<P> {
     }
 
     /// Gives copies back.
+    #[inline]
     pub fn give_back(&self, copies: Option<CopyRecord>, _: &Clearance) {
-        if let (Some(copying), Some(copies)) = (&self.copying, copies) {
+        if let Some(copies) = copies {
+            self.give_back_some(copies);
+        }
+    }
+
+    #[cold]
+    fn give_back_some(&self, copies: CopyRecord) {
+        if let Some(copying) = &self.copying {
             self.spares.give_back(copies, &*copying.pool);
         }
     }

@@ -448,7 +448,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Fills the reserve for handlers, and makes memory of CPUs that use the space for the first time.
-    #[inline]
+    #[inline(always)]
     pub(in crate::dma) fn replenish(&self) {
         if self.iova.is_short() {
             // Without memory, they are told that there is none in reserve.

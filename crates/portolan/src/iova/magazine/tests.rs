@@ -35,6 +35,26 @@ fn the_second_magazine_serves_where_the_first_is_empty_or_full() {
 }
 
 #[test]
+fn many_blocks_go_into_the_loaded_magazine_as_far_as_it_has_room() {
+    for (held, blocks, put) in [
+        (&[][..], &[5, 6, 7, 8][..], 3),
+        (&[1, 2], &[5, 6], 1),
+        (&[1, 2, 3], &[5], 0),
+        // The second of two alike is left to the caller.
+        (&[1], &[1, 5], 0),
+        (&[1], &[5, 5], 1),
+        (&[], &[], 0),
+    ] {
+        let mut cache = both(magazine(3, held), magazine(2, &[9]));
+        assert_eq!(cache.put_all(blocks.iter().copied()), put);
+        assert_eq!(cache.taken, put as u64);
+        let expected = held.iter().chain(blocks.iter().take(put)).chain(&[9]);
+        assert!(cache.blocks().eq(expected.copied()), "{cache:?}");
+    }
+    assert_eq!(Magazines::default().put_all([5].into_iter()), 0);
+}
+
+#[test]
 fn a_magazine_comes_in_where_one_is_empty() {
     for (loaded, previous, out) in
         [(&[][..], &[][..], 0), (&[], &[9], 0), (&[9], &[], 0), (&[9], &[8], 3)]

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::iova::FreeError;
 
 mod audit;
 mod many;
