@@ -3,7 +3,8 @@
 //! Arm IHI 0070 (SMMUv3) 4.4, commands of invalidation; 4.7.3, `CMD_SYNC`. Linux's side of the benchmarks
 //! builds the same words in the same way (`proof/bench/linux-shim/driver.c`). Not supported: second stages.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use portolan::addr::InvalTag;
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
@@ -36,7 +37,7 @@ impl Commands {
             written: AtomicUsize::new(0),
             words: [const { [const { AtomicU64::new(0) }; 2] }; ROOM],
         };
-        Self(Box::new(std::array::from_fn(ring)))
+        Self(Box::new(core::array::from_fn(ring)))
     }
 
     /// Commands built so far by the calling CPU.

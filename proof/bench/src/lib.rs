@@ -9,11 +9,14 @@
 //! * [`sharing`]: two threads in one table, beside two virtual CPUs.
 //! * [`linux`]: Linux's own code as a peer.
 //! * [`memory`]: heap memory of a device's space.
+//! * [`no_sse`]: the library compiled as a kernel is, without SSE.
 //! * [`text`]: the reports for people.
 //! * [`page`]: docs/performance.md, made of the figures of machines.
 //!
 //! Nothing here measures hardware.
 #![deny(unsafe_code)]
+
+extern crate alloc;
 
 mod addresses;
 pub mod bounce;
@@ -29,6 +32,7 @@ mod mappings;
 mod markdown;
 pub mod measure;
 pub mod memory;
+pub mod no_sse;
 mod owned;
 pub mod page;
 mod plain;
@@ -43,6 +47,7 @@ pub mod spread;
 mod tables_of_others;
 pub mod text;
 mod threads;
+mod unit;
 mod workload;
 
 pub use measure::BenchRow;

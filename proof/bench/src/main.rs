@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use portolan_bench::linux::{self, Absent, Fetch, Prepared};
 use portolan_bench::measure::{self, BenchReport, Extent};
-use portolan_bench::{all, bounce, fault, iotlb, memory, page, sharing, text};
+use portolan_bench::{all, bounce, fault, iotlb, memory, no_sse, page, sharing, text};
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 
@@ -15,8 +15,8 @@ use portolan_cli::{Outcome, Output};
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version, about)]
 struct Cli {
-    /// Measures only benchmarks that have this in their name; `fault`, `iotlb`, `memory`, `sharing`, and `bounce`
-    /// (pools on real threads), only if named. `linux` measures nothing: it downloads Linux's sources if they are not
+    /// Measures only benchmarks that have this in their name; `fault`, `iotlb`, `memory`, `no-sse`, `sharing`,
+    /// and `bounce` (pools on real threads), only if named. `linux` measures nothing: it downloads Linux's sources if they are not
     /// here, compiles them, runs their self-test and their driver of a virtio-iommu, this on portolan-vmm's device
     /// (exit code 3 if something is not installed).
     #[arg(default_value = "")]
@@ -96,6 +96,13 @@ fn run(args: &Cli) -> Result<Outcome> {
             output.show(&report, text::of_bounce)?;
         }
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
+        no_sse::NAME => {
+            if let Some(why) = no_sse::missing()? {
+                println!("SKIP {}: {why}", no_sse::NAME);
+                return Ok(Outcome::Good);
+            }
+            output.show(&no_sse::measure(extent)?, no_sse::text)?;
+        }
         memory::NAME => output.show(&memory::measure()?, memory::text)?,
         iotlb::NAME => output.show(&iotlb::measure(extent)?, iotlb::text)?,
         sharing::NAME => output.show(&sharing::measure(extent)?, sharing::text)?,
@@ -117,12 +124,13 @@ fn scenarios(name: &str, extent: Extent) -> Result<BenchReport> {
     let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
     if wanted.is_empty() {
         bail!(
-            "no benchmark's name holds {name:?}; there are {}, {}, {}, {}, {} and {}",
+            "no benchmark's name holds {name:?}; there are {}, {}, {}, {}, {}, {} and {}",
             names.join(", "),
             bounce::NAME,
             fault::NAME,
             iotlb::NAME,
             memory::NAME,
+            no_sse::NAME,
             sharing::NAME
         );
     }

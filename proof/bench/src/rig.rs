@@ -2,43 +2,26 @@
 
 use std::hint::black_box;
 
-use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::inval::{Capabilities, Gather, Plan, Preference, Quirks, RangeForm, WalkFlush, plan};
+use portolan::addr::{IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::inval::{Gather, Plan, Quirks, WalkFlush, plan};
 use portolan::iommu::{Domain, PagedDomain};
-use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
 
 use crate::commands::Commands;
 use crate::raw::{Tables, tables};
+use crate::unit;
+pub(crate) use crate::unit::{BASE, CAPS, CONTEXT, Format, INPUT_BITS, QUIRKS};
 use crate::workload::{Cache, Failure};
 
-pub(crate) type Format = Armv8Stage1<12>;
 pub(crate) type Table = PageTable<Format, Tables>;
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const BLOCK: u64 = 2 << 20;
-pub(crate) const BASE: Iova = Iova::new(0x12_4000_0000);
 pub(crate) const MEMORY: PhysAddr = PhysAddr::new(0x8_8000_0000);
-pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
-/// Bits of an input address: three levels.
-pub(crate) const INPUT_BITS: u32 = 39;
 /// Single pages per pass: every second page of one leaf table.
 pub(crate) const SINGLES: u64 = 256;
 pub(crate) const LIST_PAGES: u64 = 8192;
 pub(crate) const SEED: u64 = 0x706f_7274_6f6c_616e;
-
-/// SMMUv3 with range invalidation and a coherent walker.
-pub(crate) const CAPS: Capabilities = Capabilities {
-    range: RangeForm::NumScale { max_num: 32, max_scale: 31 },
-    ..Capabilities::new(PageSize::SIZE_4K)
-};
-
-pub(crate) const QUIRKS: Quirks = Quirks {
-    walk_flush: WalkFlush::ByAddress,
-    preference: Preference::Fewest,
-    context_above: u64::MAX,
-    repeat: 1,
-};
 
 /// Quirks that invalidate by context when a table is removed, as Qualcomm's driver does.
 pub(crate) const BY_CONTEXT: Quirks = Quirks { walk_flush: WalkFlush::ByContext, ..QUIRKS };
@@ -102,12 +85,7 @@ impl Evictor {
 }
 
 pub(crate) fn format() -> Result<Format, Failure> {
-    Ok(Armv8Stage1::new(Armv8Config {
-        input_lg2: INPUT_BITS,
-        output_lg2: 44,
-        split: SplitRule::BreakBeforeMake,
-        dirty: DirtyTracking::Off,
-    })?)
+    Ok(unit::format()?)
 }
 
 pub(crate) fn table(pages: u32) -> Result<Table, Failure> {

@@ -1,5 +1,7 @@
 //! Buffers without an owner.
 
+use alloc::boxed::Box;
+
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Pieces, Unowned};
 use portolan::platform::{DmaMemory, TrustedBase};

@@ -1,10 +1,10 @@
 //! The platform of a process whose hardware sees memory at the process's own addresses: page tables are
 //! reached as a kernel reaches them that has all memory mapped, as Linux's side of the benchmarks does.
 
+use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{HostTables, Mmio, Nanos, Platform, RawMemory, SpinLock, TableMem};
