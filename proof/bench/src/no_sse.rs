@@ -190,6 +190,6 @@ pub fn text(report: &NoSseReport, width: usize) -> String {
     });
     let header = header.map(|name| (name, 0));
     let mut out = display::table(&header, &[1, 2, 3], rows.collect(), width);
-    let _ = write!(out, "\nMedians of samples in turn (tenth to ninetieth percentile).");
+    let _ = writeln!(out, "\nMedians of samples in turn (tenth to ninetieth percentile).");
     out
 }

@@ -10,7 +10,7 @@ use crate::addr::IovaRange;
 use crate::platform::{Cpus, Lock};
 
 /// Ranges taken back while a lock is held once.
-const BULK: usize = 64;
+const BULK: usize = 128;
 
 impl<P: Cpus> IovaSpace<P> {
     /// Takes one range back, as it was given out. For addresses that devices used: only once the
@@ -19,7 +19,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// See [`FreeError`] and [`Checks`]; nothing is taken back.
+    /// See [`FreeError`] and [`Checks`](super::Checks); nothing is taken back.
     #[inline(always)]
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.step(1);
