@@ -16,9 +16,9 @@ use portolan_cli::{Outcome, Output};
 #[command(name = "portolan-bench", version, about)]
 struct Cli {
     /// Measures only benchmarks that have this in their name; `fault`, `iotlb`, `memory`, `no-sse`, `sharing`,
-    /// and `bounce` (pools on real threads), only if named. `linux` measures nothing: it downloads Linux's sources if they are not
-    /// here, compiles them, runs their self-test and their driver of a virtio-iommu, this on portolan-vmm's device
-    /// (exit code 3 if something is not installed).
+    /// and `bounce` (pools on real threads), only if named. `linux` measures nothing: it downloads Linux's sources
+    /// if they are not here, compiles them, runs their self-test and their driver of a virtio-iommu, this on
+    /// portolan-vmm's device (exit code 3 if something is not installed).
     #[arg(default_value = "")]
     name: String,
     /// A few samples only, which show that everything works and no more.

@@ -52,22 +52,22 @@ pub struct NoSseReport {
 type MakeLinux = fn() -> Result<Box<dyn Workload>, Failure>;
 
 /// A row, and Linux's side of it.
-struct Case {
+struct NoSseCase {
     name: &'static str,
     make_linux: MakeLinux,
 }
 
 /// The rows, by their numbers in `proof/bench/no-sse`.
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [NoSseCase; 3] = [
+    NoSseCase {
         name: "iova_page",
         make_linux: || Ok(Box::new(addresses::Pairs(addresses::of_linux()?(0)))),
     },
-    Case {
+    NoSseCase {
         name: "dma_4k_lazy",
         make_linux: || Ok(Box::new(buffers::LinuxBuffers::new(LinuxDomainKind::LAZY)?)),
     },
-    Case {
+    NoSseCase {
         name: "dma_4k_strict",
         make_linux: || Ok(Box::new(buffers::LinuxBuffers::new(LinuxDomainKind::STRICT)?)),
     },
@@ -107,13 +107,13 @@ pub fn measure(extent: Extent) -> Result<NoSseReport> {
 fn measured(
     objects: &[(&'static str, PathBuf)],
     number: u32,
-    case: &Case,
+    case: &NoSseCase,
     samples: usize,
 ) -> Result<NoSseRow> {
     let mut works: Vec<(&'static str, Box<dyn Workload>)> = Vec::new();
     for (with, path) in objects {
         let row = ObjectRow::load(path, number).map_err(anyhow::Error::msg)?;
-        works.push((with, Box::new(Pairs(row))));
+        works.push((with, Box::new(ObjectPairs(row))));
     }
     match (case.make_linux)() {
         Ok(work) => works.push((linux::NAME, work)),
@@ -133,9 +133,9 @@ fn measured(
 }
 
 /// A row of an object.
-struct Pairs(ObjectRow);
+struct ObjectPairs(ObjectRow);
 
-impl Workload for Pairs {
+impl Workload for ObjectPairs {
     fn units(&self) -> u64 {
         PAIRS
     }
