@@ -158,10 +158,15 @@ pub fn print_data(text: &str) -> Result<()> {
 /// If standard output cannot be written.
 pub fn print_over(text: &str, lines: usize) -> Result<ControlFlow<()>> {
     let page = Paint::of(&io::stdout()).page(&display::plain(text));
+    write(&replacing(lines, page))
+}
+
+/// `page` in place of the last `lines` lines of a terminal.
+fn replacing(lines: usize, page: String) -> String {
     match lines {
-        0 => write(&page),
+        0 => page,
         // Cursor up, erase below: ECMA-48, 8.3.22 (CUU) and 8.3.39 (ED).
-        lines => write(&format!("\x1b[{lines}A\x1b[J{page}")),
+        lines => format!("\x1b[{lines}A\x1b[J{page}"),
     }
 }
 
@@ -171,5 +176,16 @@ fn write(text: &str) -> Result<ControlFlow<()>> {
         Ok(()) => Ok(ControlFlow::Continue(())),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
         Err(error) => Err(error).context("standard output cannot be written"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_replaces_as_many_lines_as_were_drawn_and_a_pipe_has_no_controls() {
+        assert_eq!(replacing(3, "a\nb\n".to_owned()), "\x1b[3A\x1b[Ja\nb\n");
+        assert_eq!(replacing(0, "a\n".to_owned()), "a\n");
     }
 }

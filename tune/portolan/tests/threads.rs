@@ -189,3 +189,58 @@ fn the_answers_fit_80_columns_and_are_harmless() {
         }
     }
 }
+
+/// Lines of a terminal, as old as 80 columns.
+const SCREEN: usize = 24;
+/// Terms that everybody knows in another sense, in which the answers have them: Linux runs, interrupts of devices, a
+/// unit of systemd's, memory that a slot shares.
+const EVERYDAY: [&str; 5] = ["run", "interrupt", "unit", "shared", "slot"];
+
+/// The terms of `docs/glossary.md`.
+fn glossary() -> Vec<String> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/glossary.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells = rows.filter_map(|row| row.split('|').next());
+    let terms = cells.flat_map(|cell| cell.split(','));
+    let terms = terms.map(|term| term.trim().trim_matches(['`', '*']).to_owned());
+    terms.filter(|term| !term.is_empty() && term != "term").collect()
+}
+
+/// Terms of `glossary` in `text`, one or several of each thing; an abbreviation in its own letters. Options and names,
+/// in which a word stands behind a dot or before an equals sign, are none.
+fn terms_in<'g>(text: &str, glossary: &'g [String]) -> Vec<&'g str> {
+    let words =
+        text.split_whitespace().map(|word| word.trim_matches(['.', ',', ':', ';', '(', ')', '"']));
+    let text = format!(" {} ", words.collect::<Vec<_>>().join(" "));
+    let lower = text.to_lowercase();
+    let is_there = |term: &&String| {
+        let is_short = !term.contains(|one: char| one.is_lowercase());
+        let there = |word: String| match is_short {
+            true => text.contains(&word),
+            false => lower.contains(&word.to_lowercase()),
+        };
+        there(format!(" {term} ")) || there(format!(" {term}s "))
+    };
+    glossary.iter().filter(is_there).map(String::as_str).collect()
+}
+
+#[test]
+fn the_first_screen_needs_no_word_of_the_glossary() {
+    let glossary = glossary();
+    assert!(glossary.len() > 100, "{glossary:?}");
+    let lazy = terms_in("the IOTLB, and flush queues; iommu.strict=0", &glossary);
+    assert_eq!(lazy, ["flush queue", "IOTLB"], "terms are found");
+    let mut screens = 0;
+    let all = threads();
+    for (name, thread) in all.iter().filter(|(_, thread)| thread.command == ["explain"]) {
+        let output = portolan(thread, &machine(&format!("{name}-screen"), thread), &[]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let screen: Vec<_> = text.lines().take(SCREEN).collect();
+        let mut terms = terms_in(&screen.join("\n"), &glossary);
+        terms.retain(|term| !EVERYDAY.contains(term));
+        assert!(terms.is_empty(), "{name}: {terms:?} in\n{}", screen.join("\n"));
+        screens += 1;
+    }
+    assert!(screens >= 20, "{screens} screens");
+}

@@ -1,6 +1,6 @@
 //! Recording from a folder that looks like tracefs: settings, their restoration, and the state after each failure.
 
-mod latency;
+pub(crate) mod latency;
 pub(crate) mod machine;
 mod pages;
 mod refusals;

@@ -12,7 +12,7 @@ use crate::facts::{DeviceFacts, Facts};
 
 /// Device of events that name none.
 const UNNAMED: &str = "iommu";
-/// Devices without a group that are remembered as such.
+/// Devices without a group that are remembered as such; no more are looked for.
 const MOST_WITHOUT: usize = 4096;
 
 /// Policy of a device's group.
@@ -106,10 +106,11 @@ impl Groups {
             };
             return GroupState { policy, ..GroupState::default() };
         }
-        if !self.known.contains_key(name) && !self.without.contains(name) {
+        let is_new = !self.known.contains_key(name) && !self.without.contains(name);
+        if is_new && self.without.len() < MOST_WITHOUT {
             // It may have been plugged in since.
             self.learn(&Facts::read(&self.root));
-            if !self.known.contains_key(name) && self.without.len() < MOST_WITHOUT {
+            if !self.known.contains_key(name) {
                 self.without.insert(name.to_owned());
             }
         }

@@ -12,8 +12,10 @@ use anyhow::bail;
 use clap::Parser;
 
 use super::*;
-use crate::record::tests::machine::{DEVICE, MAP, Machine, UNMAP, event, page, two};
-use crate::record::tests::machine::{PAGE, TIMER};
+use crate::record::tests::latency::latencies;
+use crate::record::tests::machine::{
+    DEVICE, MAP, Machine, PAGE, PIECE, TIMER, UNMAP, event, page, two,
+};
 
 #[derive(Parser)]
 struct Words {
@@ -25,6 +27,9 @@ fn arguments(words: &[&str]) -> TopArgs {
     Words::parse_from([&["top"], words].concat()).args
 }
 
+/// Number of intervals told while latencies are measured.
+const REST: u64 = u64::MAX;
+
 /// Steps in a given order, with something that happens before each.
 struct Script<F> {
     steps: VecDeque<Tick>,
@@ -33,7 +38,9 @@ struct Script<F> {
 }
 
 impl<F: FnMut(u64)> Ticker for Script<F> {
-    fn rest(&mut self, _: u64) {}
+    fn rest(&mut self, _: u64) {
+        (self.before)(REST);
+    }
 
     fn begin(&mut self) {}
 
@@ -194,6 +201,44 @@ fn pairing_begins_anew_where_events_were_lost() {
     assert_eq!((only(&seen[0]).maps, only(&seen[1]).unmaps), (19, 38));
     // The unmaps do not know their maps any more, and so not their sizes.
     assert_eq!(only(&seen[1]).exposed_bytes, Some(0));
+}
+
+#[test]
+fn devices_that_cost_most_come_first() {
+    let machine = machine("order", "DMA");
+    machine.write("sys/kernel/iommu_groups/4/type", "DMA\n");
+    let pieces: Vec<_> = (1..60).map(|at| (1, event(PIECE, at << 20))).collect();
+    let tracefs = machine.tracefs("", vec![two(), page(2_000_000_000, &pieces, 0)]);
+    let seen = watched(&machine, &tracefs, &mut script(&[Tick::Over], |_| {})).unwrap();
+    let names: Vec<_> = seen[0].devices.iter().map(|row| row.device.as_str()).collect();
+    // Pieces of mappings that no event gives a device.
+    assert_eq!(names, ["iommu", DEVICE], "{seen:?}");
+    let costs: Vec<_> = seen[0].devices.iter().map(|row| row.cpu_us.unwrap()).collect();
+    assert!(costs[0] > costs[1] && seen[0].devices[0].maps > 1, "{seen:?}");
+}
+
+#[test]
+fn latencies_give_prices_of_this_machine_and_the_tracer_is_put_back() {
+    let mut machine = machine("latency", "DMA");
+    machine.tracers = "function_graph nop\n";
+    machine.with_tracer();
+    let printed = latencies();
+    let tracefs = machine.tracefs("", vec![two()]);
+    let args = &arguments(&["--latency", "1"]);
+    let watch = Watch { args, profile: None, tracefs: &tracefs, root: &machine.root };
+    let mut ticker = script(&[Tick::Over], |told| {
+        if told == REST {
+            machine.write("tracing/instances/portolan-1/trace", &printed);
+        }
+    });
+    let mut prices = Vec::new();
+    let ended = watch.run(&mut ticker, |interval| {
+        prices.push(interval.prices.clone());
+        Ok(ControlFlow::Continue(()))
+    });
+    ended.unwrap();
+    assert!(prices[0].contains("of this very machine"), "{prices:?}");
+    assert_eq!((machine.set("current_tracer").trim(), machine.instances()), ("nop", 0));
 }
 
 #[test]

@@ -18,16 +18,21 @@ use crate::trace;
 const LATENCIES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/latencies/vtd-strict.read4k.graph.xz");
 
+/// Output of a kernel's tracer.
+pub(crate) fn latencies() -> String {
+    let mut printed = String::new();
+    let file = fs::File::open(LATENCIES).unwrap();
+    let mut unpacked = trace::open_bytes(Box::new(file)).unwrap();
+    unpacked.read_to_string(&mut printed).unwrap();
+    printed
+}
+
 /// A machine whose load has the tracer print latencies into `place`; and the command that is that load.
 fn machine(name: &str, tracers: &'static str, place: &str) -> (Machine, [String; 3]) {
     let mut machine = Machine::new(name);
     machine.tracers = tracers;
     machine.with_tracer();
-    let mut printed = String::new();
-    let file = fs::File::open(LATENCIES).unwrap();
-    let mut unpacked = trace::open_bytes(Box::new(file)).unwrap();
-    unpacked.read_to_string(&mut printed).unwrap();
-    machine.write("printed", &printed);
+    machine.write("printed", &latencies());
     let script = format!("cp printed tracing/{place}trace");
     let script = format!("cd {} && {script}", machine.root.display());
     (machine, ["sh", "-c", &script].map(str::to_owned))
