@@ -86,11 +86,6 @@ pub const ALL: &[Machine] = &[
     loads::STABLE_NONE,
     loads::AMD,
     gained::GAINED,
-    explained::NARROW,
-    explained::WIDE,
-    explained::NONE,
-    explained::OFF,
-    explained::PASSED_THROUGH,
     strayed::STRAYED,
     strayed::STRAYED_VIRTIO,
 ];
@@ -107,6 +102,11 @@ pub const LONG: &[Machine] = &[
     loads::STABLE_NONE_ALL,
     recorder::CALIBRATE_OLDER,
     recorder::RATES,
+    explained::NARROW,
+    explained::WIDE,
+    explained::NONE,
+    explained::OFF,
+    explained::PASSED_THROUGH,
 ];
 
 /// Files and output of a machine.
