@@ -1,6 +1,6 @@
 //! `portolan explain`: a machine's IOMMU, its mode, and what stands in the way.
 //!
-//! Each file answers a question: [`unit`], [`mode`], [`judged`], [`interrupts`], [`width`], [`memory`], [`guests`].
+//! Each file answers a question: `unit`, `mode`, `judged`, `interrupts`, `width`, `memory`, `guests`.
 
 mod guests;
 mod interrupts;
