@@ -1,6 +1,7 @@
 //! A machine of two CPUs, whose time a test moves.
 #![allow(unsafe_code)]
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use core::alloc::Layout;
@@ -51,6 +52,26 @@ const MEMORY: u64 = 0x4000_0000;
 /// Blocks are so far apart.
 const APART: u64 = 0x10_0000;
 
+/// Memory that was handed out. No reference to all of it is made as long as others use it.
+#[derive(Debug)]
+pub(super) struct Block(NonNull<[u64]>);
+
+impl Block {
+    fn new(words: usize) -> Self {
+        Self(NonNull::from(Box::leak(vec![0; words].into_boxed_slice())))
+    }
+}
+
+// SAFETY: it is the only one of its memory.
+unsafe impl Send for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: it was a box, and nothing of it is in use when it is freed.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
 // SAFETY: each block is a box of its own, which stays where it is until it is freed.
 unsafe impl Platform for Machine {
     type Word = AtomicU64;
@@ -77,7 +98,7 @@ unsafe impl Platform for Machine {
         let mut frames = self.0.frames.lock();
         let last = frames.last().map_or(MEMORY, |(at, _)| at.get() + APART);
         let at = PhysAddr::new(last);
-        frames.push((at, vec![0; layout.size().div_ceil(8)].into_boxed_slice()));
+        frames.push((at, Block::new(layout.size().div_ceil(8))));
         Some(at)
     }
 
@@ -104,16 +125,15 @@ unsafe impl Platform for Machine {
     }
 
     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
-        let mut frames = self.0.frames.lock();
-        let inside = |start: PhysAddr, words: &[u64]| {
+        let frames = self.0.frames.lock();
+        let inside = |start: PhysAddr, words: usize| {
             let offset = at.get().checked_sub(start.get())? as usize;
-            (offset < words.len() * 8).then_some(offset)
+            (offset < words * 8).then_some(offset)
         };
-        let mut found = frames.iter_mut().filter_map(|(start, words)| {
-            let offset = inside(*start, words)?;
-            let first = NonNull::from(&mut **words).cast::<u8>();
+        let mut found = frames.iter().filter_map(|(start, Block(words))| {
+            let offset = inside(*start, words.len())?;
             // SAFETY: it is inside the block.
-            Some(unsafe { first.add(offset) })
+            Some(unsafe { words.cast::<u8>().add(offset) })
         });
         found.next().expect("memory that was handed out")
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::buffers::nothing;
-use super::machine::Machine;
+use super::machine::{Block, Machine};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
 use crate::dma::{Constraints, Device, DmaSpace, LazyBounds, Policy, SpaceOptions, Trust};
 use crate::inval::{Caching, Capabilities, InvalidationQueue, Quirks, RangeForm, Step, TablesLeft};
@@ -37,7 +37,7 @@ pub(super) struct Hardware {
     /// The CPU that calls.
     pub cpu: AtomicU64,
     /// Memory that the machine has handed out, by physical address.
-    pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
+    pub frames: Mutex<Vec<(PhysAddr, Block)>>,
     /// Blocks of those that a confidential guest has shared with its host.
     pub shared: Mutex<Vec<PhysAddr>>,
     /// Set if there is memory that CPUs do not cache.
