@@ -24,15 +24,21 @@ const WINDOW: u64 = 1 << 30;
 /// Memory that no block maps.
 const ODD: u64 = (1 << 32) + PAGE;
 
-struct Still;
+/// Time that passes when a caller waits, so that a test whose run is refused ends.
+#[derive(Default)]
+struct Time(AtomicU64);
 
-impl Clock for Still {
+impl Clock for Time {
     fn now(&self) -> Nanos {
-        Nanos::new(0)
+        Nanos::new(self.0.load(Ordering::Relaxed))
+    }
+
+    fn relax(&self) {
+        self.0.fetch_add(100_000_000, Ordering::Relaxed);
     }
 }
 
-type Cpus = CheckedCpus<Arc<SpinCpus<Still, fn() -> CpuId>>>;
+type Cpus = CheckedCpus<Arc<SpinCpus<Time, fn() -> CpuId>>>;
 
 /// A unit that fails as often as it is told to.
 #[derive(Clone, Default)]
@@ -88,7 +94,7 @@ impl Machine {
         options.policy = policy;
         options.keep_tables = keep;
         options.bounds = LazyBounds { entries: 1000, ..LazyBounds::default() };
-        let cpus = SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId);
+        let cpus = SpinCpus::new(1, Time::default(), (|| CpuId::new(0)) as fn() -> CpuId);
         let cpus = CheckedCpus(Arc::new(cpus), run);
         let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
         let space = DmaSpace::with_cpus(bound, cpus, &options, simulated()).unwrap();
