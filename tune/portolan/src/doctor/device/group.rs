@@ -23,9 +23,15 @@ pub fn listed(all: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-/// The services of ACS in the words of `lspci`'s documentation.
+/// Services of ACS by the names that `lspci` prints, from the lowest bit.
+const SERVICES: [&str; 7] =
+    ["SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans"];
+
+/// The services `acs` as `lspci` names them.
 pub fn services(acs: Acs) -> String {
-    acs.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+    let names = SERVICES.iter().enumerate();
+    let names = names.filter(|(bit, _)| acs.bits() >> bit & 1 != 0).map(|(_, name)| *name);
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Tells if `other` is a function of the same card, which goes along as a matter of course.

@@ -105,10 +105,11 @@ impl DeviceAnswers {
             }
         };
         let case = DeviceCase { subject, pci: &pci, device, members: pci.members(device.at) };
+        let uses = uses::of(&case);
         let mut findings = vec![obstacles::iommu(&case), group::finding(&case)];
         findings.extend(parting::finding(&case));
-        findings.push(obstacles::drivers(&case));
-        findings.extend(uses::finding(&case));
+        findings.push(obstacles::drivers(&case, &uses));
+        findings.extend(uses::finding(&case, &uses));
         findings.extend(obstacles::reserved(&case));
         findings.extend(obstacles::identifiers(&case));
         findings.extend(obstacles::resets(&case));

@@ -8,6 +8,7 @@ use portolan_cli::display;
 
 use super::DeviceCase;
 use super::group::listed;
+use super::uses::HostUse;
 use crate::doctor::Finding;
 use crate::doctor::pci::{GroupMode, KnownFunction};
 
@@ -61,18 +62,25 @@ fn is_users(driver: &str) -> bool {
     driver.contains("vfio") || driver == "pci-stub"
 }
 
-/// Answers which drivers have to change.
-pub fn drivers(case: &DeviceCase<'_>) -> Finding {
+/// Answers which drivers have to change; those of devices that the host uses must not.
+pub fn drivers(case: &DeviceCase<'_>, uses: &[HostUse]) -> Finding {
     let what = "drivers";
     let has = |one: &&KnownFunction| one.driver.as_deref().is_some_and(|driver| !is_users(driver));
     let hosts: Vec<&KnownFunction> = case.endpoints().filter(has).collect();
     let with =
         |one: &&KnownFunction| format!("{} ({})", one.at, one.driver.as_deref().unwrap_or(""));
     let them = listed(hosts.iter().map(with));
-    let act = format!(
-        "Bind to vfio-pci: {}. Ports and bridges keep their driver.",
-        listed(hosts.iter().map(|one| one.at.to_string()))
-    );
+    let is_used = |one: &&&KnownFunction| uses.iter().any(|own| own.at == one.at);
+    let used = listed(hosts.iter().filter(is_used).map(|one| one.at.to_string()));
+    let act = match used.is_empty() {
+        true => format!(
+            "Bind to vfio-pci: {}. Ports and bridges keep their driver.",
+            listed(hosts.iter().map(|one| one.at.to_string()))
+        ),
+        false => format!(
+            "Leave the group with the host: it needs {used} itself. Bind none of it to vfio-pci."
+        ),
+    };
     let taken = case.device.driver.as_deref().is_some_and(is_users);
     match (taken, hosts.is_empty()) {
         (_, true) => {

@@ -16,19 +16,27 @@ const MOST_BELOW: usize = 64;
 const FRAME_BUFFERS: [&str; 5] = ["BOOTFB", "efifb", "simplefb", "simpledrm", "vesafb"];
 
 /// A use of a function.
-struct HostUse {
-    at: PciFunction,
+pub struct HostUse {
+    /// The function.
+    pub at: PciFunction,
+    /// The use, as a clause.
     what: String,
 }
 
-/// Answers if the host needs a device of the group; nothing if no file of the host's uses is there.
-pub fn finding(case: &DeviceCase<'_>) -> Option<Finding> {
-    let what = "in use here";
+/// Uses of the group's devices.
+pub fn of(case: &DeviceCase<'_>) -> Vec<HostUse> {
     let files = &case.subject.files;
     let mut uses = mounts(files);
     uses.extend(routes(files));
     uses.extend(frame_buffers(files));
     uses.retain(|one| case.endpoints().any(|member| member.at == one.at));
+    uses
+}
+
+/// Answers if the host needs a device of the group; nothing if no file of the host's uses is there.
+pub fn finding(case: &DeviceCase<'_>, uses: &[HostUse]) -> Option<Finding> {
+    let what = "in use here";
+    let files = &case.subject.files;
     let title = |at| case.pci.function(at).map_or(at.to_string(), KnownFunction::title);
     let said = uses.iter().map(|one| format!("{}: {}", title(one.at), one.what));
     let said = listed(said);
