@@ -7,6 +7,8 @@
 mod group;
 mod obstacles;
 mod parting;
+#[cfg(test)]
+mod tests;
 mod uses;
 
 use anyhow::{Result, bail};

@@ -182,7 +182,8 @@ pub fn addresses(case: &DeviceCase<'_>) -> Option<Finding> {
         case.subject.files.text(&format!("sys/class/iommu/{unit}/intel-iommu/cap")).found()?;
     let cap = u64::from_str_radix(text.trim(), 16).ok()?;
     let width = (cap >> 16 & 0x3f) + 1;
-    let last = |one: &crate::doctor::pci::BarWindow| one.start.saturating_add(one.bytes - 1);
+    let last =
+        |one: &crate::doctor::pci::BarWindow| one.start.saturating_add(one.bytes.saturating_sub(1));
     let highest = case.device.windows.iter().filter(|one| one.start != 0).map(last).max()?;
     let bits = u64::from(u64::BITS - highest.leading_zeros());
     let largest = case.device.windows.iter().map(|one| one.bytes).max().unwrap_or(0);

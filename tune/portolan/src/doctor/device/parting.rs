@@ -11,6 +11,8 @@ use super::group::{is_companion, listed};
 use crate::doctor::Finding;
 use crate::doctor::pci::AcsKnown;
 
+/// Ports that one option names.
+const MOST_OPTIONS: usize = 16;
 /// Ports that an answer names.
 const MOST_PORTS: usize = 4;
 
@@ -98,7 +100,7 @@ fn causes(case: &DeviceCase<'_>) -> PartingCauses {
         match why {
             NotIsolated::Off(off) => {
                 let option = format!("{}@{}", flags(off), join.with);
-                if !causes.off.contains(&option) {
+                if causes.off.len() < MOST_OPTIONS && !causes.off.contains(&option) {
                     causes.off.push(option);
                 }
             }

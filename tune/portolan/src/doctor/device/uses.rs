@@ -7,11 +7,10 @@ use super::group::listed;
 use crate::doctor::pci::{KnownFunction, nearest};
 use crate::doctor::{Files, Finding};
 
-/// Lines of a table that are read, and steps from a name to the devices below it.
-const MOST_LINES: usize = 4096;
-const MOST_STEPS: usize = 4;
-/// Names below a name that are looked at.
-const MOST_BELOW: usize = 64;
+/// Lines of a table that are read.
+const MOST_LINES: usize = 1024;
+/// Names that are looked at on the way from one to the functions below it.
+const MOST_VISITED: usize = 64;
 /// Holders of firmware's frame buffer in `/proc/iomem`.
 const FRAME_BUFFERS: [&str; 5] = ["BOOTFB", "efifb", "simplefb", "simpledrm", "vesafb"];
 
@@ -67,8 +66,8 @@ fn mounts(files: &Files) -> Vec<HostUse> {
     let mut add = |source: &str, what: String| {
         let Some(name) = source.strip_prefix("/dev/") else { return };
         let disks = match name.strip_prefix("mapper/") {
-            Some(mapped) => mapper(files, mapped).map(|name| disks(files, &name, MOST_STEPS)),
-            None => Some(disks(files, name, MOST_STEPS)),
+            Some(mapped) => mapper(files, mapped).map(|name| disks(files, &name)),
+            None => Some(disks(files, name)),
         };
         for at in disks.unwrap_or_default() {
             found.push(HostUse { at, what: what.clone() });
@@ -105,17 +104,32 @@ fn mapper(files: &Files, mapped: &str) -> Option<String> {
     })
 }
 
-/// The functions that a block device is on: its own, or those of the devices that it is made of.
-fn disks(files: &Files, name: &str, steps: usize) -> Vec<PciFunction> {
-    let path = format!("sys/class/block/{name}");
-    if let Some(at) = files.link(&path).found().and_then(|target| nearest(&target)) {
-        return vec![at];
+/// The functions that `name` is on, or that the devices are on of which it is made: `class` is its folder, and `below`
+/// gives the names that the folder of a name leads to.
+fn functions(
+    files: &Files,
+    class: &str,
+    name: &str,
+    below: impl Fn(&str) -> Vec<String>,
+) -> Vec<PciFunction> {
+    let (mut found, mut open) = (Vec::new(), vec![name.to_owned()]);
+    for _ in 0..MOST_VISITED {
+        let Some(name) = open.pop() else { break };
+        let path = format!("{class}/{name}");
+        match files.link(&path).found().and_then(|target| nearest(&target)) {
+            Some(at) => found.push(at),
+            None => open.extend(below(&path).into_iter().take(MOST_VISITED)),
+        }
     }
-    let below = files.names(&format!("{path}/slaves")).found().unwrap_or_default();
-    if steps == 0 {
-        return Vec::new();
-    }
-    below.iter().take(MOST_BELOW).flat_map(|name| disks(files, name, steps - 1)).collect()
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The functions that a block device is on.
+fn disks(files: &Files, name: &str) -> Vec<PciFunction> {
+    let below = |path: &str| files.names(&format!("{path}/slaves")).found().unwrap_or_default();
+    functions(files, "sys/class/block", name, below)
 }
 
 /// Interfaces of the default route.
@@ -125,7 +139,7 @@ fn routes(files: &Files) -> Vec<HostUse> {
     for line in lines.lines().take(MOST_LINES) {
         let words: Vec<&str> = line.split_whitespace().collect();
         if let [name, "00000000", ..] = words.as_slice() {
-            for at in interfaces(files, name, MOST_STEPS) {
+            for at in interfaces(files, name) {
                 let name: String = name.chars().take(16).collect();
                 found.push(HostUse { at, what: format!("{name} carries the default route") });
             }
@@ -134,20 +148,15 @@ fn routes(files: &Files) -> Vec<HostUse> {
     found
 }
 
-/// The functions that a network interface is on: its own, or those of a bridge's or bond's ports.
-fn interfaces(files: &Files, name: &str, steps: usize) -> Vec<PciFunction> {
-    let path = format!("sys/class/net/{name}");
-    if let Some(at) = files.link(&path).found().and_then(|target| nearest(&target)) {
-        return vec![at];
-    }
-    if steps == 0 {
-        return Vec::new();
-    }
-    let ports = files.names(&format!("{path}/brif")).found().unwrap_or_default();
-    let lower = files.names(&path).found().unwrap_or_default();
-    let lower = lower.iter().filter_map(|name| name.strip_prefix("lower_").map(str::to_owned));
-    let below = ports.into_iter().chain(lower).take(MOST_BELOW);
-    below.flat_map(|name| interfaces(files, &name, steps - 1)).collect()
+/// The functions that a network interface is on, or the ports of a bridge or bond.
+fn interfaces(files: &Files, name: &str) -> Vec<PciFunction> {
+    functions(files, "sys/class/net", name, |path| {
+        let mut ports = files.names(&format!("{path}/brif")).found().unwrap_or_default();
+        let lower = files.names(path).found().unwrap_or_default();
+        ports
+            .extend(lower.iter().filter_map(|name| name.strip_prefix("lower_")).map(str::to_owned));
+        ports
+    })
 }
 
 /// Frame buffers of firmware's that a driver holds in a function's window.
