@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use attached::{Attached, simulated, unowned};
 use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::dma::{Constraints, DmaRange, DmaSpace, LazyBounds, Policy, SpaceOptions};
+use portolan::dma::{
+    Bidirectional, Constraints, DmaRange, DmaSpace, LazyBounds, Policy, Reservation, SpaceOptions,
+};
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step, TablesLeft};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus, TableMem};
@@ -154,6 +156,36 @@ fn a_map_that_fails_after_a_table_has_left_keeps_its_addresses() {
     let range = machine.map(BLOCK + PAGE, PageSize::SIZE_2M).expect("all came back");
     machine.unmap(range);
     assert_eq!(machine.space.quarantine(), Default::default());
+}
+
+/// The same for addresses that are set aside and given up after a link that failed.
+#[test]
+fn a_reservation_whose_link_failed_after_a_table_has_left_keeps_its_addresses() {
+    let machine = Machine::new(Policy::Strict, ALL as u32, ALL - 1);
+    let [mut lower, upper] = machine.both();
+    upper.into_iter().for_each(|range| machine.unmap(range));
+    let last = lower.pop().unwrap();
+    lower.into_iter().for_each(|range| machine.unmap(range));
+    machine.space.trim_addresses();
+    machine.space.tick().unwrap();
+    machine.unmap(last);
+    machine.space.trim_addresses();
+    let Machine { memory, space, .. } = machine;
+    let space = Arc::new(space);
+    let addresses = IovaRange::from_len(Iova::new(WINDOW), BLOCK + PAGE).unwrap();
+    let aside = Reservation::at(space.clone(), addresses, &Constraints::trusted());
+    let mut aside = aside.expect("no address is in use");
+    let taken = memory.alloc(PageSize::SIZE_4K).unwrap();
+    let buffer = PhysRange::from_len(PhysAddr::new(1 << 32), BLOCK + PAGE).unwrap();
+    assert!(aside.link(unowned(buffer), Bidirectional).is_err(), "there is memory for tables");
+    drop(aside);
+    memory.free(taken, PageSize::SIZE_4K);
+    // Flushes first, as walk caches lead to a table that has left.
+    let mut aside = Reservation::at(space.clone(), addresses, &Constraints::trusted()).unwrap();
+    assert!(aside.link(unowned(buffer), Bidirectional).is_ok());
+    aside.sync().unwrap();
+    assert!(aside.unlink().is_ok());
+    assert_eq!(space.quarantine(), Default::default());
 }
 
 /// The unit fails while tables leave; their addresses stay out of use until it has recovered.

@@ -247,12 +247,12 @@ impl<P: Cpus + Clone, B: Buffer> Drop for Reservation<P, B> {
         if !self.linked.is_empty() {
             return self.abandon(range, owed);
         }
-        if !owed.is_empty() {
-            self.space.owe(owed);
-        }
-        match self.chosen {
-            Chosen::Allocator => self.space.give_back_unused(range),
-            Chosen::Caller => self.space.give_back_chosen_unused(range),
+        match (owed.is_empty(), self.chosen) {
+            // Tables that a link took out before it failed: walk caches lead to them, and past what is mapped there
+            // next.
+            (false, chosen) => drop(self.space.hold_until_paid(range, owed, chosen)),
+            (true, Chosen::Allocator) => self.space.give_back_unused(range),
+            (true, Chosen::Caller) => self.space.give_back_chosen_unused(range),
         }
     }
 }

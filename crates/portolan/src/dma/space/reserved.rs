@@ -216,10 +216,16 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let memory = PhysRange::from_len(pa, bytes).ok_or(MapError::TooLong)?;
         // The embedder that named the region to the unit has promised that its devices may reach
         // it.
-        self.or_flushed(|| {
+        let mapped = self.or_flushed(|| {
             let memory = DmaMemory::promised(memory);
             self.domain.map(at, memory, access, &mut owed)
-        })?;
+        });
+        if let Err(error) = mapped {
+            if !owed.is_empty() {
+                self.owe(owed);
+            }
+            return Err(error.into());
+        }
         self.trace_map(at, &[memory]);
         if !self.domain.is_due(&owed) {
             return Ok(());
