@@ -15,7 +15,7 @@ typedef int s32, __s32;
 typedef unsigned int u32, __u32, __le32, __be32, gfp_t, umode_t, fmode_t, slab_flags_t;
 typedef long long s64, __s64, loff_t;
 typedef long off_t;
-typedef unsigned long long u64, __u64, __le64, __be64, phys_addr_t, dma_addr_t, resource_size_t, sector_t;
+typedef unsigned long long u64, __u64, __le64, __be64, phys_addr_t, dma_addr_t, pci_bus_addr_t, resource_size_t, sector_t;
 typedef _Bool bool;
 typedef __SIZE_TYPE__ size_t;
 typedef __INTPTR_TYPE__ ssize_t, ptrdiff_t, intptr_t;
@@ -41,6 +41,7 @@ enum { false, true };
 #define CONFIG_IOMMU_IO_PGTABLE_LPAE 1
 #define CONFIG_IOMMU_IO_PGTABLE_LPAE_SELFTEST 1
 #define CONFIG_SWIOTLB 1
+#define CONFIG_SWIOTLB_DEFAULT_SIZE_MB 64
 #define CONFIG_DEBUG_FS 1
 #define CONFIG_NEED_SG_DMA_LENGTH 1
 #define CONFIG_NEED_SG_DMA_FLAGS 1
@@ -278,6 +279,7 @@ __cold __attribute__((noreturn)) void shim_died(const char *file, int line);
 	} while (0)
 #define VM_BUG_ON(condition) ((void)0)
 #define VM_WARN_ON(condition) ((void)0)
+#define VM_WARN_ON_ONCE(condition) ((void)0)
 
 void *memset(void *to, int byte, size_t bytes);
 void *memcpy(void *to, const void *from, size_t bytes);

@@ -72,6 +72,10 @@ struct device {
 };
 #define dev_to_node(device) ((device)->numa_node)
 #define set_dev_node(device, node) ((device)->numa_node = (node))
+#define dev_dma_coherent(device) ((device)->dma_coherent)
+#define dev_assign_dma_iommu(device, is) ((device)->dma_iommu = (is))
+#define dev_clear_dma_iommu(device) ((device)->dma_iommu = false)
+#define dev_clear_dma_skip_sync(device) ((device)->dma_skip_sync = false)
 #define dev_dma_skip_sync(device) ((device)->dma_skip_sync)
 #define dev_name(device) "device"
 #define dev_fwnode(device) ((device)->fwnode)
@@ -106,6 +110,7 @@ struct device {
 #define kobj_to_dev(k) container_of(k, struct device, kobj)
 #define dev_iommu_ops_of(device) NULL
 #define dma_get_ops_of(device) NULL
+#define driver_deferred_probe_check_state(device) (-ENODEV)
 #define dev_get_drvdata(device) ((device)->driver_data)
 #define is_of_node(node) false
 #define is_kdump_kernel() false

@@ -31,6 +31,25 @@ struct shim_domain {
 	u64 mask;
 };
 
+/* A buffer, which Linux 7.3 takes by its address and earlier versions by its page. */
+static __always_inline u64 shim_dma_map(struct device *device, u64 pa, u64 bytes, enum dma_data_direction direction)
+{
+#if SHIM_LINUX < 703
+	return iommu_dma_map_page(device, phys_to_page(pa), offset_in_page(pa), bytes, direction, 0);
+#else
+	return iommu_dma_map_phys(device, pa, bytes, direction, 0);
+#endif
+}
+
+static __always_inline void shim_dma_unmap(struct device *device, u64 iova, u64 bytes, enum dma_data_direction direction)
+{
+#if SHIM_LINUX < 703
+	iommu_dma_unmap_page(device, iova, bytes, direction, 0);
+#else
+	iommu_dma_unmap_phys(device, iova, bytes, direction, 0);
+#endif
+}
+
 /* Makes the domain the one that the device's DMA goes through. */
 int shim_join(struct shim_domain *of);
 

@@ -6,7 +6,20 @@
 #include <linux/swiotlb.h>
 
 const char *shim_host_last(void);
+#if SHIM_LINUX < 703
 int shim_call_arm_lpae_do_selftests(void);
+#define shim_test_tables shim_call_arm_lpae_do_selftests
+#else
+u32 linux_test_formats(u64 seed, u32 *passed, u32 *skipped);
+
+/* It is a suite of KUnit, which needs no random numbers. */
+static int shim_test_tables(void)
+{
+	u32 passed, skipped, failed = linux_test_formats(0, &passed, &skipped);
+
+	return failed || !passed ? -EFAULT : 0;
+}
+#endif
 int shim_call_iommu_dma_init(void);
 
 #define ALLOWED (IOMMU_READ | IOMMU_WRITE | IOMMU_CACHE)
@@ -19,7 +32,7 @@ SHIM_ENTRY int linux_start(const char **said)
 	if (failed)
 		return failed;
 	linux_warnings();
-	failed = shim_call_arm_lpae_do_selftests();
+	failed = shim_test_tables();
 	*said = shim_host_last();
 	return failed ? failed : linux_warnings();
 }
@@ -59,11 +72,13 @@ SHIM_ENTRY u64 linux_translate(struct shim_domain *of, u64 iova)
 	return iommu_iova_to_phys(&of->domain, iova);
 }
 
-/* Lists here are one array, where the kernel also follows chains of arrays. */
+#if SHIM_LINUX < 703
+/* Lists here are one array, where the kernel also follows chains of arrays. Later versions have it in a header. */
 struct scatterlist *sg_next(struct scatterlist *piece)
 {
 	return sg_is_last(piece) ? NULL : piece + 1;
 }
+#endif
 
 SHIM_ENTRY struct scatterlist *linux_list(const u64 *starts, const u32 *bytes, u32 count)
 {
@@ -129,7 +144,13 @@ SHIM_ENTRY int linux_pool(u64 bytes)
 /* Copies `bytes` at `pa`, unless that is no address, in which case slots are taken and nothing is copied. */
 SHIM_ENTRY u64 linux_bounce(u64 pa, u64 bytes)
 {
-	return swiotlb_tbl_map_single(&pool_user, pa, bytes, 0, DMA_TO_DEVICE, DMA_ATTR_NO_WARN);
+	unsigned long attributes = DMA_ATTR_NO_WARN;
+
+#if SHIM_LINUX < 703
+	return swiotlb_tbl_map_single(&pool_user, pa, bytes, 0, DMA_TO_DEVICE, attributes);
+#else
+	return swiotlb_tbl_map_single(&pool_user, pa, bytes, 0, DMA_TO_DEVICE, &attributes);
+#endif
 }
 
 SHIM_ENTRY void linux_unbounce(u64 at, u64 bytes)
@@ -140,12 +161,12 @@ SHIM_ENTRY void linux_unbounce(u64 at, u64 bytes)
 /* Buffers. */
 SHIM_ENTRY u64 linux_dma_map(struct shim_domain *of, u64 pa, u64 bytes)
 {
-	return iommu_dma_map_page(&of->device, phys_to_page(pa), offset_in_page(pa), bytes, DMA_BIDIRECTIONAL, 0);
+	return shim_dma_map(&of->device, pa, bytes, DMA_BIDIRECTIONAL);
 }
 
 SHIM_ENTRY void linux_dma_unmap(struct shim_domain *of, u64 iova, u64 bytes)
 {
-	iommu_dma_unmap_page(&of->device, iova, bytes, DMA_BIDIRECTIONAL, 0);
+	shim_dma_unmap(&of->device, iova, bytes, DMA_BIDIRECTIONAL);
 }
 
 SHIM_ENTRY int linux_dma_map_sg(struct shim_domain *of, struct scatterlist *list, u32 count)
@@ -156,10 +177,4 @@ SHIM_ENTRY int linux_dma_map_sg(struct shim_domain *of, struct scatterlist *list
 SHIM_ENTRY void linux_dma_unmap_sg(struct shim_domain *of, struct scatterlist *list, u32 count)
 {
 	iommu_dma_unmap_sg(&of->device, list, count, DMA_BIDIRECTIONAL, 0);
-}
-
-/* The last message. */
-SHIM_ENTRY const char *linux_said(void)
-{
-	return shim_host_last();
 }

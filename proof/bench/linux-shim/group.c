@@ -15,7 +15,11 @@ int shim_join(struct shim_domain *of)
 	of->device.iommu_group = group;
 	if (iommu_get_dma_cookie(&of->domain))
 		return -ENOMEM;
+#if SHIM_LINUX < 703
 	iommu_setup_dma_ops(&of->device);
+#else
+	iommu_setup_dma_ops(&of->device, &of->domain);
+#endif
 	return of->device.dma_iommu ? 0 : -ENODEV;
 }
 

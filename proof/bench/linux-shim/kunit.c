@@ -3,8 +3,6 @@
  */
 #include <linux/dma-mapping.h>
 
-const char *shim_host_last(void);
-
 extern struct kunit_suite *__start_shim_suites[], *__stop_shim_suites[];
 
 static struct { u32 passed, failed, skipped; u64 seed; } counts;
@@ -91,11 +89,6 @@ SHIM_ENTRY u32 linux_test_formats(u64 seed, u32 *passed, u32 *skipped)
 	*passed = counts.passed;
 	*skipped = counts.skipped;
 	return counts.failed;
-}
-
-SHIM_ENTRY const char *linux_said(void)
-{
-	return shim_host_last();
 }
 
 int mtree_insert_range(struct maple_tree *mt, unsigned long first, unsigned long last, void *entry, gfp_t gfp)

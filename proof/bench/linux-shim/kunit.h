@@ -30,6 +30,7 @@ struct kunit_suite {
 #define KUNIT_CASE(function) { .run_case = function, .name = #function }
 #define KUNIT_CASE_PARAM(function, parameters) { .run_case = function, .name = #function, .generate_params = parameters }
 /* All suites are in one section, as in the kernel. */
+#define kunit_test_suite(suite) kunit_test_suites(&suite)
 #define kunit_test_suites(suite)                                                                \
 	static struct kunit_suite *__PASTE(shim_suite_, __COUNTER__)                                \
 	__attribute__((used, retain, section("shim_suites"))) = suite
@@ -58,6 +59,10 @@ __attribute__((noreturn)) void shim_case_skips(struct kunit *test);
 #define KUNIT_ASSERT_MEMEQ(test, a, b, bytes) SHIM_ASSERT(test, !memcmp(a, b, bytes), #a " has the bytes of " #b, 0, bytes)
 #define KUNIT_ASSERT_EQ_MSG(test, a, b, ...) KUNIT_ASSERT_EQ(test, a, b)
 #define KUNIT_EXPECT_EQ KUNIT_ASSERT_EQ
+#define KUNIT_EXPECT_NOT_ERR_OR_NULL(test, a) KUNIT_ASSERT_FALSE(test, IS_ERR_OR_NULL(a))
+#define KUNIT_FAIL(test, ...) SHIM_ASSERT(test, false, "fails", 0, 1)
+#define kunit_err(test, ...) pr_err(__VA_ARGS__)
+#define kunit_info(test, ...) pr_info(__VA_ARGS__)
 #define kunit_skip(test, ...) shim_case_skips(test)
 #define kunit_kzalloc(test, bytes, gfp) shim_zeroed(bytes)
 #define kunit_kfree(test, at) shim_release(at)

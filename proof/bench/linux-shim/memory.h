@@ -67,10 +67,15 @@ struct vm_area_struct { unsigned long vm_start, vm_end, vm_pgoff; pgprot_t vm_pa
 #define PFN_PHYS(pfn) ((phys_addr_t)(pfn) << PAGE_SHIFT)
 #define PHYS_PFN(pa) ((unsigned long)((pa) >> PAGE_SHIFT))
 #define pfn_valid(pfn) true
+#define INVALID_PHYS_ADDR (~(phys_addr_t)0)
 #define offset_in_page(at) ((unsigned long)(at) & ~PAGE_MASK)
 #define PAGE_ALIGN(x) (((x) + PAGE_SIZE - 1) & PAGE_MASK)
 #define PAGE_ALIGNED(x) (!((unsigned long)(x) & ~PAGE_MASK))
 #define PageHighMem(page) false
+#define PhysHighMem(pa) false
+#define memcpy_from_page(to, page, offset, bytes) memcpy(to, page_address(page) + (offset), bytes)
+#define memcpy_to_page(page, offset, from, bytes) memcpy(page_address(page) + (offset), from, bytes)
+#define page_range_contiguous(page, pages) true
 #define is_zone_device_page(page) false
 #define is_vmalloc_addr(at) false
 #define is_kmalloc_cache_aligned(x) true
@@ -80,9 +85,10 @@ struct vm_area_struct { unsigned long vm_start, vm_end, vm_pgoff; pgprot_t vm_pa
 #define split_page(page, order) ((void)(page))
 #define set_memory_decrypted(at, pages) 0
 #define set_memory_encrypted(at, pages) 0
-#define __phys_to_dma(device, pa) (pa)
 #define __sme_set(x) (x)
 #define __sme_clr(x) (x)
+#define dma_addr_encrypted(x) (x)
+#define dma_addr_unencrypted(x) (x)
 #define mem_encrypt_active() false
 #define CC_ATTR_MEM_ENCRYPT 0
 #define CC_ATTR_GUEST_MEM_ENCRYPT 1
@@ -165,7 +171,8 @@ void shim_release(const void *at);
 #define kmalloc_array kcalloc
 #define kmalloc_obj(object, ...) ((typeof(object) *)shim_zeroed(sizeof(object)))
 #define kzalloc_obj kmalloc_obj
-#define kzalloc_flex(object, member, count) ((typeof(object) *)shim_zeroed(struct_size(&(object), member, count)))
+#define kzalloc_objs(object, count, ...) ((typeof(object) *)shim_zeroed((count) * sizeof(object)))
+#define kzalloc_flex(object, member, count, ...) ((typeof(object) *)shim_zeroed(struct_size(&(object), member, count)))
 #define kvcalloc kcalloc
 #define kvmalloc kmalloc
 #define kvfree shim_release

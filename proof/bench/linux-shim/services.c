@@ -3,6 +3,7 @@
  */
 #include <linux/dma-mapping.h>
 
+const char *shim_host_last(void);
 void *shim_host_zeroed(size_t bytes);
 void shim_host_release(void *at);
 void *shim_host_map(size_t bytes, size_t align);
@@ -24,6 +25,12 @@ SHIM_ENTRY void linux_on_cpu(unsigned int cpu)
 SHIM_ENTRY int linux_warnings(void)
 {
 	return atomic_xchg(&warnings, 0);
+}
+
+/* The last message. */
+SHIM_ENTRY const char *linux_said(void)
+{
+	return shim_host_last();
 }
 
 void shim_warned(const char *file, int line)

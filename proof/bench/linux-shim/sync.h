@@ -166,6 +166,11 @@ struct static_key_false { struct static_key key; };
 #define static_branch_unlikely(k) unlikely((k)->key.on)
 #define static_branch_enable(k) ((void)((k)->key.on = 1))
 
+/* Calls that are decided once: the kernel patches the call, a load of the function's address here. */
+#define DEFINE_STATIC_CALL(name, function) static typeof(function) *shim_call_##name = function
+#define static_call(name) shim_call_##name
+#define static_call_update(name, function) ((void)(shim_call_##name = (function)))
+
 /* Work and timers are noted, and never run: no benchmark is long enough for its age to matter. */
 struct work_struct { void (*func)(struct work_struct *); };
 struct timer_list { void (*function)(struct timer_list *); unsigned long expires; };
@@ -178,9 +183,11 @@ struct completion { int done; };
 #define schedule_work(w) ((void)(w))
 #define cancel_delayed_work_sync(w) ((void)(w))
 #define timer_setup(t, f, flags) ((t)->function = (f))
+#define timer_container_of from_timer
 #define from_timer(object, t, member) container_of(t, typeof(*(object)), member)
 #define mod_timer(t, when) ((t)->expires = (when))
 #define del_timer_sync(t) ((void)(t))
+#define timer_delete_sync del_timer_sync
 #define HZ 250
 #define jiffies 0UL
 #define msecs_to_jiffies(ms) ((ms) * HZ / 1000UL)

@@ -1,10 +1,8 @@
 /*
  * A virtio-iommu whose requests the benchmark carries out, under Linux's driver, and endpoints of it on Linux's IOMMU core.
  */
+#include "domain.h"
 #include <linux/scatterlist.h>
-#include <linux/dma-mapping.h>
-#include <linux/iommu.h>
-#include <linux/iommu-dma.h>
 
 typedef u32 (*shim_request)(void *context, const void *out, u32 out_bytes, void *in, u32 in_bytes);
 
@@ -163,6 +161,12 @@ struct device *driver_find_device(const struct device_driver *driver, struct dev
 	return shim_unit && match(&shim_unit->device.dev, data) ? &shim_unit->device.dev : NULL;
 }
 
+struct device *bus_find_device(const struct bus_type *bus, struct device *start, const void *data,
+			       int (*match)(struct device *, const void *))
+{
+	return driver_find_device(NULL, start, data, match);
+}
+
 /* Nobody looks into sysfs. */
 int iommu_device_sysfs_add(struct iommu_device *unit, struct device *parent, const struct attribute_group **groups,
 			   const char *format, ...)
@@ -213,12 +217,12 @@ SHIM_ENTRY struct shim_endpoint *linux_endpoint(struct shim_viommu *unit, u32 id
 /* Buffers, as a driver of the device maps them. */
 SHIM_ENTRY u64 linux_endpoint_map(struct shim_endpoint *endpoint, u64 pa, u64 bytes, u32 direction)
 {
-	return iommu_dma_map_page(&endpoint->device, phys_to_page(pa), offset_in_page(pa), bytes, direction, 0);
+	return shim_dma_map(&endpoint->device, pa, bytes, direction);
 }
 
 SHIM_ENTRY void linux_endpoint_unmap(struct shim_endpoint *endpoint, u64 iova, u64 bytes, u32 direction)
 {
-	iommu_dma_unmap_page(&endpoint->device, iova, bytes, direction, 0);
+	shim_dma_unmap(&endpoint->device, iova, bytes, direction);
 }
 
 /* The first address, and in `last` the last one, of those that Linux keeps free for messages of its interrupts. */

@@ -3,7 +3,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use super::{Bounced, Domain, LinuxDomainKind, List, OnCpu, SharedDomain, linux, succeeded};
+use super::{
+    Bounced, Domain, Linux, LinuxDomainKind, List, OnCpu, SharedDomain, linux, newer_linux,
+    succeeded,
+};
 use crate::live::Buffered;
 use crate::rig::{INPUT_BITS, MEMORY, PAGE};
 use crate::threads::{Together, Turn};
@@ -26,7 +29,16 @@ pub(crate) struct LinuxBuffers {
 
 impl LinuxBuffers {
     pub(crate) fn new(kind: LinuxDomainKind) -> Result<Self, Failure> {
-        let domain = on_cpu(0)?.domain(kind, INPUT_BITS);
+        Self::of(linux()?, kind)
+    }
+
+    /// Buffers through the newer version's DMA layer.
+    pub(crate) fn newer(kind: LinuxDomainKind) -> Result<Self, Failure> {
+        Self::of(newer_linux()?, kind)
+    }
+
+    fn of(linux: &'static Linux, kind: LinuxDomainKind) -> Result<Self, Failure> {
+        let domain = linux.on_cpu(0).domain(kind, INPUT_BITS);
         Ok(Self { domain: domain.ok_or(Failure::HostMemory)? })
     }
 }

@@ -1,6 +1,7 @@
 //! Linux's own code as a peer: its sources, from Debian's packages, compiled in the state they are in.
 //!
-//! * `parts`: sources of 6.12 (Arm's tables, addresses, the DMA layer, bounce pools) and of 7.3 (generic page tables).
+//! * `parts`: sources of 6.12 and 7.3 (Arm's tables, addresses, the DMA layer, bounce pools) and of 7.3 (generic page
+//!   tables).
 //! * `source`: finding, fetching and unpacking the sources.
 //! * `compile`: the headers that they get, and the compiler.
 //!
@@ -20,7 +21,7 @@ mod viommu;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::workload::Failure;
 
@@ -35,6 +36,8 @@ pub(crate) use crate::raw::{
 pub const NAME: &str = "linux-6.12";
 /// Name of the peer with the generic page tables.
 pub const GENERIC_PT_NAME: &str = "linux-7.3";
+/// Name of the peer with 7.3's DMA layer on Arm's tables.
+pub const NEWER_NAME: &str = "linux-7.3 dma-iommu";
 
 /// Permission to download sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +109,14 @@ pub(crate) fn linux() -> Result<&'static Linux, Failure> {
     Ok(arm(Fetch::Never)?)
 }
 
+/// Loads the same parts of the newer version, like [`linux`].
+///
+/// # Errors
+/// [`Failure::NoLinux`] or [`Failure::BrokenLinux`].
+pub(crate) fn newer_linux() -> Result<&'static Linux, Failure> {
+    Ok(newer_arm(Fetch::Never)?)
+}
+
 /// Loads Linux's generic page tables, like [`linux`].
 ///
 /// # Errors
@@ -116,13 +127,32 @@ pub(crate) fn generic_pt() -> Result<&'static GenericPt, Failure> {
 
 fn arm(fetch: Fetch) -> Result<&'static Linux, &'static Absent> {
     static LINUX: OnceLock<Result<Linux, Absent>> = OnceLock::new();
-    let load = || Linux::load(&object(&parts::ARM, fetch, |_| Ok(()))?).map_err(Absent::Broken);
+    LINUX.get_or_init(|| load(&parts::ARM, fetch)).as_ref()
+}
+
+fn newer_arm(fetch: Fetch) -> Result<&'static Linux, &'static Absent> {
+    static LINUX: OnceLock<Result<Linux, Absent>> = OnceLock::new();
+    let load = || {
+        let _alone = alone();
+        load(&parts::NEWER_ARM, fetch)
+    };
     LINUX.get_or_init(load).as_ref()
+}
+
+/// Lock of the folder that both parts of 7.3 are unpacked to and compiled in.
+fn alone() -> MutexGuard<'static, ()> {
+    static FOLDER: Mutex<()> = Mutex::new(());
+    FOLDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn load(parts: &Parts, fetch: Fetch) -> Result<Linux, Absent> {
+    Linux::load(&object(parts, fetch, |_| Ok(()))?).map_err(Absent::Broken)
 }
 
 fn generic(fetch: Fetch) -> Result<&'static GenericPt, &'static Absent> {
     static GENERIC_PT: OnceLock<Result<GenericPt, Absent>> = OnceLock::new();
     let load = || {
+        let _alone = alone();
         // Its tests take some twenty seconds, so they run once, when it is compiled.
         let test = |path: &Path| GenericPt::load(path)?.test(seed());
         GenericPt::load(&object(&parts::GENERIC_PT, fetch, test)?).map_err(Absent::Broken)
@@ -157,20 +187,27 @@ pub struct Prepared {
 }
 
 /// Fetches, compiles and tests both versions of Linux's code, at the same time.
-pub fn prepare(fetch: Fetch) -> [Prepared; 2] {
+pub fn prepare(fetch: Fetch) -> [Prepared; 3] {
     let version = |parts: &Parts| source::version(&place(parts)).unwrap_or_default();
     let old =
         || arm(fetch).map(|linux| format!("Linux {}: {}", version(&parts::ARM), linux.said()));
     let new = || {
-        generic(fetch)?;
-        let version = version(&parts::GENERIC_PT);
-        Ok(format!("Linux {version}: generic page tables passed their own tests"))
+        let tables = generic(fetch).map(|_| {
+            let version = version(&parts::GENERIC_PT);
+            format!("Linux {version}: generic page tables passed their own tests")
+        });
+        let newer = newer_arm(fetch)
+            .map(|linux| format!("Linux {}: {}", version(&parts::NEWER_ARM), linux.said()));
+        [
+            Prepared { name: GENERIC_PT_NAME, outcome: tables },
+            Prepared { name: NEWER_NAME, outcome: newer },
+        ]
     };
     std::thread::scope(|scope| {
         let new = scope.spawn(new);
         let old = old();
-        let new = new.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        [Prepared { name: NAME, outcome: old }, Prepared { name: GENERIC_PT_NAME, outcome: new }]
+        let [tables, newer] = new.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        [Prepared { name: NAME, outcome: old }, tables, newer]
     })
 }
 
@@ -189,7 +226,8 @@ pub fn try_viommu() -> Result<String, String> {
 pub fn missing() -> impl Iterator<Item = (&'static str, &'static str)> {
     let old = arm(Fetch::Never).err().map(|absent| (NAME, absent));
     let new = generic(Fetch::Never).err().map(|absent| (GENERIC_PT_NAME, absent));
-    old.into_iter().chain(new).map(|(name, absent)| match absent {
+    let newer = newer_arm(Fetch::Never).err().map(|absent| (NEWER_NAME, absent));
+    old.into_iter().chain(new).chain(newer).map(|(name, absent)| match absent {
         Absent::Missing(why) | Absent::Broken(why) => (name, why.as_str()),
     })
 }

@@ -1,7 +1,8 @@
 //! Parts of Linux that are compiled, and the parts of the shim that go with them.
 //!
-//! Of 6.12: `io-pgtable`'s tables for Arm, addresses, the DMA layer and bounce pools. Of 7.3: the generic page tables
-//! (`drivers/iommu/generic_pt`), which replaced those of VT-d, AMD-Vi and RISC-V, with their KUnit cases.
+//! Of 6.12: `io-pgtable`'s tables for Arm, addresses, the DMA layer and bounce pools; of 7.3 the same once more, as an
+//! object of its own. Of 7.3 also: the generic page tables (`drivers/iommu/generic_pt`), which replaced those of VT-d,
+//! AMD-Vi and RISC-V, with their KUnit cases.
 
 use std::path::PathBuf;
 
@@ -18,6 +19,8 @@ pub(super) struct Package {
     pub(super) suite: Option<&'static str>,
     /// Size of the download.
     pub(super) megabytes: u32,
+    /// The compiler's option that tells the shim which version it is for.
+    pub(super) shim_for: &'static str,
 }
 
 impl Package {
@@ -29,7 +32,7 @@ impl Package {
 
 /// Shared object that is made of Linux's sources.
 pub(super) struct Parts {
-    /// Name of the peer, and of its folder below the target folder.
+    /// Name of the folder below the target folder, which parts of one package share.
     pub(super) name: &'static str,
     pub(super) package: Package,
     /// Linux's sources that are compiled each by itself.
@@ -112,10 +115,25 @@ const HEADERS: &[Header] = &[
     ("include/vdso/limits.h", "vdso/limits.h"),
 ];
 
+/// All objects.
+pub(super) const ALL: [&Parts; 3] = [&ARM, &GENERIC_PT, &NEWER_ARM];
+
+const LINUX_7_3: Package = Package {
+    name: "linux-source-7.3",
+    suite: Some("trixie-backports"),
+    megabytes: 167,
+    shim_for: "-DSHIM_LINUX=703",
+};
+
 /// Linux 6.12: Arm's tables and everything above them.
 pub(super) const ARM: Parts = Parts {
     name: super::NAME,
-    package: Package { name: "linux-source-6.12", suite: None, megabytes: 153 },
+    package: Package {
+        name: "linux-source-6.12",
+        suite: None,
+        megabytes: 153,
+        shim_for: "-DSHIM_LINUX=612",
+    },
     sources: &[
         "drivers/iommu/io-pgtable.c",
         "drivers/iommu/io-pgtable-arm.c",
@@ -147,10 +165,47 @@ pub(super) const ARM: Parts = Parts {
     own_shim: shim!["domain.h", "driver.c", "entries.c", "group.c", "virtio.c"],
 };
 
+/// Linux 7.3: Arm's tables and everything above them, from the same folder as the generic page tables.
+pub(super) const NEWER_ARM: Parts = Parts {
+    name: super::GENERIC_PT_NAME,
+    package: LINUX_7_3,
+    sources: &[
+        "drivers/iommu/io-pgtable.c",
+        "drivers/iommu/io-pgtable-arm.c",
+        "drivers/iommu/io-pgtable-arm-selftests.c",
+        "drivers/iommu/iommu-pages.c",
+        "drivers/iommu/iova.c",
+        "drivers/iommu/dma-iommu.c",
+        "drivers/iommu/virtio-iommu.c",
+        "kernel/dma/swiotlb.c",
+        "lib/interval_tree.c",
+        "lib/rbtree.c",
+    ],
+    tests: &[],
+    beside: ARM.beside,
+    own_headers: &[
+        ("include/linux/args.h", "linux/args.h"),
+        ("include/linux/dma-direct.h", "linux/dma-direct.h"),
+        ("include/linux/generic_pt/common.h", "linux/generic_pt/common.h"),
+        ("include/linux/generic_pt/iommu.h", "linux/generic_pt/iommu.h"),
+        ("include/linux/io-pgtable.h", "linux/io-pgtable.h"),
+        ("include/linux/interval_tree.h", "linux/interval_tree.h"),
+        ("include/linux/interval_tree_generic.h", "linux/interval_tree_generic.h"),
+        ("include/linux/iommu-debug-pagealloc.h", "linux/iommu-debug-pagealloc.h"),
+        ("include/linux/iova_bitmap.h", "linux/iova_bitmap.h"),
+        ("include/linux/pci-p2pdma.h", "linux/pci-p2pdma.h"),
+        ("include/linux/swiotlb.h", "linux/swiotlb.h"),
+        ("include/uapi/linux/virtio_ids.h", "linux/virtio_ids.h"),
+        ("include/uapi/linux/virtio_iommu.h", "uapi/linux/virtio_iommu.h"),
+        ("include/vdso/align.h", "vdso/align.h"),
+    ],
+    own_shim: shim!["domain.h", "driver.c", "entries.c", "group.c", "kunit.c", "virtio.c"],
+};
+
 /// Linux 7.3: the generic page tables.
 pub(super) const GENERIC_PT: Parts = Parts {
     name: super::GENERIC_PT_NAME,
-    package: Package { name: "linux-source-7.3", suite: Some("trixie-backports"), megabytes: 167 },
+    package: LINUX_7_3,
     sources: &[
         "drivers/iommu/generic_pt/fmt/iommu_amdv1.c",
         "drivers/iommu/generic_pt/fmt/iommu_riscv64.c",
@@ -204,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_shim_is_ours_alone() {
-        for (name, text) in ARM.shim().chain(GENERIC_PT.shim()) {
+        for (name, text) in ALL.into_iter().flat_map(Parts::shim) {
             assert!(!text.contains("SPDX-License-Identifier: GPL"), "{name}");
         }
     }

@@ -3,10 +3,11 @@
 //! Debian's archive has the sources of its kernels as a compressed tar archive within a package (deb(5)).
 //! Only the files that are needed are unpacked; the rest costs twenty seconds of decompression, once.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::parts::{Package, Parts};
+use super::parts::{self, Package, Parts};
 use super::{Fetch, compile, need, run};
 
 /// Unpacks the sources below `place`, unless they are there.
@@ -21,7 +22,7 @@ pub(super) fn provide(parts: &Parts, place: &Path, fetch: Fetch) -> Result<(), S
     for program in ["tar", "xz"] {
         need(program, program)?;
     }
-    let Package { name, suite, megabytes } = parts.package;
+    let Package { name, suite, megabytes, .. } = parts.package;
     let installed = parts.package.installed();
     if installed.exists() {
         unpack(parts, &installed, &sources)?;
@@ -145,7 +146,10 @@ fn unpack_to(parts: &Parts, archive: &Path, folder: &Path) -> Result<(), String>
     let mut command = Command::new("tar");
     command.arg("-xJf").arg(archive).arg("-C").arg(folder);
     command.arg("--strip-components=1");
-    command.args(files(parts).map(|file| format!("{}/{file}", parts.package.name)));
+    let name = parts.package.name;
+    let of_package = parts::ALL.into_iter().filter(|other| other.package.name == name);
+    let all: BTreeSet<String> = of_package.flat_map(files).collect();
+    command.args(all.iter().map(|file| format!("{name}/{file}")));
     run(&mut command).map(drop)
 }
 

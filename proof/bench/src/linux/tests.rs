@@ -1,6 +1,6 @@
 //! Linux's code works on the shim, and builds the commands that ours is compared with.
 
-use super::{LinuxDomainKind, linux};
+use super::{Linux, LinuxDomainKind, linux, newer_linux};
 use crate::raw::promised;
 use crate::rig::{BASE, BLOCK, INPUT_BITS, MEMORY, PAGE, QUIRKS, access, pieces};
 use crate::workload::Failure;
@@ -11,7 +11,10 @@ use portolan::iommu::Domain;
 /// Linux's code, or a line that says why it is missing.
 macro_rules! linux_or_skip {
     () => {
-        match linux() {
+        linux_or_skip!(linux)
+    };
+    ($version:ident) => {
+        match $version() {
             Ok(linux) => linux,
             Err(Failure::NoLinux(why)) => {
                 println!("SKIP: {why}");
@@ -83,7 +86,15 @@ fn lines_are_written_back_for_hardware_that_does_not_snoop() {
 
 #[test]
 fn buffers_and_addresses_come_and_go() {
-    let linux = linux_or_skip!();
+    come_and_go(linux_or_skip!());
+}
+
+#[test]
+fn buffers_and_addresses_of_the_newer_version_come_and_go() {
+    come_and_go(linux_or_skip!(newer_linux));
+}
+
+fn come_and_go(linux: &'static Linux) {
     let cpu = linux.on_cpu(0);
     for kind in [LinuxDomainKind::LAZY, LinuxDomainKind::STRICT] {
         let domain = cpu.domain(kind, INPUT_BITS).unwrap();

@@ -5,7 +5,7 @@ use portolan::dma::Policy;
 use portolan::inval::Walker;
 
 use super::buffers::{by_two, passes};
-use super::{LINUX, Scenario, Target};
+use super::{LINUX, NEWER_LINUX, Scenario, Target};
 use crate::linux::{LinuxDomainKind, buffers as linux};
 use crate::mappings::Buffers;
 use crate::owned::{How, Owned};
@@ -29,7 +29,10 @@ pub(super) fn all() -> Vec<Scenario> {
 
 fn pages() -> Vec<Scenario> {
     let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::LAZY)?)))],
+        peers: &[
+            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::LAZY)?))),
+            (NEWER_LINUX, || Ok(Box::new(linux::LinuxBuffers::newer(LinuxDomainKind::LAZY)?))),
+        ],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_lazy",
@@ -38,7 +41,10 @@ fn pages() -> Vec<Scenario> {
         )
     };
     let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT)?)))],
+        peers: &[
+            (LINUX, || Ok(Box::new(linux::LinuxBuffers::new(LinuxDomainKind::STRICT)?))),
+            (NEWER_LINUX, || Ok(Box::new(linux::LinuxBuffers::newer(LinuxDomainKind::STRICT)?))),
+        ],
         targets: &[Target::Linux(1.0)],
         ..passes(
             "dma_4k_strict",

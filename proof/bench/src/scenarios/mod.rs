@@ -79,5 +79,7 @@ pub fn all() -> Vec<Scenario> {
 
 /// The name of Linux's code as a peer.
 const LINUX: &str = linux::NAME;
+/// The name of the newer version's DMA layer as a peer.
+const NEWER_LINUX: &str = linux::NEWER_NAME;
 /// The name of Linux's generic page tables as a peer.
 const GENERIC_PT: &str = linux::GENERIC_PT_NAME;
