@@ -7,7 +7,7 @@ use portolan::addr::TableId;
 use portolan::platform::ProtocolStep;
 use portolan_protocol::run::CheckedRun;
 
-thread_local! {
+std::thread_local! {
     static CURRENT: RefCell<CheckedRun> = RefCell::new(CheckedRun::of_many());
 }
 

@@ -109,7 +109,7 @@ fn what_several_devices_have_to_forget_is_limited_in_sum() {
         domain.sync(&mut unmap(&*domain, pages)).unwrap();
         let sent = machine.commands();
         for stream in streams {
-            let own = |words: &&Words| words[0] >> 32 == stream.get().into();
+            let own = |words: &&Words| words[0] >> 32 == u64::from(stream.get());
             let told = sent.iter().filter(|words| is(words, kind::DEVICE_TLB));
             let told: Vec<_> = told.filter(own).map(|words| words[1]).collect();
             if exact {

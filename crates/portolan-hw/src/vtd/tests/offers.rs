@@ -126,8 +126,8 @@ fn protected_memory_that_firmware_left_on_is_turned_off_where_there_is_such_a_th
     // The low region, the high region, or neither.
     assert_eq!(pmen(1 << 5, on), [1]);
     assert_eq!(pmen(1 << 6, on), [1]);
-    assert_eq!(pmen(0, on), []);
-    assert_eq!(pmen(1 << 5, 0), []);
+    assert_eq!(pmen(0, on), [0_u64; 0]);
+    assert_eq!(pmen(1 << 5, 0), [0_u64; 0]);
     // On its way in.
     assert_eq!(pmen(1 << 5, 1 << 31), [0]);
 }
