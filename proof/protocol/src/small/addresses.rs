@@ -85,7 +85,7 @@ fn steps() -> Vec<Step> {
         put,
         moved(
             "put a block into a magazine",
-            "crates/portolan/src/iova/space.rs put_behind",
+            "crates/portolan/src/iova/returns.rs put_behind",
             hand,
             ("magazine", &["a"]),
         ),
