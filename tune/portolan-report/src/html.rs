@@ -116,6 +116,7 @@ impl Section {
         let _ =
             writeln!(out, "<section aria-labelledby=\"s{nth}\"><h2 id=\"s{nth}\">{heading}</h2>");
         paragraphs(out, &self.says);
+        self.table.write(out, &self.heading);
         for figure in &self.figures {
             figure.write(out, *number)?;
             *number += 1;
@@ -149,7 +150,7 @@ impl Figure {
                 return Err(ReportError::Plot { figure, why });
             }
         }
-        self.table.write(out, &self.title);
+        self.table.write_folded(out, &self.title);
         out.push_str("</figure>\n");
         Ok(())
     }
@@ -214,15 +215,36 @@ fn shown(sample: Sample, series: usize) -> String {
 }
 
 impl Table {
-    fn write(&self, out: &mut String, title: &str) {
-        if self.rows.is_empty() {
-            return;
+    /// Writes the numbers of a figure, which readers may open.
+    fn write_folded(&self, out: &mut String, title: &str) {
+        if !self.rows.is_empty() {
+            out.push_str("<details><summary>Table</summary>");
+            self.write_cells(out, title, "", |cell| Escaped(cell).to_string());
+            out.push_str("</details>\n");
         }
+    }
+
+    /// Writes a table of words.
+    fn write(&self, out: &mut String, title: &str) {
+        if !self.rows.is_empty() {
+            self.write_cells(out, title, " class=\"words\"", |cell| Prose(cell).to_string());
+            out.push('\n');
+        }
+    }
+
+    /// Writes the table with `class`, its cells as `shown` escapes them.
+    fn write_cells(
+        &self,
+        out: &mut String,
+        title: &str,
+        class: &str,
+        shown: impl Fn(&str) -> String,
+    ) {
         let title = Escaped(title);
         let _ = write!(
             out,
-            "<details><summary>Table</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" \
-             aria-label=\"Table: {title}\"><table><caption class=\"sr\">{title}</caption><thead><tr>"
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table: {title}\">\
+             <table{class}><caption class=\"sr\">{title}</caption><thead><tr>"
         );
         let numeric = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -243,7 +265,7 @@ impl Table {
         for row in &self.rows {
             out.push_str("<tr>");
             for (nth, (cell, class)) in row.iter().zip(&classes).enumerate() {
-                let cell = Escaped(cell);
+                let cell = shown(cell);
                 let _ = match nth {
                     0 => write!(out, "<th scope=\"row\">{cell}</th>"),
                     _ => write!(out, "<td{class}>{cell}</td>"),
@@ -251,7 +273,7 @@ impl Table {
             }
             out.push_str("</tr>\n");
         }
-        out.push_str("</tbody></table></div></details>\n");
+        out.push_str("</tbody></table></div>");
     }
 }
 

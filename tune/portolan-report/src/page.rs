@@ -1,6 +1,6 @@
 //! A report's text and its order.
 
-use crate::figure::Figure;
+use crate::figure::{Figure, Table};
 
 /// A report: its numbers and the answer first, then sections with figures, at the end the command that makes the same
 /// report again.
@@ -38,7 +38,9 @@ pub struct Section {
     pub heading: String,
     /// Paragraphs below it.
     pub says: Vec<String>,
-    /// Figures below those.
+    /// A table of words below those, open; left out if it has no row. Words between backticks are code.
+    pub table: Table,
+    /// Figures below it.
     pub figures: Vec<Figure>,
     /// Paragraphs below the figures that readers may open.
     pub notes: Vec<String>,

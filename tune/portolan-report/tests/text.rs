@@ -184,3 +184,13 @@ fn units_are_said_as_people_write_them() {
     assert_eq!(said(Unit::Percent, 12.345), "12.3 %");
     assert_eq!(said(Unit::Count, f64::NAN), "not a number");
 }
+
+#[test]
+fn a_table_of_words_is_open_and_escaped() {
+    let table = Table::new(["what", "why"], [["mode", "`iommu=pt` <script>"].map(str::to_owned)]);
+    let section = Section { heading: "Findings".to_owned(), table, ..Section::default() };
+    let html = Page { sections: vec![section], ..Page::default() }.html().expect("a page");
+    assert!(html.contains("<th scope=\"row\">mode</th>"), "{html}");
+    assert!(html.contains("<code>iommu=pt</code> &lt;script&gt;</td>"), "{html}");
+    assert!(!html.contains("<details"), "{html}");
+}

@@ -47,6 +47,7 @@ fn section(heading: &str, figures: Vec<Figure>) -> Section {
     Section {
         heading: heading.to_owned(),
         says,
+        table: Table::new(["what", "why"], [[HOSTILE, "`code`, and words"].map(str::to_owned)]),
         figures,
         notes: vec![format!("What is to be said besides: {HOSTILE}")],
     }

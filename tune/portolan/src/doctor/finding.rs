@@ -85,6 +85,41 @@ pub fn outcome(findings: &[Finding]) -> Outcome {
     Outcome::of(findings.iter().all(|one| one.verdict != Verdict::Problem))
 }
 
+/// The answer of `findings` in up to four sentences.
+pub fn verdict(findings: &[Finding]) -> Vec<String> {
+    let is = |verdict| findings.iter().filter(move |one| one.verdict == verdict);
+    let problems: Vec<&Finding> = is(Verdict::Problem).collect();
+    let mut lines = Vec::new();
+    match problems.first() {
+        None => lines.push("Good: nothing has to be done.".to_owned()),
+        Some(first) => {
+            let names: Vec<&str> = problems.iter().map(|one| one.what.as_str()).collect();
+            lines.push(format!("Look at: {}.", names.join(", ")));
+            match problems.iter().find_map(|one| Some((one.act.as_deref()?, &one.gives_up))) {
+                Some((act, gives_up)) => lines.extend(first_step(act, gives_up.as_deref())),
+                None => lines.push(sentence(&first.why).to_owned()),
+            }
+        }
+    }
+    let unknown: Vec<&str> = is(Verdict::Unknown).map(|one| one.what.as_str()).collect();
+    if !unknown.is_empty() {
+        lines.push(format!("Not known: {}.", unknown.join(", ")));
+    }
+    lines
+}
+
+/// The thing to do first, and its price.
+pub fn first_step(act: &str, gives_up: Option<&str>) -> Vec<String> {
+    let act = format!("Do first: {}", sentence(act));
+    let price = gives_up.map(|price| format!("It takes: {}", sentence(price)));
+    [act].into_iter().chain(price).collect()
+}
+
+/// The first sentence of `text`.
+fn sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| text.get(..=first.len()).unwrap_or(text))
+}
+
 /// The findings as text, problems first; [`portolan_cli::display::wrapped`] breaks its lines.
 pub fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();

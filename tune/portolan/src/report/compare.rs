@@ -20,6 +20,7 @@ pub fn compare(two: &Comparison, origin: Origin) -> Page {
         says: vec!["These are policies of this library, for those who build on it.".to_owned()],
         notes: in_words(&two.a.policies),
         figures: vec![costs(two), causes(two, both.clone()), reachable(&both)],
+        ..Section::default()
     };
     let mut sections = vec![policies, over(two)];
     for (side, report) in [("A", &two.a), ("B", &two.b)] {

@@ -47,6 +47,7 @@ pub(super) fn section(report: &ReplayReport) -> Section {
         says,
         figures: vec![time_by_cause(&rows), reachable(&rows), counted(report, &rows)],
         notes,
+        ..Section::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 #[path = "../../../portolan-report/tests/browser/mod.rs"]
 mod browser;
+mod explain;
 mod odd;
 mod real;
 mod written;
@@ -37,7 +38,8 @@ fn unmap(at: &str, dma: u64) -> String {
 fn a_report_that_cannot_be_written_is_refused_before_the_work() {
     let tmp = env!("CARGO_TARGET_TMPDIR");
     let latencies = format!("{TRACES}/../latencies/swiotlb.read4k.graph.xz");
-    let commands: [&[&str]; 2] = [&["replay"], &["calibrate", &latencies]];
+    let log = ["explain", "--faults", "never-read"];
+    let commands: [&[&str]; 3] = [&["replay"], &["calibrate", &latencies], &log];
     refuses(&commands, tmp, "is a directory");
     refuses(&commands, "-", "goes to a file");
     refuses(&commands, "/dev/null", "no regular file");
@@ -59,6 +61,10 @@ fn a_report_that_cannot_be_written_is_refused_before_the_work() {
         (&["replay", folder, "--machine", machine], machine),
         (&["calibrate", own], own),
         (&["calibrate", "never-read", "--from", machine], machine),
+        (&["explain", "--from", own], own),
+        (&["explain", "--log", own, "--between"], own),
+        (&["explain", "--faults", own], own),
+        (&["explain", "--faults", "never-read", "--trace", own], own),
         (&["compare", own, own, "--machine", machine], machine),
     ] {
         let before = std::fs::read(path).unwrap();

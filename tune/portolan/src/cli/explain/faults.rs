@@ -8,15 +8,16 @@ use anyhow::{Context, Result, bail};
 use portolan_cli::Outcome;
 
 use super::ExplainArgs;
+use crate::cli::report::{ReportFile, origin};
 use crate::doctor::faults::{self, FaultAnswers, LogContents};
 use crate::doctor::{Files, Finding, Log, Subject};
-use crate::trace;
+use crate::{report, trace};
 
 /// Bytes of the log that are read at once.
 const CHUNK: usize = 256 << 10;
 
-/// Prints the answers about the faults of the log that `args` name.
-pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
+/// Prints the answers about the faults of the log that `args` name, and writes them `to` a report.
+pub(super) fn run(args: &ExplainArgs, to: Option<&ReportFile>) -> Result<Outcome> {
     let mut subject = Subject::new(&args.from, args.log.as_deref())?;
     let file = args.faults.as_ref().and_then(Option::as_deref);
     let log = match file {
@@ -35,6 +36,9 @@ pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
         answers.findings.push(Finding::unknown("machine", why).act("If it is, add `--from /`."));
     }
     args.output.show(&answers, faults::text)?;
+    if let Some(to) = to {
+        to.write(&report::faults(&answers, origin(Vec::new())))?;
+    }
     Ok(Outcome::of(answers.faults.is_empty()))
 }
 

@@ -4,12 +4,17 @@ use anyhow::Result;
 use portolan_cli::Outcome;
 
 use super::ExplainArgs;
+use crate::cli::report::{ReportFile, origin};
 use crate::doctor::{Subject, machine, outcome};
+use crate::report;
 
-/// Prints the answers about the machine of `args`.
-pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
+/// Prints the answers about the machine of `args`, and writes them `to` a report.
+pub(super) fn run(args: &ExplainArgs, to: Option<&ReportFile>) -> Result<Outcome> {
     let subject = Subject::new(&args.from, args.log.as_deref())?;
-    let report = machine::MachineAnswers::new(&subject)?;
-    args.output.show(&report, machine::text)?;
-    Ok(outcome(&report.findings))
+    let answers = machine::MachineAnswers::new(&subject)?;
+    args.output.show(&answers, machine::text)?;
+    if let Some(to) = to {
+        to.write(&report::machine(&answers, origin(Vec::new())))?;
+    }
+    Ok(outcome(&answers.findings))
 }

@@ -10,13 +10,14 @@ mod firmware;
 mod machine;
 mod policies;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use portolan::addr::PciFunction;
 use portolan_cli::{Outcome, Output};
 
+use crate::cli::report::ReportArgs;
 use crate::explain;
 use crate::firmware::port;
 
@@ -47,15 +48,15 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "FILE", requires = "faults")]
     trace: Option<PathBuf>,
     /// The library's policy for a machine profile, or a file with one; may be repeated.
-    #[arg(long = "machine", value_name = "NAME")]
+    #[arg(long = "machine", value_name = "NAME", conflicts_with = "report")]
     machines: Vec<String>,
     /// The library's policies for all profiles, or those of --machine, and the whole table of decisions.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "report")]
     all: bool,
     /// Tables of a machine's firmware (DMAR, IVRS, IORT, VIOT or RIMT) as files, in binary or as `acpidump` prints
     /// them, a folder like /sys/firmware/acpi/tables, or a device tree: print its IOMMUs, the devices that they
     /// serve, and addresses that are taken.
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["machines", "all"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["machines", "all", "report"])]
     firmware: Vec<PathBuf>,
     /// The machine's PCI functions: output of `lspci -xxxx` as root, or /sys/bus/pci/devices.
     #[arg(long, value_name = "FILE", requires = "firmware")]
@@ -65,7 +66,18 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "PORT", requires = "firmware", value_parser = port)]
     external: Vec<PciFunction>,
     #[command(flatten)]
+    report: ReportArgs,
+    #[command(flatten)]
     output: Output,
+}
+
+impl ExplainArgs {
+    /// Files that are read.
+    fn files(&self) -> Vec<&Path> {
+        let faults = self.faults.iter().flatten();
+        let one = self.log.iter().chain(&self.trace).chain(faults);
+        self.from.iter().chain(one).map(PathBuf::as_path).collect()
+    }
 }
 
 /// Explains what `args` ask for.
@@ -76,14 +88,16 @@ pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
     if !args.machines.is_empty() || args.all {
         return policies::run(args);
     }
+    let destination = args.report.destination(&args.files())?;
+    let to = destination.as_ref();
     if args.faults.is_some() {
-        return faults::run(args);
+        return faults::run(args, to);
     }
     if let Some(names) = &args.between {
-        return between::run(args, names);
+        return between::run(args, to, names);
     }
     match &args.device {
-        Some(name) => device::run(args, name),
-        None => machine::run(args),
+        Some(name) => device::run(args, to, name),
+        None => machine::run(args, to),
     }
 }

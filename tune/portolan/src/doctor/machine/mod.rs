@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 use portolan_cli::display::wrapped;
 use serde::Serialize;
 
-use super::{Finding, Reading, Subject, Verdict, finding};
+use super::{Finding, Reading, Subject, finding};
 use known::Known;
 
 /// Output of `portolan explain --json`.
@@ -61,7 +61,11 @@ impl MachineAnswers {
         ];
         let findings: Vec<Finding> = first.into_iter().chain(more).flatten().collect();
         let unread = unread(&known);
-        Ok(Self { verdict: verdict(&findings, &unread), findings, unread })
+        let mut verdict = finding::verdict(&findings);
+        if !unread.is_empty() {
+            verdict.push("As root it reads more: see the end.".to_owned());
+        }
+        Ok(Self { verdict, findings, unread })
     }
 }
 
@@ -86,42 +90,6 @@ fn unread(known: &Known) -> Vec<String> {
         lacking.push("the size and use of the memory for copies".to_owned());
     }
     lacking
-}
-
-/// The answer in up to five sentences.
-fn verdict(findings: &[Finding], unread: &[String]) -> Vec<String> {
-    let is = |verdict| findings.iter().filter(move |one| one.verdict == verdict);
-    let problems: Vec<&Finding> = is(Verdict::Problem).collect();
-    let mut lines = Vec::new();
-    match problems.first() {
-        None => lines.push("Good: nothing has to be done.".to_owned()),
-        Some(first) => {
-            let names: Vec<&str> = problems.iter().map(|one| one.what.as_str()).collect();
-            lines.push(format!("Look at: {}.", names.join(", ")));
-            match problems.iter().find(|one| one.act.is_some()) {
-                Some(Finding { act: Some(act), gives_up, .. }) => {
-                    lines.push(format!("Do first: {}", sentence(act)));
-                    lines.extend(
-                        gives_up.as_ref().map(|price| format!("It takes: {}", sentence(price))),
-                    );
-                }
-                _ => lines.push(sentence(&first.why).to_owned()),
-            }
-        }
-    }
-    let unknown: Vec<&str> = is(Verdict::Unknown).map(|one| one.what.as_str()).collect();
-    if !unknown.is_empty() {
-        lines.push(format!("Not known: {}.", unknown.join(", ")));
-    }
-    if !unread.is_empty() {
-        lines.push("As root it reads more: see the end.".to_owned());
-    }
-    lines
-}
-
-/// The first sentence of `text`.
-fn sentence(text: &str) -> &str {
-    text.split_once(". ").map_or(text, |(first, _)| text.get(..=first.len()).unwrap_or(text))
 }
 
 /// The report as text, in lines of `columns`.

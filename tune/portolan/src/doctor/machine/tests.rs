@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::doctor::{Files, KeptFile, Log};
+use crate::doctor::{Files, KeptFile, Log, Verdict};
 
 /// A machine of these files and this log.
 fn machine(files: &[(&str, &str)], log: &str) -> Subject {
