@@ -246,6 +246,8 @@ impl Builder {
         let newer = match iommu {
             Iommu::Vtd(vtd) => vtd.has(VtdFeature::FirstLevel),
             Iommu::Riscv | Iommu::RiscvPci => true,
+            // RISC-V's machine of 7.2 refuses the device.
+            Iommu::Virtio => *architecture == Architecture::Riscv64,
             _ => false,
         };
         if newer {
