@@ -91,7 +91,7 @@ fn steps() -> Vec<Step> {
         ),
         moved(
             "give a block to the ranges",
-            "crates/portolan/src/iova/space.rs free_behind",
+            "crates/portolan/src/iova/returns.rs free_behind",
             hand,
             ("ranges", &["a"]),
         ),
