@@ -136,10 +136,8 @@ const ABOVE: usize = 3;
 /// Those, and two leaf tables.
 const ALL: usize = ABOVE + 2;
 
-/// A block takes the place of an empty table, and then the map fails: walk caches lead to that table until the debt is
-/// paid, and so nothing else may be mapped there.
-#[test]
-fn a_map_that_fails_after_a_table_has_left_keeps_its_addresses() {
+/// A machine in which nothing is mapped, one leaf table stays, and there is memory for one more.
+fn one_empty_table() -> Machine {
     let machine = Machine::new(Policy::Strict, ALL as u32, ALL - 1);
     let [mut lower, upper] = machine.both();
     upper.into_iter().for_each(|range| machine.unmap(range));
@@ -147,8 +145,16 @@ fn a_map_that_fails_after_a_table_has_left_keeps_its_addresses() {
     lower.into_iter().for_each(|range| machine.unmap(range));
     machine.space.trim_addresses();
     machine.space.tick().unwrap();
-    assert_eq!(machine.memory.live(), ALL - 1, "the upper table stays");
+    assert_eq!(machine.memory.live(), ALL - 1, "one table stays");
     machine.unmap(last);
+    machine
+}
+
+/// A block takes the place of an empty table, and then the map fails: walk caches lead to that table until the debt is
+/// paid, and so nothing else may be mapped there.
+#[test]
+fn a_map_that_fails_after_a_table_has_left_keeps_its_addresses() {
+    let machine = one_empty_table();
     let taken = machine.memory.alloc(PageSize::SIZE_4K).unwrap();
     assert!(machine.map(BLOCK + PAGE, PageSize::SIZE_2M).is_none(), "there is memory for tables");
     machine.memory.free(taken, PageSize::SIZE_4K);
@@ -161,14 +167,7 @@ fn a_map_that_fails_after_a_table_has_left_keeps_its_addresses() {
 /// The same for addresses that are set aside and given up after a link that failed.
 #[test]
 fn a_reservation_whose_link_failed_after_a_table_has_left_keeps_its_addresses() {
-    let machine = Machine::new(Policy::Strict, ALL as u32, ALL - 1);
-    let [mut lower, upper] = machine.both();
-    upper.into_iter().for_each(|range| machine.unmap(range));
-    let last = lower.pop().unwrap();
-    lower.into_iter().for_each(|range| machine.unmap(range));
-    machine.space.trim_addresses();
-    machine.space.tick().unwrap();
-    machine.unmap(last);
+    let machine = one_empty_table();
     machine.space.trim_addresses();
     let Machine { memory, space, .. } = machine;
     let space = Arc::new(space);

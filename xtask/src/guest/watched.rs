@@ -1,4 +1,4 @@
-//! What `portolan top` showed in a guest, compared with a recording of the same load, with the kernel's own counts and,
+//! Output of `portolan top` in a guest, compared with a recording of the same load, with the kernel's own counts and,
 //! by these, with QEMU's trace.
 
 use serde_json::Value;

@@ -21,7 +21,7 @@ pub(super) struct Words {
     named: &'static [&'static str],
 }
 
-/// What the pages count.
+/// Counts of the pages.
 pub(super) const WORDS: [Words; 2] = [
     Words {
         page: "docs/orderings.md",

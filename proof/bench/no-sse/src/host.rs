@@ -1,4 +1,4 @@
-//! What the code needs of the process that it is linked into, and what it gives: memory, and two functions.
+//! Memory from the process that the code is linked into, and the two functions that it gives to it.
 
 use alloc::boxed::Box;
 use core::alloc::{GlobalAlloc, Layout};

@@ -161,7 +161,7 @@ fn amd(level: u32, span: u32) -> Naive {
     }
 }
 
-/// What both stages share; the rest is to be filled in.
+/// Common part of both stages; the rest is to be filled in.
 fn arm(granule: u32, level: u32, span: u32, subject: &Subject) -> Naive {
     let leaf = if level == 0 { yes(true) } else { not(&bit(1)) };
     // The highest bits of addresses of 52 bits are below the others.

@@ -61,9 +61,9 @@ pub struct GroupedBy {
 pub struct WorstTrace {
     /// Its name.
     pub source: String,
-    /// What the change that is advised saves, in per cent of the load's time.
+    /// Saving of the change that is advised, in per cent of the load's time.
     pub saves_pct_of_load: Option<f64>,
-    /// What mapping costs, in per cent of the load's time.
+    /// Cost of mapping, in per cent of the load's time.
     pub pct_of_load: Option<f64>,
 }
 
@@ -112,7 +112,7 @@ pub struct Spread {
     pub parts: Percentiles,
     /// Traces in which a change is worth it.
     pub worth_a_change: u64,
-    /// What the change that is advised saves; nothing where none is advised that has a price.
+    /// Saving of the change that is advised; nothing where none is advised that has a price.
     pub saves: Option<Percentiles>,
 }
 

@@ -1,4 +1,4 @@
-//! Where intervals go: a table that is drawn again on a terminal, tables one after the other, or lines of JSON.
+//! Output of intervals: a table that is drawn again on a terminal, tables one after the other, or lines of JSON.
 
 use std::ops::ControlFlow;
 

@@ -45,7 +45,7 @@ impl PeerPath {
     }
 }
 
-/// What would change a path.
+/// Changes of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Remedy {
     /// The IOMMU passes addresses on for the host's devices.
