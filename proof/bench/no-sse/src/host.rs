@@ -52,7 +52,7 @@ extern "C" fn portolan_row(number: u32) -> *mut Row {
 unsafe extern "C" fn portolan_run(row: *const Row, pairs: u64) -> bool {
     // SAFETY: the caller's promise.
     let row = unsafe { &*row };
-    row.run(pairs).is_some()
+    row.run(pairs)
 }
 
 /// Drops a row.

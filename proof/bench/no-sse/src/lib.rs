@@ -101,8 +101,8 @@ impl Row {
         Some(Self::Buffers(Box::new(space.ok()?)))
     }
 
-    /// Does the operation so many times.
-    fn run(&self, pairs: u64) -> Option<()> {
+    /// Does the operation so many times; returns true if none failed.
+    fn run(&self, pairs: u64) -> bool {
         match self {
             Self::Addresses(space) => addresses(space, pairs),
             Self::Buffers(space) => cycle(space, pairs),
@@ -110,24 +110,24 @@ impl Row {
     }
 }
 
-fn addresses(space: &IovaSpace<Threads>, pairs: u64) -> Option<()> {
+fn addresses(space: &IovaSpace<Threads>, pairs: u64) -> bool {
     let (align, limit) = (PageSize::SIZE_4K, Iova::new(u64::MAX));
-    for _ in 0..pairs {
+    (0..pairs).all(|_| {
         let bytes = black_box(1) * PAGE;
-        let range = space.alloc(&Request { bytes, align, limit }).ok()?;
-        black_box(space.free(black_box(range)).is_ok());
-    }
-    Some(())
+        let range = space.alloc(&Request { bytes, align, limit });
+        range.is_ok_and(|range| space.free(black_box(range)).is_ok())
+    })
 }
 
-fn cycle(space: &DmaSpace<Arc<Threads>>, pairs: u64) -> Option<()> {
+fn cycle(space: &DmaSpace<Arc<Threads>>, pairs: u64) -> bool {
     let constraints = black_box(Constraints::trusted());
-    for i in 0..pairs {
+    (0..pairs).all(|i| {
         let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
         let access = black_box(Access::READ | Access::WRITE);
-        let (range, iova) = space.map_range(unowned(memory), access, &constraints).ok()?;
-        black_box(iova);
-        space.unmap_range(range).ok()?;
-    }
-    Some(())
+        let mapped = space.map_range(unowned(memory), access, &constraints);
+        mapped.is_ok_and(|(range, iova)| {
+            black_box(iova);
+            space.unmap_range(range).is_ok()
+        })
+    })
 }

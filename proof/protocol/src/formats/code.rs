@@ -186,39 +186,41 @@ impl Bindings {
         };
         self.lets.push(format!("({} {when})", at(block.label)));
         for line in &block.lines {
-            self.line(block.label, line).ok_or(*line)?;
+            let lets = self.line(block.label, line).ok_or(*line)?;
+            self.lets.extend(lets);
         }
         Ok(())
     }
 
-    fn line(&mut self, label: &str, line: &str) -> Option<()> {
+    /// Definitions that an instruction makes.
+    fn line(&mut self, label: &str, line: &str) -> Option<Vec<String>> {
         let text = line.replace(',', " , ").replace('[', " [ ").replace(']', " ] ");
         let words: Vec<&str> =
             text.split_whitespace().filter(|word| !FLAGS.contains(word)).collect();
         let here = at(label);
-        match words.as_slice() {
+        Some(match words.as_slice() {
             ["ret", of, value] => {
                 let value = self.value(value, bits(of)?)?;
                 self.returned.push((here, value));
+                Vec::new()
             }
-            ["br", "label", to] => self.lets.push(format!("({} {here})", edge(label, to))),
+            ["br", "label", to] => vec![format!("({} {here})", edge(label, to))],
             ["br", "i1", when, ",", "label", yes, ",", "label", no] => {
                 let when = self.value(when, 1)?;
                 let go = |to: &str, bit: u8| {
                     format!("({} (and {here} (= {when} #b{bit})))", edge(label, to))
                 };
-                self.lets.extend([go(yes, 1), go(no, 0)]);
+                vec![go(yes, 1), go(no, 0)]
             }
             ["switch", of, value, ",", "label", other, "[", cases @ .., "]"] => {
-                self.switch(label, bits(of)?, value, other, cases)?;
+                self.switch(label, bits(of)?, value, other, cases)?
             }
             [name, "=", rest @ ..] => {
                 let value = self.operation(label, rest)?;
-                self.lets.push(format!("({} {value})", symbol(name)));
+                vec![format!("({} {value})", symbol(name))]
             }
             _ => return None,
-        }
-        Some(())
+        })
     }
 
     fn switch(
@@ -228,7 +230,7 @@ impl Bindings {
         value: &str,
         other: &str,
         cases: &[&str],
-    ) -> Option<()> {
+    ) -> Option<Vec<String>> {
         let (here, value) = (at(label), self.value(value, bits)?);
         let mut ways: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut all = Vec::new();
@@ -242,10 +244,11 @@ impl Bindings {
             ways.entry(edge(label, to)).or_default().push(same);
         }
         ways.entry(edge(label, other)).or_default().push(format!("(not (or {}))", all.join(" ")));
-        for (way, when) in ways {
-            self.lets.push(format!("({way} (and {here} (or {})))", when.join(" ")));
-        }
-        Some(())
+        let each = ways.into_iter();
+        Some(
+            each.map(|(way, when)| format!("({way} (and {here} (or {})))", when.join(" ")))
+                .collect(),
+        )
     }
 
     fn operation(&mut self, label: &str, words: &[&str]) -> Option<String> {
