@@ -35,7 +35,9 @@ pub fn run(root: &Path, options: &[&str]) -> Outcome {
 
 /// Has the compiler write its intermediate code of `portolan-formats`, in one piece.
 fn code_of_formats(root: &Path) -> Option<PathBuf> {
-    let file = root.join("target/portolan-formats.ll");
+    let folder = root.join("target");
+    std::fs::create_dir_all(&folder).ok()?;
+    let file = folder.join("portolan-formats.ll");
     let mut emit = OsString::from("--emit=llvm-ir=");
     emit.push(&file);
     let mut cargo = Command::new("cargo");
