@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use portolan::addr::{Iova, IovaRange};
+use portolan::addr::{Iova, IovaRange, PhysAddr};
 use vm_memory::iommu::{Error as IommuError, Iommu, IotlbIterator};
 use vm_memory::{GuestAddress, Permissions};
 
@@ -65,6 +65,11 @@ impl Endpoint {
         self.0.id
     }
 
+    /// Tells if `other` is a clone of it.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Takes in the translations of `range` from `at` on that `find` returns, as far as they go;
     /// returns the error of `at` itself.
     ///
@@ -97,6 +102,31 @@ impl Endpoint {
         self.0.sets.invalidate(range, limit).map(drop)
     }
 
+    /// The one place in the guest's memory that `iova` leads to: for devices that access the guest's memory
+    /// themselves, by its own addresses, as long as they keep what this returns.
+    ///
+    /// # Errors
+    /// See [`NotContiguous`].
+    pub fn contiguous(
+        &self,
+        iova: IovaRange,
+        access: Permissions,
+    ) -> Result<Contiguous, NotContiguous> {
+        let not_mapped = |reason| NotContiguous::NotMapped { iova, reason };
+        let mut pieces = self.find(iova, access).map_err(not_mapped)?;
+        let first = pieces.next().ok_or(not_mapped("it is empty"))?;
+        let target = PhysAddr::new(first.base.0);
+        let mut end = first.base.0.wrapping_add(first.length as u64);
+        for piece in pieces.by_ref() {
+            if piece.base.0 != end {
+                let second = PhysAddr::new(piece.base.0);
+                return Err(NotContiguous::Pieces { iova, first: target, second });
+            }
+            end = end.wrapping_add(piece.length as u64);
+        }
+        Ok(Contiguous { target, _held: pieces })
+    }
+
     fn find(
         &self,
         range: IovaRange,
@@ -116,6 +146,43 @@ impl Endpoint {
         }
         Err("translations do not stay")
     }
+}
+
+/// One place in the guest's memory; an invalidation waits until this is dropped.
+#[derive(Debug)]
+pub struct Contiguous {
+    target: PhysAddr,
+    _held: IotlbIterator<IotlbGuard>,
+}
+
+impl Contiguous {
+    /// Address in the guest that the first byte leads to.
+    pub fn target(&self) -> PhysAddr {
+        self.target
+    }
+}
+
+/// Reason why a range is not one range of the guest's memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotContiguous {
+    /// A part of it is not mapped, or not for this access.
+    #[error("{iova} is not mapped: {reason}")]
+    NotMapped {
+        /// The range.
+        iova: IovaRange,
+        /// The reason, in words.
+        reason: &'static str,
+    },
+    /// It leads to several places.
+    #[error("{iova} leads to several places, to {second} after {first}")]
+    Pieces {
+        /// The range.
+        iova: IovaRange,
+        /// Address that the first byte leads to.
+        first: PhysAddr,
+        /// Address that the first byte behind that piece leads to.
+        second: PhysAddr,
+    },
 }
 
 impl Iommu for Endpoint {

@@ -30,7 +30,7 @@ mod message;
 mod regions;
 pub mod viommu;
 
-pub use endpoint::{Endpoint, EndpointId};
+pub use endpoint::{Contiguous, Endpoint, EndpointId, NotContiguous};
 pub use iotlb::{
     ApplyError, Counts, IotlbGuard, IotlbOptions, Replacement, SetMemoryError, StillHeld,
     VhostIotlb,

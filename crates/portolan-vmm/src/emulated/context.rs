@@ -6,7 +6,7 @@ use portolan::addr::{InvalTag, Iova, PhysAddr};
 use portolan::table::format::{DirtyTracking, Format, span_lg2};
 use vm_memory::Permissions;
 
-use super::walk::{FaultKind, Read, walk};
+use super::walk::{FaultKind, Page, Read, walk};
 use crate::iotlb::Translation;
 
 /// Reason why a context is not taken: to the guest, its structure is reserved.
@@ -66,7 +66,8 @@ impl<F: Format<Word = AtomicU64>> Walk for Tables<F> {
         access: Permissions,
         read: Read<'_>,
     ) -> Result<Translation, FaultKind> {
-        walk(&self.format, self.root, iova, access, read)
+        let found = walk(&self.format, self.root, iova, access, read);
+        found.map(|Page { iova, target, access }| Translation { iova, target, access })
     }
 }
 

@@ -6,6 +6,9 @@
 //! [`Context`], and passes the guest's invalidations on. A device then uses an [`Endpoint`](crate::Endpoint), as
 //! `vm_memory`'s `Iommu`: a walk over the guest's tables, and the translations that it found.
 //!
+//! A monitor with memory of its own type gives [`EmulatedUnit::reading`] a function that reads a word, or
+//! calls [`walk()`] alone.
+//!
 //! `walk` reads tables, `context` has the context of an endpoint, `unit` has the endpoints.
 //!
 //! Not supported: nested translation (a first stage whose tables are behind a second one), accessed and dirty bits
@@ -68,4 +71,4 @@ mod walk;
 
 pub use context::{Context, ContextError};
 pub use unit::{AttachError, EmulatedUnit, Fault, Scope, Taken, UnitOptions};
-pub use walk::FaultKind;
+pub use walk::{FaultKind, Page, walk};

@@ -76,37 +76,65 @@ pub struct Fault {
 }
 
 /// An endpoint and the source of its translations: its context.
-struct EmulatedEndpoint<M> {
+#[derive(Debug)]
+struct EmulatedEndpoint {
     endpoint: Endpoint,
-    walker: Arc<Walker<M>>,
+    walker: Arc<Walker>,
+}
+
+/// The guest's memory, by the word.
+#[derive(Clone)]
+struct Words(Arc<dyn Fn(PhysAddr) -> Option<u64> + Send + Sync>);
+
+/// Without the guest's memory.
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Words").finish_non_exhaustive()
+    }
 }
 
 /// Walker for an endpoint.
-struct Walker<M> {
-    memory: M,
+#[derive(Debug)]
+struct Walker {
+    words: Words,
     /// Held for a walk and until its translations are in the IOTLB.
     context: Mutex<Context>,
     faults: Arc<Mutex<Faults<Fault>>>,
 }
 
-/// The devices behind an emulated IOMMU, and their page tables in `M`, the guest's memory.
+/// The devices behind an emulated IOMMU, and their page tables in the guest's memory.
 ///
 /// A walk and an invalidation of the same endpoint wait for each other, so a translation that was found before its
 /// invalidation is not kept after it. Look-ups that hit take no lock.
-pub struct EmulatedUnit<M> {
-    memory: M,
+#[derive(Debug)]
+pub struct EmulatedUnit {
+    words: Words,
     options: UnitOptions,
-    endpoints: RwLock<BTreeMap<EndpointId, EmulatedEndpoint<M>>>,
+    endpoints: RwLock<BTreeMap<EndpointId, EmulatedEndpoint>>,
     faults: Arc<Mutex<Faults<Fault>>>,
 }
 
-impl<M> EmulatedUnit<M>
-where
-    M: GuestAddressSpace + Send + Sync + 'static,
-{
-    /// A unit without endpoints.
-    pub fn new(memory: M, options: UnitOptions) -> Self {
-        Self { memory, options, endpoints: RwLock::default(), faults: Arc::default() }
+impl EmulatedUnit {
+    /// A unit without endpoints, whose tables are in `memory`.
+    pub fn new<M>(memory: M, options: UnitOptions) -> Self
+    where
+        M: GuestAddressSpace + Send + Sync + 'static,
+    {
+        let read = move |at: PhysAddr| {
+            let word = memory.memory().load::<u64>(GuestAddress(at.get()), Acquire).ok()?;
+            Some(u64::from_le(word))
+        };
+        Self::reading(read, options)
+    }
+
+    /// The same in memory of the monitor's own type: `read` reads a word as the host has it, in one access, and
+    /// returns nothing where the guest has no memory.
+    pub fn reading<R>(read: R, options: UnitOptions) -> Self
+    where
+        R: Fn(PhysAddr) -> Option<u64> + Send + Sync + 'static,
+    {
+        let words = Words(Arc::new(read));
+        Self { words, options, endpoints: RwLock::default(), faults: Arc::default() }
     }
 
     /// Adds a device, which is blocked.
@@ -119,7 +147,7 @@ where
             return Err(Taken(id));
         }
         let walker = Arc::new(Walker {
-            memory: self.memory.clone(),
+            words: self.words.clone(),
             context: Mutex::new(Context::blocked()),
             faults: Arc::clone(&self.faults),
         });
@@ -190,40 +218,20 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<M> Walker<M> {
+impl Walker {
     fn context(&self) -> MutexGuard<'_, Context> {
         lock(&self.context)
     }
 }
 
-impl<M: GuestAddressSpace + Send + Sync> Source for Walker<M> {
+impl Source for Walker {
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
-        let memory = self.memory.memory();
-        let read = |at: PhysAddr| {
-            let word = memory.load::<u64>(GuestAddress(at.get()), Acquire).ok()?;
-            Some(u64::from_le(word))
-        };
         let context = self.context();
-        let filled = endpoint.fill(at, range, |from| context.find(from, access, &read));
+        let filled = endpoint.fill(at, range, |from| context.find(from, access, &*self.words.0));
         drop(context);
         if let Err(kind) = filled {
             lock(&self.faults).record(Fault { endpoint: endpoint.id(), iova: at, access, kind });
         }
         filled.is_ok()
-    }
-}
-
-/// Without the guest's memory.
-impl<M> fmt::Debug for Walker<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut of = f.debug_struct("Walker");
-        of.field("context", &self.context).finish_non_exhaustive()
-    }
-}
-
-impl<M> fmt::Debug for EmulatedUnit<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut of = f.debug_struct("EmulatedUnit");
-        of.field("options", &self.options).finish_non_exhaustive()
     }
 }

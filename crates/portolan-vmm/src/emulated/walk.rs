@@ -10,8 +10,6 @@ use portolan::table::Access;
 use portolan::table::format::{Entry, Format, span_lg2};
 use vm_memory::Permissions;
 
-use crate::iotlb::Translation;
-
 /// Reason why an access was refused. Levels count from the leaf, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -58,17 +56,33 @@ pub enum FaultKind {
     },
 }
 
-/// Function that reads the guest's words.
+/// Function that reads the guest's word at an address; nothing where the guest has no memory.
 pub(super) type Read<'a> = &'a dyn Fn(PhysAddr) -> Option<u64>;
 
-/// The translation of `iova` by the tables at `root`, if it allows `access`.
-pub(super) fn walk<F: Format<Word = AtomicU64>>(
+/// A page that a walk found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Addresses of the device.
+    pub iova: IovaRange,
+    /// Address in the guest that the first of them leads to.
+    pub target: PhysAddr,
+    /// Access that all levels together allow.
+    pub access: Permissions,
+}
+
+/// The page of `iova` by the tables at `root`, if it allows `access`: for monitors with memory of their own type.
+/// `read` reads a word as the host has it, and returns nothing where the guest has no memory; it is called once for
+/// each level at most.
+///
+/// # Errors
+/// See [`FaultKind`].
+pub fn walk<F: Format<Word = AtomicU64>>(
     format: &F,
     root: PhysAddr,
     iova: Iova,
     access: Permissions,
-    read: Read<'_>,
-) -> Result<Translation, FaultKind> {
+    read: &dyn Fn(PhysAddr) -> Option<u64>,
+) -> Result<Page, FaultKind> {
     if iova.get() >> format.input_lg2() != 0 {
         return Err(FaultKind::Input);
     }
@@ -104,7 +118,7 @@ pub(super) fn walk<F: Format<Word = AtomicU64>>(
                 if !is_size || !pa.is_aligned(size) || pa.get() >> format.output_lg2() != 0 {
                     return Err(reserved);
                 }
-                let found = Translation {
+                let found = Page {
                     iova: IovaRange::page(iova, size),
                     target: pa,
                     access: permissions(allowed & format.access(raw, level)),

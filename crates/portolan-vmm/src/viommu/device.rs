@@ -1,90 +1,37 @@
-//! The device: its configuration, its endpoints, and its treatment of requests.
+//! The device as a monitor has it: its configuration, its endpoints and their listeners, and its queues.
 //!
-//! Virtual I/O Device (VIRTIO) 1.2, section 5.13. Not supported: mappings of device memory (`VIRTIO_IOMMU_F_MMIO`).
+//! Virtual I/O Device (VIRTIO) 1.2, section 5.13. Not supported: the field `bypass` for drivers that do not accept
+//! `VIRTIO_IOMMU_F_BYPASS_CONFIG`, to which it applies all the same.
 
-use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PageSizes};
-use portolan_spec::virtio::{
-    self as spec, ATTACH_BYPASS, FAULT_BYTES, MAP_READ, MAP_WRITE, P_RESV_MEM, R_MAPPING,
-    RESV_MEM_BYTES, RESV_MSI, Request, TAIL_BYTES, config,
-};
+use portolan::addr::{Iova, IovaRange, PhysRange};
+use portolan_spec::virtio::{self as spec, FAULT_BYTES, RESV_MEM_BYTES, TAIL_BYTES, config};
 use vm_memory::Permissions;
 
-use super::domains::{Domain, DomainKind, Mappings};
+use super::inner::{PROBE_BYTES, ViommuInner};
+use super::listener::{Change, Grant, Listener, ListenerCounts, make_all, make_each};
+use super::options::{NotAdded, NotListening, NotTakenAway, Reset, ViommuOptions};
 use super::requests::{self, status};
-use super::state::{ViommuEndpoint, ViommuState};
+use super::state::{ViommuEndpoint, without_domain};
 use crate::endpoint::{Endpoint, EndpointId, Source};
 use crate::iotlb::EVERYTHING;
 
-/// Properties of a virtio-iommu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ViommuOptions {
-    /// Sizes of pages; mappings are aligned to the smallest.
-    pub pages: PageSizes,
-    /// Addresses that can be mapped.
-    pub input: IovaRange,
-    /// The last number of a domain.
-    pub last_domain: u32,
-    /// Mappings of all domains at most: without a limit, the guest would decide their number.
-    pub mappings: usize,
-    /// Translations that an endpoint's IOTLB keeps at most.
-    pub capacity: NonZeroUsize,
-    /// Longest time that a request waits for guards on the translations that it takes away.
-    pub invalidation_limit: Duration,
-}
-
-impl Default for ViommuOptions {
-    /// Pages of 4 KiB, all of 48 bits, 65,536 domains, a million mappings, 4,096 translations, 5 seconds.
-    fn default() -> Self {
-        Self {
-            pages: PageSizes::from_bits(0).with(PageSize::SIZE_4K),
-            input: const { IovaRange::new(Iova::new(0), Iova::new((1 << 48) - 1)).unwrap() },
-            last_domain: 0xffff,
-            mappings: 1 << 20,
-            capacity: const { NonZeroUsize::new(4096).unwrap() },
-            invalidation_limit: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Reason why an endpoint was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAdded {
-    /// There is one of this number.
-    #[error("there is an endpoint {} already", .0.get())]
-    Taken(EndpointId),
-    /// More doorbells than the answer to a probe has room for.
-    #[error("{found} doorbells are too many")]
-    Doorbells {
-        /// Their number.
-        found: usize,
-    },
-}
-
-/// Bytes of the properties in the answer to a probe.
-const PROBE_BYTES: usize = 512;
 /// Bytes of a property's head.
 const HEAD_BYTES: usize = 4;
-
-#[derive(Debug)]
-pub(super) struct ViommuInner {
-    options: ViommuOptions,
-    state: Mutex<ViommuState>,
-}
 
 /// A virtio-iommu.
 #[derive(Debug)]
 pub struct VirtioIommu(Arc<ViommuInner>);
 
 impl VirtioIommu {
-    /// A device without endpoints; those without a domain reach nothing until the guest says otherwise.
+    /// A device without endpoints.
     pub fn new(options: ViommuOptions) -> Self {
-        Self(Arc::new(ViommuInner { options, state: Mutex::default() }))
+        Self(Arc::new(ViommuInner::new(options)))
+    }
+
+    pub(super) fn inner(&self) -> &ViommuInner {
+        &self.0
     }
 
     /// Adds a device, which must not map `doorbells`, where its messages go.
@@ -107,23 +54,149 @@ impl VirtioIommu {
             endpoint: endpoint.clone(),
             domain: None,
             doorbells: doorbells.to_vec(),
+            listener: None,
         };
         state.endpoints.insert(id.get(), place);
         Ok(endpoint)
     }
 
+    /// Takes a device away (hot-unplug): its accesses are refused, its listener loses all grants, and its number
+    /// may be given to another one. Other endpoints of its domain keep theirs.
+    ///
+    /// # Errors
+    /// See [`NotTakenAway`]. The device is taken away all the same.
+    pub fn remove(&self, id: EndpointId) -> Result<(), NotTakenAway> {
+        let order = self.0.order();
+        let failed = self.stop_listening(id)?;
+        let mut state = self.0.state();
+        let left = state.leave(id.get()).map_err(|_| NotTakenAway::NoEndpoint(id))?;
+        state.endpoints.remove(&id.get());
+        drop((state, order));
+        self.forgotten(&[left], failed)
+    }
+
+    /// Tells `listener` of the endpoint's grants: those that it has, before this returns, and all changes until
+    /// [`VirtioIommu::remove_listener`] or [`VirtioIommu::remove`].
+    ///
+    /// # Errors
+    /// See [`NotListening`].
+    pub fn listen(&self, id: EndpointId, listener: Arc<dyn Listener>) -> Result<(), NotListening> {
+        let _order = self.0.order();
+        let state = self.0.state();
+        let place = state.endpoints.get(&id.get()).ok_or(NotListening::NoEndpoint(id))?;
+        if place.listener.is_some() {
+            return Err(NotListening::Taken(id));
+        }
+        let to = state.grants(place.domain).into();
+        let change = Change { listener: Arc::clone(&listener), from: [].into(), to };
+        drop(state);
+        make_all(&[change], &self.0.counters).map_err(NotListening::Refused)?;
+        if let Some(place) = self.0.state().endpoints.get_mut(&id.get()) {
+            place.listener = Some(listener);
+        }
+        Ok(())
+    }
+
+    /// Takes all grants from the endpoint's listener, if it has one, and tells it of no more.
+    ///
+    /// # Errors
+    /// See [`NotTakenAway`]. It is told of no more all the same.
+    pub fn remove_listener(&self, id: EndpointId) -> Result<(), NotTakenAway> {
+        let _order = self.0.order();
+        match self.stop_listening(id)? {
+            0 => Ok(()),
+            failed => Err(NotTakenAway::Listeners { failed }),
+        }
+    }
+
+    /// The same, in the order of changes; returns the number of calls that failed.
+    fn stop_listening(&self, id: EndpointId) -> Result<usize, NotTakenAway> {
+        let mut state = self.0.state();
+        let place = state.endpoints.get(&id.get()).ok_or(NotTakenAway::NoEndpoint(id))?;
+        let change = state.change(place, Vec::new);
+        if let Some(place) = state.endpoints.get_mut(&id.get()) {
+            place.listener = None;
+        }
+        drop(state);
+        Ok(make_each(change.as_slice(), &self.0.counters))
+    }
+
+    /// Has `endpoints` forget everything, after `failed` calls to listeners that failed.
+    fn forgotten(&self, endpoints: &[Endpoint], failed: usize) -> Result<(), NotTakenAway> {
+        let limit = self.0.options.invalidation_limit;
+        let forgotten = endpoints.iter().map(|endpoint| endpoint.forget(EVERYTHING, limit));
+        let held = forgotten.fold(Ok(()), Result::and);
+        if failed != 0 {
+            return Err(NotTakenAway::Listeners { failed });
+        }
+        Ok(held?)
+    }
+
+    /// Resets the device: no endpoint has a domain, and faults that the guest has not read are gone. Endpoints and
+    /// listeners stay.
+    ///
+    /// # Errors
+    /// See [`NotTakenAway`]. The device is reset all the same.
+    pub fn reset(&self, kind: Reset) -> Result<(), NotTakenAway> {
+        let order = self.0.order();
+        let state = self.0.state();
+        let bypass = match kind {
+            Reset::Device => state.bypass,
+            Reset::System => self.0.options.bypass,
+        };
+        let places = state.endpoints.values();
+        let changes = places.filter_map(|place| state.change(place, || without_domain(bypass)));
+        let changes: Vec<_> = changes.collect();
+        drop(state);
+        let failed = make_each(&changes, &self.0.counters);
+        let mut state = self.0.state();
+        state.bypass = bypass;
+        state.domains.clear();
+        state.faults.clear();
+        state.endpoints.values_mut().for_each(|place| place.domain = None);
+        let endpoints = state.all();
+        drop((state, order));
+        self.forgotten(&endpoints, failed)
+    }
+
+    /// The lowest address of an endpoint that leads to all of `target` in one mapping for `access`: for rings that are
+    /// known by their place in the guest (vDPA). Looks at each mapping of the endpoint's domain.
+    pub fn iova_of(&self, id: EndpointId, target: PhysRange, access: Permissions) -> Option<Iova> {
+        let state = self.0.state();
+        let place = state.endpoints.get(&id.get())?;
+        let leads = |grant: Grant| match grant {
+            Grant::PassThrough => Some(Iova::new(target.start().get())),
+            Grant::Mapping(mapping) => {
+                let at = target.start().get().checked_sub(mapping.target.get())?;
+                let last = at.checked_add(target.len_minus_one())?;
+                let fits = last <= mapping.iova.len_minus_one() && mapping.access.allow(access);
+                fits.then(|| Iova::new(mapping.iova.start().get() + at))
+            }
+        };
+        state.grants(place.domain).into_iter().find_map(leads)
+    }
+
+    /// Names the ranges of the guest's addresses that are device memory, in place of those before. A mapping lies
+    /// in one of them, if [`ViommuOptions::device_memory`] is set, or has no address of any. Mappings that there are
+    /// stay as they are.
+    pub fn set_device_memory(&self, ranges: &[PhysRange]) {
+        let _order = self.0.order();
+        self.0.state().device_memory = ranges.to_vec();
+    }
+
     /// Its feature bits, without those of the transport and of the ring.
     pub fn features(&self) -> u64 {
-        spec::F_INPUT_RANGE
+        let always = spec::F_INPUT_RANGE
             | spec::F_DOMAIN_RANGE
             | spec::F_MAP_UNMAP
             | spec::F_PROBE
-            | spec::F_BYPASS_CONFIG
+            | spec::F_BYPASS_CONFIG;
+        if self.0.options.device_memory { always | spec::F_MMIO } else { always }
     }
 
     /// Its configuration space.
     pub fn config(&self) -> [u8; 40] {
-        let ViommuOptions { pages, input, .. } = self.0.options;
+        let ViommuOptions { pages, input, last_domain, .. } = self.0.options;
         let mut bytes = [0; 40];
         let mut put = |at: usize, field: &[u8]| {
             if let Some(place) = bytes.get_mut(at..at + field.len()) {
@@ -133,24 +206,31 @@ impl VirtioIommu {
         put(config::PAGE_SIZE_MASK, &pages.bits().to_le_bytes());
         put(config::INPUT_RANGE_START, &input.start().get().to_le_bytes());
         put(config::INPUT_RANGE_END, &input.last().get().to_le_bytes());
-        let last = self.0.options.last_domain;
-        put(config::DOMAIN_RANGE_END, &last.to_le_bytes());
+        put(config::DOMAIN_RANGE_END, &last_domain.to_le_bytes());
         put(config::PROBE_SIZE, &(PROBE_BYTES as u32).to_le_bytes());
-        put(config::BYPASS, &[self.0.state().bypass]);
+        put(config::BYPASS, &[u8::from(self.0.state().bypass)]);
         bytes
     }
 
-    /// The guest writes one byte of the configuration. All are read-only but the one for endpoints without a
-    /// domain, which takes 0 and 1: with 1 they pass through.
+    /// Writes one byte of the configuration for the guest. All are read-only but the one for endpoints without a
+    /// domain, which takes 0 and 1: with 1 they pass through. It stays as it was if a listener refuses the change.
     pub fn write_config(&self, offset: usize, value: u8) {
         if offset != config::BYPASS || value > 1 {
             return;
         }
-        let mut state = self.0.state();
-        state.bypass = value;
-        let places = state.endpoints.values().filter(|place| place.domain.is_none());
-        let endpoints: Vec<_> = places.map(|place| place.endpoint.clone()).collect();
+        let order = self.0.order();
+        let state = self.0.state();
+        let bypass = value == 1;
+        let places = || state.endpoints.values().filter(|place| place.domain.is_none());
+        let changes = places().filter_map(|place| state.change(place, || without_domain(bypass)));
+        let changes: Vec<_> = changes.collect();
+        let endpoints: Vec<_> = places().map(|place| place.endpoint.clone()).collect();
         drop(state);
+        if make_all(&changes, &self.0.counters).is_err() {
+            return;
+        }
+        self.0.state().bypass = bypass;
+        drop(order);
         // There is no answer that could say that a guard is still held.
         let _ = self.0.forget(&endpoints, EVERYTHING);
     }
@@ -179,151 +259,9 @@ impl VirtioIommu {
     pub fn faults_lost(&self) -> u64 {
         self.0.state().faults.lost()
     }
-}
 
-impl ViommuInner {
-    fn state(&self) -> MutexGuard<'_, ViommuState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn forget(&self, endpoints: &[Endpoint], range: IovaRange) -> Result<(), u8> {
-        let limit = self.options.invalidation_limit;
-        // Each of them, also after one that failed.
-        let all = endpoints.iter().map(|endpoint| endpoint.forget(range, limit));
-        let failed = all.filter(Result::is_err).count();
-        if failed == 0 { Ok(()) } else { Err(status::DEVERR) }
-    }
-
-    fn carry_out(&self, request: Request, properties: &mut [u8]) -> Result<(), u8> {
-        match request {
-            Request::Attach { domain, endpoint, flags } => self.attach(domain, endpoint, flags),
-            Request::Detach { domain, endpoint } => self.detach(domain, endpoint),
-            Request::Map { domain, start, last, phys, flags } => {
-                self.map(domain, range_of(start, last)?, phys, flags)
-            }
-            Request::Unmap { domain, start, last } => self.unmap(domain, range_of(start, last)?),
-            Request::Probe { endpoint } => self.probe(endpoint, properties),
-        }
-    }
-
-    fn attach(&self, domain: u32, endpoint: u32, flags: u32) -> Result<(), u8> {
-        if flags & !ATTACH_BYPASS != 0 {
-            return Err(status::INVAL);
-        }
-        if domain > self.options.last_domain {
-            return Err(status::RANGE);
-        }
-        let mut state = self.state();
-        let bypass = flags & ATTACH_BYPASS != 0;
-        let other = state.domains.get(&domain);
-        if other.is_some_and(|other| matches!(other.kind, DomainKind::Bypass) != bypass) {
-            return Err(status::INVAL);
-        }
-        let moved = state.leave(endpoint)?;
-        let kind = match bypass {
-            true => DomainKind::Bypass,
-            false => DomainKind::Mapped(Mappings::default()),
-        };
-        let joined = state
-            .domains
-            .entry(domain)
-            .or_insert_with(|| Domain { kind, endpoints: BTreeSet::new() });
-        joined.endpoints.insert(endpoint);
-        if let Some(place) = state.endpoints.get_mut(&endpoint) {
-            place.domain = Some(domain);
-        }
-        drop(state);
-        self.forget(&[moved], EVERYTHING)
-    }
-
-    fn detach(&self, domain: u32, endpoint: u32) -> Result<(), u8> {
-        let mut state = self.state();
-        let place = state.endpoints.get(&endpoint).ok_or(status::NOENT)?;
-        if place.domain != Some(domain) {
-            return Err(status::INVAL);
-        }
-        let moved = state.leave(endpoint)?;
-        drop(state);
-        self.forget(&[moved], EVERYTHING)
-    }
-
-    fn map(&self, domain: u32, range: IovaRange, phys: u64, flags: u32) -> Result<(), u8> {
-        let mask = self.options.pages.smallest().map_or(0, |page| page.bytes() - 1);
-        let (start, last) = (range.start().get(), range.last().get());
-        let aligned = (start | phys | last.wrapping_add(1)) & mask == 0;
-        let fits = phys.checked_add(range.len_minus_one()).is_some();
-        if flags & !(MAP_READ | MAP_WRITE) != 0 || !aligned || !fits {
-            return Err(status::INVAL);
-        }
-        if !self.options.input.covers(range) {
-            return Err(status::RANGE);
-        }
-        let mut state = self.state();
-        let full = state.mappings() >= self.options.mappings;
-        let ViommuState { domains, endpoints, .. } = &mut *state;
-        let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
-        let mut places = domain.endpoints.iter().filter_map(|at| endpoints.get(at));
-        let on_doorbell =
-            |place: &ViommuEndpoint| place.doorbells.iter().any(|of| of.overlaps(range));
-        match &mut domain.kind {
-            _ if places.any(on_doorbell) => Err(status::INVAL),
-            DomainKind::Bypass => Err(status::INVAL),
-            DomainKind::Mapped(_) if full => Err(status::NOMEM),
-            DomainKind::Mapped(mappings) => mappings.map(range, phys, flags),
-        }
-    }
-
-    fn unmap(&self, domain: u32, range: IovaRange) -> Result<(), u8> {
-        let mut state = self.state();
-        let ViommuState { domains, endpoints, .. } = &mut *state;
-        let domain = domains.get_mut(&domain).ok_or(status::NOENT)?;
-        match &mut domain.kind {
-            DomainKind::Bypass => return Err(status::INVAL),
-            DomainKind::Mapped(mappings) => mappings.unmap(range)?,
-        }
-        let places = domain.endpoints.iter().filter_map(|at| endpoints.get(at));
-        let told: Vec<_> = places.map(|place| place.endpoint.clone()).collect();
-        drop(state);
-        self.forget(&told, range)
-    }
-
-    fn probe(&self, endpoint: u32, properties: &mut [u8]) -> Result<(), u8> {
-        if properties.len() < PROBE_BYTES {
-            return Err(status::INVAL);
-        }
-        let state = self.state();
-        let place = state.endpoints.get(&endpoint).ok_or(status::NOENT)?;
-        let property = |doorbell: &IovaRange| {
-            let head = [P_RESV_MEM, RESV_MEM_BYTES as u16].map(u16::to_le_bytes);
-            let (start, last) = (doorbell.start().get(), doorbell.last().get());
-            let ends = [start, last].map(u64::to_le_bytes);
-            [&head.concat()[..], &[RESV_MSI, 0, 0, 0], &ends.concat()].concat()
-        };
-        let all: Vec<u8> = place.doorbells.iter().flat_map(property).collect();
-        properties.fill(0);
-        for (to, from) in properties.iter_mut().zip(all) {
-            *to = from;
-        }
-        Ok(())
-    }
-}
-
-/// The addresses of a request.
-fn range_of(start: u64, last: u64) -> Result<IovaRange, u8> {
-    IovaRange::new(Iova::new(start), Iova::new(last)).ok_or(status::INVAL)
-}
-
-impl Source for ViommuInner {
-    fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
-        // Under the lock: a mapping that is unmapped afterwards is taken out again.
-        let mut state = self.state();
-        let filled = endpoint.fill(at, range, |from| match state.find(endpoint.id().get(), from) {
-            Ok(found) if !found.access.allow(access) => Err(R_MAPPING),
-            found => found,
-        });
-        if let Err(reason) = filled {
-            state.record(reason, endpoint.id(), at, access);
-        }
-        filled.is_ok()
+    /// Counts of calls to listeners so far.
+    pub fn listener_counts(&self) -> ListenerCounts {
+        self.0.counters.read()
     }
 }

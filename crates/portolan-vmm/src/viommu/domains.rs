@@ -4,20 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan::addr::{Iova, IovaRange, PhysAddr};
-use portolan_spec::virtio::{MAP_READ, MAP_WRITE};
+use portolan::addr::{Iova, IovaRange};
 use vm_memory::Permissions;
 
+use super::listener::{Grant, Mapping};
 use super::requests::status;
 use crate::iotlb::Translation;
-
-/// A mapping, behind its first address.
-#[derive(Clone, Copy, Debug)]
-struct Mapping {
-    last: u64,
-    phys: u64,
-    flags: u32,
-}
 
 /// Kind of a domain.
 #[derive(Debug)]
@@ -34,7 +26,30 @@ pub(super) struct Domain {
     pub(super) endpoints: BTreeSet<u32>,
 }
 
-/// Mappings that do not overlap.
+impl Domain {
+    /// An empty domain.
+    pub(super) fn new(bypass: bool) -> Self {
+        let kind = match bypass {
+            true => DomainKind::Bypass,
+            false => DomainKind::Mapped(Mappings::default()),
+        };
+        Self { kind, endpoints: BTreeSet::new() }
+    }
+
+    pub(super) fn is_bypass(&self) -> bool {
+        matches!(self.kind, DomainKind::Bypass)
+    }
+
+    /// Memory that its endpoints may access.
+    pub(super) fn grants(&self) -> Vec<Grant> {
+        match &self.kind {
+            DomainKind::Bypass => vec![Grant::PassThrough],
+            DomainKind::Mapped(mappings) => grants(mappings.iter()),
+        }
+    }
+}
+
+/// Mappings that do not overlap, each behind its first address.
 #[derive(Debug, Default)]
 pub(super) struct Mappings(BTreeMap<u64, Mapping>);
 
@@ -43,52 +58,55 @@ impl Mappings {
         self.0.len()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.0.values()
+    }
+
     /// The mapping that holds `at`, or the last one below.
-    fn below(&self, at: u64) -> Option<(u64, Mapping)> {
-        let found = self.0.range(..=at).next_back();
-        found.map(|(start, mapping)| (*start, *mapping))
+    fn below(&self, at: u64) -> Option<&Mapping> {
+        self.0.range(..=at).next_back().map(|(_, mapping)| mapping)
     }
 
-    /// Adds one; its addresses have been looked at.
-    pub(super) fn map(&mut self, range: IovaRange, phys: u64, flags: u32) -> Result<(), u8> {
-        let (start, last) = (range.start().get(), range.last().get());
-        if self.below(last).is_some_and(|(_, below)| below.last >= start) {
-            return Err(status::INVAL);
-        }
-        self.0.insert(start, Mapping { last, phys, flags });
-        Ok(())
+    /// Tells if a mapping has an address of `range`.
+    pub(super) fn overlaps(&self, range: IovaRange) -> bool {
+        self.below(range.last().get()).is_some_and(|below| below.iova.overlaps(range))
     }
 
-    /// Takes out all mappings in `range`; none if one is in it in part.
-    pub(super) fn unmap(&mut self, range: IovaRange) -> Result<(), u8> {
+    /// Adds one, which overlaps no other.
+    pub(super) fn insert(&mut self, mapping: Mapping) {
+        self.0.insert(mapping.iova.start().get(), mapping);
+    }
+
+    /// All mappings in `range`; an error if one is in it in part.
+    pub(super) fn whole_in(&self, range: IovaRange) -> Result<impl Iterator<Item = &Mapping>, u8> {
         let (start, last) = (range.start().get(), range.last().get());
         let cut = |at: u64| {
             let before = at.checked_sub(1).and_then(|before| self.below(before));
-            before.is_some_and(|(_, mapping)| mapping.last >= at)
+            before.is_some_and(|mapping| mapping.iova.last().get() >= at)
         };
         if cut(start) || last.checked_add(1).is_some_and(cut) {
             return Err(status::RANGE);
         }
+        Ok(self.0.range(start..=last).map(|(_, mapping)| mapping))
+    }
+
+    /// Takes out all mappings that begin in `range`.
+    pub(super) fn remove(&mut self, range: IovaRange) {
+        let (start, last) = (range.start().get(), range.last().get());
         while let Some((&at, _)) = self.0.range(start..=last).next() {
             self.0.remove(&at);
         }
-        Ok(())
     }
 
     /// The mapping of `at`: its addresses, the address that they lead to, and the access.
     pub(super) fn find(&self, at: Iova) -> Option<Translation> {
-        let (start, mapping) = self.below(at.get())?;
-        let access = match (mapping.flags & MAP_READ != 0, mapping.flags & MAP_WRITE != 0) {
-            (false, false) => Permissions::No,
-            (true, false) => Permissions::Read,
-            (false, true) => Permissions::Write,
-            (true, true) => Permissions::ReadWrite,
-        };
-        let range = IovaRange::new(Iova::new(start), Iova::new(mapping.last))?;
-        range.contains(at).then_some(Translation {
-            iova: range,
-            target: PhysAddr::new(mapping.phys),
-            access,
-        })
+        let Mapping { iova, target, access, .. } = *self.below(at.get())?;
+        iova.contains(at).then_some(Translation { iova, target, access })
     }
+}
+
+/// The grants of `mappings`; one without access grants nothing.
+pub(super) fn grants<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Vec<Grant> {
+    let useful = mappings.filter(|mapping| mapping.access != Permissions::No);
+    useful.map(|mapping| Grant::Mapping(*mapping)).collect()
 }

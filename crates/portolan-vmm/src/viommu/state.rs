@@ -3,14 +3,16 @@
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3, 5.13.6.4 and 5.13.6.8.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange};
+use portolan::addr::{Iova, IovaRange, PhysRange};
 use portolan_spec::virtio::{
     FAULT_ADDRESS, FAULT_BYTES, FAULT_READ, FAULT_WRITE, R_DOMAIN, R_MAPPING,
 };
 use vm_memory::Permissions;
 
-use super::domains::{Domain, DomainKind};
+use super::domains::{Domain, DomainKind, Mappings};
+use super::listener::{Change, Grant, Listener};
 use super::requests::status;
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::faults::Faults;
@@ -23,15 +25,25 @@ pub(super) struct ViommuEndpoint {
     pub(super) domain: Option<u32>,
     /// Doorbells of messages: never mapped, and not translated.
     pub(super) doorbells: Vec<IovaRange>,
+    pub(super) listener: Option<Arc<dyn Listener>>,
+}
+
+impl ViommuEndpoint {
+    /// Tells if a doorbell is in `range`.
+    pub(super) fn rings_in(&self, range: IovaRange) -> bool {
+        self.doorbells.iter().any(|doorbell| doorbell.overlaps(range))
+    }
 }
 
 /// Endpoints, domains and faults of the device.
 #[derive(Debug, Default)]
 pub(super) struct ViommuState {
     /// Set if endpoints without a domain pass through, as the guest reads and writes it.
-    pub(super) bypass: u8,
+    pub(super) bypass: bool,
     pub(super) endpoints: BTreeMap<u32, ViommuEndpoint>,
     pub(super) domains: BTreeMap<u32, Domain>,
+    /// Ranges of the guest's addresses that are device memory.
+    pub(super) device_memory: Vec<PhysRange>,
     pub(super) faults: Faults<[u8; FAULT_BYTES]>,
 }
 
@@ -59,12 +71,49 @@ impl ViommuState {
         self.domains.values().map(of).sum()
     }
 
-    /// The translation of `at`, or the reason of the fault.
-    pub(super) fn find(&self, endpoint: u32, at: Iova) -> Result<Translation, u8> {
+    /// The mappings of a domain, unless it passes through.
+    pub(super) fn mappings_of(&mut self, domain: u32) -> Option<&mut Mappings> {
+        match &mut self.domains.get_mut(&domain)?.kind {
+            DomainKind::Bypass => None,
+            DomainKind::Mapped(mappings) => Some(mappings),
+        }
+    }
+
+    /// Memory that an endpoint in `domain`, or in none, may access.
+    pub(super) fn grants(&self, domain: Option<u32>) -> Vec<Grant> {
+        match domain.and_then(|domain| self.domains.get(&domain)) {
+            Some(domain) => domain.grants(),
+            None => without_domain(self.bypass),
+        }
+    }
+
+    /// The change for an endpoint's listener, if it has one, when the endpoint may access what `to` returns.
+    pub(super) fn change(
+        &self,
+        place: &ViommuEndpoint,
+        to: impl FnOnce() -> Vec<Grant>,
+    ) -> Option<Change> {
+        let listener = Arc::clone(place.listener.as_ref()?);
+        let from = self.grants(place.domain).into();
+        Some(Change { listener, from, to: to().into() })
+    }
+
+    /// All endpoints.
+    pub(super) fn all(&self) -> Vec<Endpoint> {
+        self.endpoints.values().map(|place| place.endpoint.clone()).collect()
+    }
+
+    /// The endpoint's own place: another endpoint may have its number after it was removed.
+    pub(super) fn place_of(&self, endpoint: &Endpoint) -> Option<&ViommuEndpoint> {
+        let place = self.endpoints.get(&endpoint.id().get())?;
+        place.endpoint.is(endpoint).then_some(place)
+    }
+
+    /// The translation of `at` for an endpoint, or the reason of the fault.
+    pub(super) fn find(&self, place: &ViommuEndpoint, at: Iova) -> Result<Translation, u8> {
         let same = Translation::SAME;
-        let place = self.endpoints.get(&endpoint).ok_or(R_DOMAIN)?;
         match place.domain.and_then(|domain| self.domains.get(&domain)) {
-            None if self.bypass != 0 => Ok(same),
+            None if self.bypass => Ok(same),
             None => Err(R_DOMAIN),
             Some(domain) => match &domain.kind {
                 DomainKind::Bypass => Ok(same),
@@ -92,4 +141,9 @@ impl ViommuState {
         record.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         self.faults.record(record);
     }
+}
+
+/// Memory that an endpoint without a domain may access.
+pub(super) fn without_domain(bypass: bool) -> Vec<Grant> {
+    if bypass { vec![Grant::PassThrough] } else { Vec::new() }
 }

@@ -8,6 +8,7 @@ mod pages;
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
 mod threads;
+mod words;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const LONG: Duration = Duration::from_secs(60);
 const ENDPOINT: EndpointId = EndpointId::new(0x10);
 
 type Guest = Arc<GuestMemoryMmap>;
-type Unit = EmulatedUnit<Guest>;
+type Unit = EmulatedUnit;
 
 const VTD: VtdSecondStage =
     VtdSecondStage { levels: VtdLevels::Three, output_lg2: 52, dirty: DirtyTracking::Off };

@@ -1,14 +1,20 @@
 //! A virtio-iommu as a device: under this project's own driver, and under guests that send nonsense.
 
 mod bad_input;
+mod container;
 #[path = "../corpus/mod.rs"]
 mod corpus;
 mod driver;
 mod fuzz;
 mod fuzzed;
+mod granted;
 mod link;
+mod listeners;
+mod passed;
+mod places;
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
+mod saved;
 
 use std::sync::Arc;
 use std::time::Duration;
