@@ -6,6 +6,7 @@
 //! * [`backend`]: a vhost-user back-end around it: the connection, the rings, their threads. The example
 //!   `vhost-user-blk` is a disk on it.
 //! * [`viommu`]: a virtio-iommu as a device, for monitors that offer one.
+//! * [`frontend`]: the front-end's half of a vhost-user device behind it.
 //! * [`emulated`]: page tables in the guest's memory, for monitors that emulate VT-d, AMD-Vi, SMMUv3 or a RISC-V IOMMU.
 //! * [`Endpoint`]: the guest's memory as a device behind either sees it, as `vm_memory`'s `Iommu`.
 //!
@@ -25,6 +26,7 @@ pub mod backend;
 pub mod emulated;
 mod endpoint;
 mod faults;
+pub mod frontend;
 mod iotlb;
 mod message;
 mod regions;
@@ -35,7 +37,7 @@ pub use iotlb::{
     ApplyError, Counts, IotlbGuard, IotlbOptions, Replacement, SetMemoryError, StillHeld,
     VhostIotlb,
 };
-pub use message::{Message, MessageError};
+pub use message::{Message, MessageError, Miss};
 pub use regions::{FrontendAddr, MemoryRegion, RegionsError};
 
 /// The crate's page, whose example is compiled.

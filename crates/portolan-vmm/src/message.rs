@@ -28,6 +28,35 @@ pub enum Message {
     },
 }
 
+/// A back-end's message that a translation is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// Address that was accessed.
+    pub at: Iova,
+    /// Access that it is for.
+    pub access: Permissions,
+}
+
+impl Miss {
+    /// Reads the payload of a back-end's message.
+    ///
+    /// # Errors
+    /// See [`MessageError`].
+    pub fn read(payload: &[u8]) -> Result<Self, MessageError> {
+        let found = payload.len();
+        let size = MessageError::Size { found };
+        let payload: &[u8; Message::BYTES] = payload.try_into().map_err(|_| size)?;
+        let at = payload.first_chunk().ok_or(size)?;
+        match payload[25] {
+            MISS => Ok(Self {
+                at: Iova::new(u64::from_le_bytes(*at)),
+                access: permissions(payload[24])?,
+            }),
+            found => Err(MessageError::Type { found }),
+        }
+    }
+}
+
 /// A message that says nothing sensible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
@@ -37,8 +66,8 @@ pub enum MessageError {
         /// Its length, in bytes.
         found: usize,
     },
-    /// Front-ends send updates and invalidations only.
-    #[error("a front-end sends no IOTLB message of type {found}")]
+    /// Front-ends send updates and invalidations only, and back-ends misses.
+    #[error("an IOTLB message of type {found} is not sent in this direction")]
     Type {
         /// The message's type.
         found: u8,

@@ -96,6 +96,12 @@ impl Regions {
         Ok(Self(regions.to_vec()))
     }
 
+    /// The region with an address of the guest.
+    pub(crate) fn around(&self, at: PhysAddr) -> Option<&MemoryRegion> {
+        let offset = |region: &MemoryRegion| at.get().checked_sub(region.guest.get());
+        self.0.iter().find(|region| offset(region).is_some_and(|offset| offset < region.bytes))
+    }
+
     /// Address in the guest of `bytes` bytes from `start` on: inside of one region.
     pub(crate) fn guest(&self, start: FrontendAddr, bytes: u64) -> Option<PhysAddr> {
         let inside = |region: &&MemoryRegion| {

@@ -12,6 +12,7 @@ mod wire;
 pub use ring::{DeviceMemory, Request};
 pub use session::{Backend, BackendOptions, Invalidations, ServeError, Served};
 pub use wire::WireError;
+pub(crate) use wire::{receive, reply};
 
 /// A virtio device.
 pub trait Device: Send + Sync + 'static {

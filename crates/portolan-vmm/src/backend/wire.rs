@@ -1,4 +1,4 @@
-//! Messages on the front-end's socket.
+//! Messages that come with a header: those of a front-end, and of a back-end's own channel.
 //!
 //! The vhost-user protocol, section "Message specification".
 
@@ -23,7 +23,7 @@ const NEED_REPLY: u32 = 1 << 3;
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The socket fails.
-    #[error("the front-end's socket fails: {0}")]
+    #[error("the socket fails: {0}")]
     Socket(#[from] io::Error),
     /// The header makes no sense.
     #[error("a message {request} with flags {flags:#x} and {bytes} bytes makes no sense")]
@@ -42,16 +42,16 @@ pub enum WireError {
 
 /// A message.
 #[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) request: u32,
-    /// Set if the front-end asks for a reply that this kind of message does not have by itself.
-    pub(super) need_reply: bool,
-    pub(super) payload: Vec<u8>,
-    pub(super) files: Vec<File>,
+pub(crate) struct Incoming {
+    pub(crate) request: u32,
+    /// Set if the other end asks for a reply that this kind of message does not have by itself.
+    pub(crate) need_reply: bool,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) files: Vec<File>,
 }
 
-/// The next message; `None` if the front-end has gone.
-pub(super) fn receive(stream: &UnixStream) -> Result<Option<Incoming>, WireError> {
+/// The next message; `None` if the other end has gone.
+pub(crate) fn receive(stream: &UnixStream) -> Result<Option<Incoming>, WireError> {
     let mut header = [0; HEADER];
     let (got, files) = first_bytes(stream, &mut header)?;
     if got == 0 {
@@ -96,7 +96,7 @@ fn first_bytes(stream: &UnixStream, header: &mut [u8]) -> Result<(usize, Vec<Fil
 }
 
 /// Replies to `request`.
-pub(super) fn reply(stream: &UnixStream, request: u32, payload: &[u8]) -> Result<(), WireError> {
+pub(crate) fn reply(stream: &UnixStream, request: u32, payload: &[u8]) -> Result<(), WireError> {
     let header = [request, VERSION | REPLY, payload.len() as u32].map(u32::to_le_bytes);
     let mut writer = stream;
     Ok(writer.write_all(&[&header.concat(), payload].concat())?)

@@ -5,6 +5,7 @@ mod container;
 #[path = "../corpus/mod.rs"]
 mod corpus;
 mod driver;
+mod frontend;
 mod fuzz;
 mod fuzzed;
 mod granted;
