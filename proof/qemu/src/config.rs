@@ -135,6 +135,8 @@ pub enum Iommu {
     Virtio,
     /// AMD-Vi; x86 only.
     Amd,
+    /// The same with interrupts for CPUs with identifiers of 32 bits, from QEMU 10.0 on.
+    AmdX2Apic,
     /// The RISC-V IOMMU as a platform device; riscv64 only, from QEMU 10.0 on.
     Riscv,
     /// RISC-V IOMMU as a PCI function in slot 1; its first BAR has the registers.
@@ -151,7 +153,7 @@ impl Iommu {
             Self::None | Self::Virtio | Self::RiscvPci => None,
             Self::Vtd(_) => Some((0xfed9_0000, 0x1000)),
             Self::Smmuv3 => Some((0x0905_0000, 0x2_0000)),
-            Self::Amd => Some((0xfed8_0000, 0x4000)),
+            Self::Amd | Self::AmdX2Apic => Some((0xfed8_0000, 0x4000)),
             Self::Riscv => Some((0x0301_0000, 0x1000)),
         }
     }
@@ -160,7 +162,7 @@ impl Iommu {
     pub const fn fits(&self, architecture: Architecture) -> bool {
         match self {
             Self::None | Self::Virtio => true,
-            Self::Vtd(_) | Self::Amd => matches!(architecture, Architecture::X86),
+            Self::Vtd(_) | Self::Amd | Self::AmdX2Apic => matches!(architecture, Architecture::X86),
             Self::Smmuv3 => matches!(architecture, Architecture::Aarch64),
             Self::Riscv | Self::RiscvPci => matches!(architecture, Architecture::Riscv64),
         }
@@ -181,6 +183,7 @@ impl Iommu {
             Self::Virtio => Some("virtio-iommu-pci,addr=01.0,disable-legacy=on".to_owned()),
             // With pt=on, the default, QEMU 10 lets all DMA pass by.
             Self::Amd => Some("amd-iommu,pt=off,intremap=on".to_owned()),
+            Self::AmdX2Apic => Some("amd-iommu,pt=off,intremap=on,xtsup=on".to_owned()),
             Self::RiscvPci => Some("riscv-iommu-pci,addr=01.0".to_owned()),
         }
     }
@@ -198,7 +201,7 @@ impl Iommu {
                 "virtio_iommu_unmap",
                 "virtio_iommu_report_fault",
             ],
-            Self::Amd => &[
+            Self::Amd | Self::AmdX2Apic => &[
                 "amdvi_*_inval",
                 "amdvi_completion_wait",
                 "amdvi_prefetch_pages",

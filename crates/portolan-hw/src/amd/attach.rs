@@ -159,7 +159,7 @@ impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
     }
 
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
-        self.signal_events(target.is_some())
+        self.signal_events(target)
     }
 
     common_methods!();

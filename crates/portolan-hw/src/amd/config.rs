@@ -64,7 +64,7 @@ pub struct Config {
     pub reserved: Reservations,
     /// Interrupt remapping by the driver; `None` leaves interrupts to an embedder with tables of
     /// its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) for identifiers of 32
-    /// bits.
+    /// bits without [`AmdFeature::X2APIC`](super::AmdFeature::X2APIC).
     pub interrupts: Option<Remapping>,
 }
 

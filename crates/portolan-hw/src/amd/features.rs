@@ -23,13 +23,28 @@ use thiserror::Error;
 /// Largest range of one command, as an exponent of pages: with one more, the address says all.
 pub(super) const MAX_LG2_PAGES: u8 = 39;
 
-/// Presence of INVALIDATE_IOMMU_ALL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidateAll {
-    /// The unit lacks it: everything is invalidated entry by entry and domain by domain.
-    Absent,
-    /// The unit has it.
-    Present,
+bitflags! {
+    /// Optional features of a unit, as its extended feature register says.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct AmdFeature: u8 {
+        /// INVALIDATE_IOMMU_ALL. Without it everything is invalidated entry by entry and domain by domain.
+        const INVALIDATE_ALL = 1;
+        /// Interrupt entries of two words (GASup) with destinations of 32 bits (XTSup), and registers for the
+        /// targets of the unit's own interrupts.
+        const X2APIC = 2;
+    }
+}
+
+impl AmdFeature {
+    /// By the value of the extended feature register.
+    fn of(register: u64) -> Self {
+        let all = [
+            (Self::INVALIDATE_ALL, fields::INVALIDATE_ALL),
+            (Self::X2APIC, fields::WIDE_DESTINATIONS | fields::WIDE_ENTRIES),
+        ];
+        let there = all.into_iter().filter(|(_, bits)| register & bits == *bits);
+        there.map(|(feature, _)| feature).collect()
+    }
 }
 
 /// Features of a unit.
@@ -39,8 +54,8 @@ pub struct Features {
     pub capability: Capability,
     /// Most levels of host tables that the unit walks.
     pub levels: u32,
-    /// Presence of a command that invalidates everything at once.
-    pub invalidate_all: InvalidateAll,
+    /// Optional features that are present.
+    pub has: AmdFeature,
 }
 
 impl Features {
@@ -60,14 +75,7 @@ impl Features {
             let offset = reg::FEATURES;
             return Err(IommuError::Nonsense { offset, value });
         }
-        Ok(Self {
-            capability,
-            levels: 4 + more as u32,
-            invalidate_all: match fields::INVALIDATE_ALL.of(value) {
-                0 => InvalidateAll::Absent,
-                _ => InvalidateAll::Present,
-            },
-        })
+        Ok(Self { capability, levels: 4 + more as u32, has: AmdFeature::of(value) })
     }
 
     /// Width of physical addresses in bits.

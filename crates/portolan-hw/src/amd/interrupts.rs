@@ -1,37 +1,35 @@
 //! Interrupts of streams: tables of an embedder's own, and interrupts that the driver remaps.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.5
-//! (interrupt tables, entries of 32 bits), 2.2.2.1 (IV and IntCtl: interrupts of streams without a table
-//! are aborted) and 2.4.5 (INVALIDATE_INTERRUPT_TABLE). An embedder that remaps interrupts itself owns
+//! (interrupt tables, entries of 32 bits and of two words), 2.2.2.1 (IV and IntCtl: interrupts of streams
+//! without a table are aborted), 2.4.5 (INVALIDATE_INTERRUPT_TABLE) and 3.4.31 (targets of the unit's own
+//! interrupts). An embedder that remaps interrupts itself owns
 //! its tables and their entries; the unit's entries name them, and its only command buffer is the
 //! driver's. Otherwise each stream that has interrupts gets a table. A stream names entries of its own
-//! table, so that its table verifies the source.
+//! table, so that its table verifies the source. Entries of two words carry identifiers of 32 bits; with
+//! them, registers say where the unit's own interrupts go. Otherwise its PCI function's MSI capability
+//! sends those.
 //!
-//! Not supported: entries of 128 bits, and with them identifiers of 32 bits; guest virtual APIC; the
-//! unit's own interrupts, which its PCI function's MSI capability sends.
+//! Not supported: guest virtual APIC; entries of two words for identifiers of 8 bits.
 
 use super::command;
-use super::tables::{
-    AmdInterruptTables, INTERRUPT_LG2_ALIGNED, INTERRUPT_LG2_BYTES, InterruptSlots,
-};
+use super::tables::{AmdInterruptTables, InterruptSlots};
 use super::unit::AmdVi;
-use crate::chassis::Block;
+use crate::chassis::entry::{WORDS, Words};
+use crate::interrupt::ApicMode;
 use crate::interrupt::compose::{amd_message, amd_redirection, checked, delivery_mode};
-use crate::interrupt::{ApicMode, Slots};
 use alloc::collections::BTreeMap;
-use core::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::inval::Walker;
 use portolan::iommu::{
     AttachError, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
     InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
 };
-use portolan::platform::{TableMem, UnitPlatform};
+use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::amd::entry::{
     INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, REMAPPED,
 };
-use portolan_spec::amd::interrupt as field;
-use portolan_spec::amd::reg::control;
+use portolan_spec::amd::interrupt::{self as field, own, wide};
+use portolan_spec::amd::reg::{EVENT_TARGET, control};
 use thiserror::Error;
 
 /// Most entries of an interrupt table, as an exponent.
@@ -123,36 +121,59 @@ impl<P: UnitPlatform> AmdVi<P> {
         Ok(self.shared.run([command].into_iter())?)
     }
 
-    /// Makes each event raise the interrupt of the unit's PCI function, or none.
-    pub(crate) fn signal_events(&self, raises: bool) -> Result<(), IommuError> {
+    /// Tells if registers say where the unit's own interrupts go, and not its MSI capability.
+    pub(crate) fn sends_messages(&self) -> bool {
+        self.remap.as_ref().is_some_and(|remap| remap.apic == ApicMode::X2Apic)
+    }
+
+    /// Makes each event raise an interrupt, or none: at `target` if registers say where it goes.
+    pub(crate) fn signal_events(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
         let unit = &self.shared.control;
-        if raises {
-            unit.switch(u64::MAX, control::EVENT_INTERRUPT)
-        } else {
-            unit.switch(!control::EVENT_INTERRUPT, 0)
+        // So that none is sent while its target is changed.
+        unit.switch(!control::EVENT_INTERRUPT, 0)?;
+        let Some(target) = target else { return Ok(()) };
+        if self.sends_messages() {
+            unit.regs.write64(EVENT_TARGET, own_interrupt(&target));
         }
+        unit.switch(u64::MAX, control::EVENT_INTERRUPT)
     }
 }
 
-/// Writes an entry, by one store of the word that it shares with another.
-fn set(block: Block, mem: &impl TableMem<AtomicU64>, index: u16, entry: u32) {
-    let shift = u32::from(index & 1) * 32;
-    let at = block.entry(usize::from(index / 2), 1);
-    let other = at.read(mem)[0] & !(0xffff_ffff << shift);
-    at.write(mem, 0, other | u64::from(entry) << shift);
-    at.publish(mem, Walker::Coherent);
+/// Bits 23:0 and 31:24 of a destination.
+fn parts(destination: Destination) -> (u64, u64) {
+    let to = u64::from(destination.get());
+    (to & 0x00ff_ffff, to >> 24)
 }
 
-/// An entry that lets the interrupt arrive as `target`.
-fn entry(target: &InterruptTarget) -> Result<u32, InterruptError> {
-    checked(target.destination, ApicMode::XApic)?;
+/// Value of a register that says where an interrupt of the unit's own goes.
+fn own_interrupt(target: &InterruptTarget) -> u64 {
     let logical = matches!(target.destination, Destination::Logical(_));
-    let word = field::REMAPPED
+    let (low, high) = parts(target.destination);
+    own::LOGICAL.at(logical.into())
+        | own::DESTINATION.at(low)
+        | own::VECTOR.at(target.vector.get().into())
+        | own::ARBITRATED.at(delivery_mode(target.delivery))
+        | own::DESTINATION_HIGH.at(high)
+}
+
+/// An entry that lets the interrupt arrive as `target`: one of 32 bits is the lower half of a word.
+fn entry(target: &InterruptTarget, apic: ApicMode) -> Result<Words, InterruptError> {
+    checked(target.destination, apic)?;
+    let logical = matches!(target.destination, Destination::Logical(_));
+    let common = field::REMAPPED
         | field::TYPE.at(delivery_mode(target.delivery))
-        | field::LOGICAL.at(logical.into())
-        | field::DESTINATION.at(target.destination.get().into())
-        | field::VECTOR.at(target.vector.get().into());
-    Ok(word as u32)
+        | field::LOGICAL.at(logical.into());
+    let vector = target.vector.get().into();
+    let (low, high) = parts(target.destination);
+    let mut words = [0; WORDS];
+    [words[0], words[1]] = match apic {
+        ApicMode::XApic => [common | field::DESTINATION.at(low) | field::VECTOR.at(vector), 0],
+        ApicMode::X2Apic => [
+            common | wide::DESTINATION.at(low),
+            wide::VECTOR.at(vector) | wide::DESTINATION_HIGH.at(high),
+        ],
+    };
+    Ok(words)
 }
 
 impl<P: UnitPlatform> AmdVi<P> {
@@ -177,7 +198,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// The table of `stream`, which is made if there is none, and the unit told of it.
     fn table_of<'t>(
         &self,
-        lg2_entries: u32,
+        remap: &AmdInterruptTables<P>,
         tables: &'t mut BTreeMap<u16, InterruptSlots>,
         stream: u16,
     ) -> Result<&'t mut InterruptSlots, IommuError> {
@@ -185,17 +206,14 @@ impl<P: UnitPlatform> AmdVi<P> {
         match tables.entry(stream) {
             Entry::Occupied(table) => Ok(table.into_mut()),
             Entry::Vacant(vacant) => {
-                let slots = Slots::new(lg2_entries)?;
-                let block = Block::new(
-                    &self.shared.control.mem,
-                    (lg2_entries + INTERRUPT_LG2_BYTES).max(INTERRUPT_LG2_ALIGNED),
-                )?;
-                let named = InterruptTable::new(block.at, lg2_entries);
+                let (lg2_entries, mem) = (remap.lg2_entries, &self.shared.control.mem);
+                let table = InterruptSlots::new(mem, lg2_entries, remap.apic)?;
+                let named = InterruptTable::new(table.block.at, lg2_entries);
                 let named = named.map_err(|_| IommuError::Unsupported)?;
                 // Success or not, the unit may have been told: the memory is not given back.
                 let set = self.set_interrupt_table(StreamId::new(stream.into()), Some(named));
                 failed(set)?;
-                Ok(vacant.insert(InterruptSlots { block, slots }))
+                Ok(vacant.insert(table))
             }
         }
     }
@@ -224,9 +242,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         remap.tables.with(self.turn(), |tables| {
             let mut result = Ok(());
             for (of, table) in tables {
-                let block = table.block;
-                let close = |index| set(block, mem, index, 0);
-                if table.slots.unsettle_all(stream, close) {
+                if table.unsettle_all(mem, stream) {
                     let forgotten = self.forget_interrupts(*of);
                     if forgotten.is_ok() {
                         table.slots.settle_all();
@@ -266,10 +282,10 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
     ) -> Result<Interrupt, InterruptError> {
         let remap = self.remap()?;
         let stream = self.sender(source)?;
-        let entry = entry(&target)?;
+        let entry = entry(&target, remap.apic)?;
         let mem = &self.shared.control.mem;
         remap.tables.with(self.turn(), |tables| {
-            let table = self.table_of(remap.lg2_entries, tables, stream)?;
+            let table = self.table_of(remap, tables, stream)?;
             let (index, serial) = match table.slots.take(source) {
                 Some(taken) => taken,
                 None => {
@@ -278,10 +294,10 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
                     table.slots.take(source).ok_or(InterruptError::Full)?
                 }
             };
-            set(table.block, mem, index, entry);
-            if let Err(error) = self.forget_interrupts(stream) {
+            let forget = || self.forget_interrupts(stream);
+            if let Err(error) = table.set(mem, index, &entry, forget) {
                 table.slots.unsettle(index);
-                set(table.block, mem, index, 0);
+                table.close(mem, index);
                 return Err(error.into());
             }
             let place = InterruptPlace { table: table.block.at, index, serial };
@@ -294,10 +310,10 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
         interrupt: &mut Interrupt,
         target: InterruptTarget,
     ) -> Result<(), InterruptError> {
-        let entry = entry(&target)?;
+        let entry = entry(&target, self.remap()?.apic)?;
         self.with_used(interrupt, |table, stream, index| {
-            set(table.block, &self.shared.control.mem, index, entry);
-            Ok(self.forget_interrupts(stream)?)
+            let forget = || self.forget_interrupts(stream);
+            Ok(table.set(&self.shared.control.mem, index, &entry, forget)?)
         })?;
         interrupt.retargeted(target);
         Ok(())
@@ -306,7 +322,7 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
     fn free(&self, interrupt: Interrupt) -> Result<(), InterruptError> {
         self.with_used(&interrupt, |table, stream, index| {
             table.slots.unsettle(index);
-            set(table.block, &self.shared.control.mem, index, 0);
+            table.close(&self.shared.control.mem, index);
             self.forget_interrupts(stream)?;
             table.slots.settle_all();
             Ok(())

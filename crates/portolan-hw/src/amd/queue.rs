@@ -12,7 +12,7 @@ use super::command::AmdControl;
 use super::command::CommandKind as Kind;
 use super::command::Counted;
 use super::faults::Events;
-use super::features::InvalidateAll;
+use super::features::AmdFeature;
 use super::{command, refusal};
 use crate::chassis::{Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
@@ -152,15 +152,13 @@ impl<P: UnitPlatform> AmdShared<P> {
 
     /// Forgets everything, entries of the device table included, and waits.
     pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
-        match self.control.features.invalidate_all {
-            InvalidateAll::Present => self.run([command::all()].into_iter()),
-            InvalidateAll::Absent => {
-                let streams = (0..self.streams).map(|stream| stream as u16);
-                let entries = streams.map(command::device_entry);
-                let domains = (0..DOMAINS).map(|domain| command::domain(domain as u16));
-                self.run(entries.chain([command::fence()]).chain(domains))
-            }
+        if self.control.features.has.contains(AmdFeature::INVALIDATE_ALL) {
+            return self.run([command::all()].into_iter());
         }
+        let streams = (0..self.streams).map(|stream| stream as u16);
+        let entries = streams.map(command::device_entry);
+        let domains = (0..DOMAINS).map(|domain| command::domain(domain as u16));
+        self.run(entries.chain([command::fence()]).chain(domains))
     }
 
     /// A free domain identifier.

@@ -17,7 +17,7 @@
 
 use super::command::Counted;
 use super::config::{Config, StreamSettings};
-use super::features::Features;
+use super::features::{AmdFeature, Features};
 use super::queue::{AmdShared, NOTHING};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
@@ -41,6 +41,7 @@ use portolan::table::{Access, PageTable, TableMapError, TableView};
 use portolan_spec::amd::entry::{
     DOMAIN, INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
+use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
 use portolan_tables::ivrs::{Devices, SystemManagement};
 
@@ -235,20 +236,104 @@ fn merged(old: Words, memory: Memory) -> Words {
     new
 }
 
-/// Exponent of the bytes of an entry of an interrupt table.
-pub(super) const INTERRUPT_LG2_BYTES: u32 = 2;
+/// Exponent of the bytes of an entry of an interrupt table, with room for destinations of `apic`.
+fn interrupt_lg2_bytes(apic: ApicMode) -> u32 {
+    match apic {
+        ApicMode::XApic => 2,
+        ApicMode::X2Apic => wide::LG2_BYTES,
+    }
+}
 
 /// Exponent of its alignment.
-pub(super) const INTERRUPT_LG2_ALIGNED: u32 = 7;
+const INTERRUPT_LG2_ALIGNED: u32 = 7;
+
+/// An interrupt entry of two words. The unit may read them apart: an open entry changes by one store or not
+/// at all.
+const WIDE_ENTRY: Kind = Kind {
+    deciding: REMAPPED,
+    closed: 0,
+    reads: |_| [u64::MAX; entry::WORDS],
+    live: Live::OneWord,
+};
 
 /// A stream's interrupt table, of the driver's own.
 #[derive(Debug)]
 pub(super) struct InterruptSlots {
     pub(super) block: Block,
     pub(super) slots: Slots,
+    apic: ApicMode,
 }
 
 impl InterruptSlots {
+    /// A table of `2^lg2_entries` entries for destinations of `apic`. *Context.* Task.
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
+        lg2_entries: u32,
+        apic: ApicMode,
+    ) -> Result<Self, IommuError> {
+        let slots = Slots::new(lg2_entries)?;
+        let lg2 = lg2_entries + interrupt_lg2_bytes(apic);
+        let block = Block::new(mem, lg2.max(INTERRUPT_LG2_ALIGNED))?;
+        Ok(Self { block, slots, apic })
+    }
+
+    /// Changes an entry to `new` step by step. `forget` waits until the unit has forgotten its copy.
+    ///
+    /// # Errors
+    /// That of `forget`. The unit may then still use the old entry, and the caller closes it.
+    pub(super) fn set(
+        &self,
+        mem: &impl TableMem<AtomicU64>,
+        index: u16,
+        new: &Words,
+        mut forget: impl FnMut() -> Result<(), IommuError>,
+    ) -> Result<(), IommuError> {
+        if self.apic == ApicMode::XApic {
+            self.store_half(mem, index, new[0] as u32);
+            return forget();
+        }
+        self.wide(index).change(mem, Walker::Coherent, &WIDE_ENTRY, new, |after| match after {
+            After::Closed | After::Changed => forget(),
+            After::Unread => Ok(()),
+        })
+    }
+
+    /// Closes an entry in memory.
+    pub(super) fn close(&self, mem: &impl TableMem<AtomicU64>, index: u16) {
+        if self.apic == ApicMode::XApic {
+            return self.store_half(mem, index, 0);
+        }
+        let at = self.wide(index);
+        at.write(mem, 0, 0);
+        at.publish(mem, Walker::Coherent);
+    }
+
+    /// Ends the use of all entries that are in use for `stream`, or for any source, and closes each. Tells if
+    /// there was one.
+    pub(super) fn unsettle_all(
+        &mut self,
+        mem: &impl TableMem<AtomicU64>,
+        stream: Option<StreamId>,
+    ) -> bool {
+        let mut slots = core::mem::take(&mut self.slots);
+        let found = slots.unsettle_all(stream, |index| self.close(mem, index));
+        self.slots = slots;
+        found
+    }
+
+    /// Writes an entry of 32 bits, by one store of the word that it shares with another.
+    fn store_half(&self, mem: &impl TableMem<AtomicU64>, index: u16, entry: u32) {
+        let shift = u32::from(index & 1) * 32;
+        let at = self.block.entry(usize::from(index / 2), 1);
+        let other = at.read(mem)[0] & !(0xffff_ffff << shift);
+        at.write(mem, 0, other | u64::from(entry) << shift);
+        at.publish(mem, Walker::Coherent);
+    }
+
+    fn wide(&self, index: u16) -> At {
+        self.block.entry(usize::from(index) * wide::WORDS, wide::WORDS)
+    }
+
     /// The index of `interrupt`, if it is in use.
     pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
         let InterruptPlace { table, index, .. } = interrupt.place();
@@ -263,17 +348,19 @@ impl InterruptSlots {
 /// The interrupt tables, by stream. They stay until the unit is released, as it may read them.
 pub(super) struct AmdInterruptTables<P: UnitPlatform> {
     pub(super) lg2_entries: u32,
+    pub(super) apic: ApicMode,
     pub(super) tables: Turn<P, BTreeMap<u16, InterruptSlots>>,
 }
 
 impl<P: UnitPlatform> AmdInterruptTables<P> {
     /// No tables yet. *Context.* Interrupt.
-    pub(super) fn new(wanted: Remapping) -> Result<Self, IommuError> {
-        if wanted.apic == ApicMode::X2Apic {
+    pub(super) fn new(features: &Features, wanted: Remapping) -> Result<Self, IommuError> {
+        if wanted.apic == ApicMode::X2Apic && !features.has.contains(AmdFeature::X2APIC) {
             return Err(IommuError::Unsupported);
         }
         Ok(Self {
             lg2_entries: wanted.lg2_entries.min(AMD_MOST_LG2),
+            apic: wanted.apic,
             tables: Turn::new(BTreeMap::new()),
         })
     }

@@ -10,13 +10,13 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
 
 use super::command::AmdControl;
-use super::config;
+use super::config::{self, Config};
 use super::queue::AmdShared;
 use super::queue::address;
 use super::tables::DeviceTable;
 use crate::chassis::Present as _;
+use crate::interrupt::{ApicMode, Remapping};
 use portolan_spec::amd::reg::{self, control, status};
-use portolan_tables::ivrs::UnitFlags;
 
 /// Control bits of the parts that read and write memory of the previous owner, besides the device
 /// table and page tables.
@@ -35,6 +35,16 @@ const RINGS_RUN: u64 =
 const TRAFFIC: u64 =
     control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
 
+/// Control bits for the form of interrupt tables.
+fn interrupt_form(remapping: Option<Remapping>) -> u64 {
+    match remapping.map(|wanted| wanted.apic) {
+        Some(ApicMode::X2Apic) => {
+            control::WIDE_ENTRIES | control::WIDE_DESTINATIONS | control::WIDE_OWN
+        }
+        Some(ApicMode::XApic) | None => 0,
+    }
+}
+
 /// Stops commands and logs. Accesses go on as they did: translated, or not.
 pub(super) fn stop_rings<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), IommuError> {
     unit.switch(!RINGS, 0)?;
@@ -45,7 +55,7 @@ pub(super) fn stop_rings<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), Io
 pub(super) fn start<P: UnitPlatform>(
     shared: &AmdShared<P>,
     table: &DeviceTable,
-    flags: Option<UnitFlags>,
+    config: &Config,
 ) -> Result<(), IommuError> {
     let AmdShared { control: unit, queue, events, .. } = shared;
     let regs = &unit.regs;
@@ -65,7 +75,12 @@ pub(super) fn start<P: UnitPlatform>(
     let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
     // Guest tables stay on as long as an entry that is still cached may need them: with them off,
     // it would let everything through. A table in segments would be ours in part only.
-    unit.switch(!control::SEGMENTS, on)?;
+    let form = interrupt_form(config.interrupts);
+    let first = match unit.read(reg::CONTROL)? & control::ENABLE {
+        0 => on | form,
+        _ => on,
+    };
+    unit.switch(!control::SEGMENTS, first)?;
     let run = status::COMMANDS_RUN | status::EVENT_RUNS;
     unit.await_status(run, run)?;
     shared.forget_everything()?;
@@ -82,9 +97,10 @@ pub(super) fn start<P: UnitPlatform>(
         }
     }
     let kept = control::DEVICE_TLB_LIMIT | on;
-    match flags {
-        Some(flags) => unit.switch(kept, config::traffic(flags)),
-        None => unit.switch(kept | TRAFFIC, 0),
+    // Entries that named interrupt tables of a previous owner's form are forgotten.
+    match config.flags {
+        Some(flags) => unit.switch(kept, config::traffic(flags) | form),
+        None => unit.switch(kept | TRAFFIC, form),
     }
 }
 

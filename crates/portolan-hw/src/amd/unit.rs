@@ -102,7 +102,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
-        let remap = config.interrupts.map(AmdInterruptTables::new).transpose()?;
+        let remap = config.interrupts;
+        let remap = remap.map(|wanted| AmdInterruptTables::new(&features, wanted)).transpose()?;
         let parts = AmdAllocations::new(mem, &config)?;
         if remap.is_some() {
             parts.table.abort_interrupts(mem);
@@ -122,7 +123,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             streams: table.streams(),
             submitters,
         });
-        if let Err(error) = start(&shared, &table, config.flags) {
+        if let Err(error) = start(&shared, &table, &config) {
             for mut of in prepared {
                 of.table.keep();
             }

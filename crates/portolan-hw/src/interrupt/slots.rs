@@ -20,7 +20,7 @@ enum Slot {
 }
 
 /// The entries of a table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     last_serial: u64,

@@ -51,9 +51,10 @@ pub struct Sender<'a> {
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultInterrupt {
-    /// By a message, which [`IommuDomains::signal_faults`] programs: VT-d.
+    /// By a message, which [`IommuDomains::signal_faults`] programs: VT-d, and AMD-Vi with destinations of 32
+    /// bits.
     Message,
-    /// By the MSI capability of this function: AMD-Vi. The kernel writes
+    /// By the MSI capability of this function: AMD-Vi otherwise. The kernel writes
     /// [`plain_message`](crate::interrupt::compose::plain_message) there, and
     /// [`IommuDomains::signal_faults`] switches it on.
     Function(PciFunction),
@@ -206,7 +207,12 @@ impl<P: Platform> Iommus<P> {
     /// # Errors
     /// If the table is damaged.
     pub fn fault_interrupt(&self, unit: usize) -> Result<FaultInterrupt, TopologyError> {
-        self.topology.fault_interrupt(unit)
+        match self.topology.fault_interrupt(unit)? {
+            FaultInterrupt::Function(_) if self.apic == Some(ApicMode::X2Apic) => {
+                Ok(FaultInterrupt::Message)
+            }
+            by => Ok(by),
+        }
     }
 
     /// The unit that a controller's interrupts go through, and the source that they come from there:
@@ -301,19 +307,38 @@ mod tests {
         assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Message));
     }
 
-    /// An IVRS of one unit, 00:02.0, with an I/O APIC and a timer.
-    #[test]
-    fn a_unit_of_amd_vi_remaps_and_sends_by_its_own_function() {
+    /// An IVRS of one unit, 00:02.0, with an I/O APIC and a timer, and with these features.
+    fn ivrs(features: u32) -> Vec<u8> {
         let mut table = alloc::vec![0; 48 + 24 + 16];
         table[..4].copy_from_slice(b"IVRS");
         (table[4], table[8]) = (88, 2);
         table[48..56].copy_from_slice(&[0x10, 0, 40, 0, 0x10, 0, 0x40, 0]);
         table[56..64].copy_from_slice(&0xfed8_0000_u64.to_le_bytes());
         table[72..80].copy_from_slice(&[72, 0, 0, 0, 5, 0xa0, 0, 1]);
+        table[68..72].copy_from_slice(&features.to_le_bytes());
         table[80..88].copy_from_slice(&[72, 0, 0, 0, 0, 0xa1, 0, 2]);
         let sum = table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
         table[9] = 0u8.wrapping_sub(sum);
-        let topology = Topology::from_acpi([&table[..]]).unwrap();
+        table
+    }
+
+    /// XTSup and GASup of a block of type 10h.
+    #[test]
+    fn units_of_amd_vi_offer_wide_destinations_by_their_features() {
+        for (features, offered) in [
+            (0x40, ApicMode::XApic),
+            (0x01, ApicMode::XApic),
+            (0x41, ApicMode::X2Apic),
+            (0x8004_8f6f, ApicMode::X2Apic),
+        ] {
+            let topology = Topology::from_acpi([&ivrs(features)[..]]).unwrap();
+            assert_eq!(topology.interrupt_remapping(nothing), Some(offered), "{features:#x}");
+        }
+    }
+
+    #[test]
+    fn a_unit_of_amd_vi_remaps_and_sends_by_its_own_function() {
+        let topology = Topology::from_acpi([&ivrs(0)[..]]).unwrap();
         assert_eq!(topology.interrupt_remapping(nothing), Some(ApicMode::XApic));
         let survey = topology.survey(PciOverrides::KNOWN, |_, _| None);
         let of = |controller| survey.interrupts_of(controller);

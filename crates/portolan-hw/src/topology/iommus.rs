@@ -14,6 +14,7 @@ use portolan::platform::{AllMemory, Nanos, Platform};
 use super::enable::{Enabled, Outcome};
 use super::pci::PciNode;
 use super::{EnableError, OpenError, Served, Survey, Topology};
+use crate::interrupt::ApicMode;
 use crate::turn::{Turn, TurnWait};
 
 /// Longest time that a caller waits until others have opened their devices.
@@ -143,6 +144,8 @@ pub struct Iommus<P: Platform> {
     pub(super) units: Vec<Outcome>,
     pub(super) groups: Turn<P, Vec<OpenGroup<P>>>,
     pub(super) copying: Option<Copying>,
+    /// Form of the destinations of remapped interrupts.
+    pub(super) apic: Option<ApicMode>,
     /// Leave for functions that no unit serves.
     pub(super) unserved: Option<AllMemory>,
 }
@@ -152,6 +155,7 @@ impl<P: Platform> Iommus<P> {
         topology: Topology,
         survey: Survey,
         platform: P,
+        apic: Option<ApicMode>,
         units: Vec<Outcome>,
     ) -> Result<Self, EnableError> {
         // A table without a unit makes no topology.
@@ -160,7 +164,7 @@ impl<P: Platform> Iommus<P> {
         }
         let groups = Turn::new(Vec::new());
         let (copying, unserved) = (None, None);
-        Ok(Self { topology, survey, platform, units, groups, copying, unserved })
+        Ok(Self { topology, survey, platform, units, groups, copying, apic, unserved })
     }
 
     /// Survey of firmware and the PCI functions when the units were enabled: groups, reserved

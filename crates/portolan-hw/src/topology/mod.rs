@@ -271,7 +271,8 @@ impl Topology {
             banks: Cell::new(0),
         };
         let units = enabling.all(|place| virtio(place, &platform))?;
-        Iommus::new(self, survey, platform, units)
+        let apic = options.interrupts.map(|wanted| wanted.apic);
+        Iommus::new(self, survey, platform, apic, units)
     }
 
     /// The addresses by which a function reaches its unit once that is enabled, as far as firmware and

@@ -53,6 +53,7 @@ impl<P: Platform> Iommus<P> {
             units: Vec::new(),
             groups: Turn::new(Vec::new()),
             copying: None,
+            apic: None,
             unserved: Some(all),
         }
     }

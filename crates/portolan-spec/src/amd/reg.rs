@@ -10,6 +10,8 @@ crate::bits::constants! {
     EXCLUSION_BASE: usize = 0x20 => "Exclusion range base.";
     EXCLUSION_LIMIT: usize = 0x28 => "Exclusion range limit.";
     FEATURES: usize = 0x30 => "Extended features.";
+    /// Target of the unit's interrupts for events, where [`control::WIDE_OWN`] is set.
+    EVENT_TARGET: usize = 0x170;
     COMMAND_HEAD: usize = 0x2000 => "Command buffer head.";
     COMMAND_TAIL: usize = 0x2008 => "Command buffer tail.";
     EVENT_HEAD: usize = 0x2010 => "Event log head.";
@@ -38,18 +40,25 @@ pub mod control {
         RESPONSES_PASS: u64 = 1 << 9 => "ResPassPW: responses to the unit may pass posted writes.";
         ISOCHRONOUS: u64 = 1 << 11 => "Isoc: the unit's own reads are isochronous.";
         PAGE_REQUEST_LOG: u64 = 3 << 13 => "PPRLogEn, PPRIntEn: page requests are logged.";
+        WIDE_ENTRIES: u64 = 1 << 17 => "GAEn: entries of interrupt tables have two words.";
         GUEST_LOG: u64 = 3 << 28 => "GALogEn, GAIntEn: interrupts for guests are logged.";
         SEGMENTS: u64 = 7 << 34 => "DevTblSegEn: the device table is in several segments.";
+        WIDE_DESTINATIONS: u64 = 1 << 50 => "XTEn: their destinations have 32 bits.";
+        /// IntCapXTEn: the unit's own interrupts go where registers say, and not by its MSI capability.
+        WIDE_OWN: u64 = 1 << 51;
     }
 }
 
 /// Fields of [`FEATURES`].
 pub mod features {
     use super::Bits;
-    /// INVALIDATE_IOMMU_ALL.
-    pub const INVALIDATE_ALL: Bits = Bits::new(6, 1);
-    /// Host tables of up to four levels and so many more; 3 is reserved.
-    pub const HOST_LEVELS: Bits = Bits::new(10, 2);
+    crate::bits::constants! {
+        WIDE_DESTINATIONS: u64 = 1 << 2 => "XTSup: destinations of interrupts may have 32 bits.";
+        INVALIDATE_ALL: u64 = 1 << 6 => "IASup: INVALIDATE_IOMMU_ALL.";
+        WIDE_ENTRIES: u64 = 1 << 7 => "GASup: entries of interrupt tables may have two words.";
+        /// Host tables of up to four levels and so many more; 3 is reserved.
+        HOST_LEVELS: Bits = Bits::new(10, 2);
+    }
 }
 
 /// Bits of [`STATUS`].

@@ -18,6 +18,10 @@ use crate::reserved::Reserved;
 
 /// Bit of the attributes of blocks from type 11h on: host tables are not walked (HATDis; 48882, section 5.2.2.1).
 const NO_HOST_TABLES: u32 = 1;
+/// XTSup and GASup in the features of blocks of type 10h (5.2.2.1).
+const REPORTED_X2APIC: u64 = 1 << 6 | 1;
+/// The same in the image of the extended feature register, in later blocks (3.4.11).
+const FEATURES_X2APIC: u64 = 1 << 7 | 1 << 2;
 /// Bytes of a unit's registers without its performance counters.
 pub(super) const WINDOW: u64 = 0x4000;
 
@@ -27,9 +31,13 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
     found.wants_protection = table.info().contains(Info::REMAP_FROM_START);
     let blocks: Vec<Result<Block<'_>, TableError>> = table.blocks().collect();
     let mut io_apics = Some(IoApics::default());
+    let mut offer = RemappingOffer::X2Apic;
     for block in &blocks {
         match block {
             Ok(Block::Ivhd(unit)) if is_best(&blocks, unit) => {
+                if !has_wide_destinations(unit) {
+                    offer = RemappingOffer::XApic;
+                }
                 found.add_ivhd(&table, unit, &blocks, &mut io_apics);
             }
             Ok(_) => {}
@@ -39,13 +47,21 @@ pub(super) fn describe(bytes: &[u8]) -> Result<Description, TableError> {
             }
         }
     }
-    // Where two have one number, their messages cannot be told apart; entries for identifiers of 32 bits are
-    // not written.
+    // Where two have one number, their messages cannot be told apart.
     if let Some(io_apics) = io_apics.filter(|named| !named.is_empty()) {
-        found.remapping = RemappingOffer::XApic;
+        found.remapping = offer;
         found.io_apics = io_apics;
     }
     Ok(found)
+}
+
+/// Tells if the unit of a block has interrupt entries with identifiers of 32 bits.
+fn has_wide_destinations(unit: &Ivhd<'_>) -> bool {
+    let (value, wanted) = match unit.level {
+        Level::Basic => (unit.attributes.into(), REPORTED_X2APIC),
+        _ => (unit.features.unwrap_or_default(), FEATURES_X2APIC),
+    };
+    value & wanted == wanted
 }
 
 /// Tells if no other block says more of the unit, or as much before this one.

@@ -414,9 +414,9 @@ pub trait IommuDomains: Iommu {
     /// Has the unit raise an interrupt whenever there is something for [`Iommu::next_fault`], or no
     /// longer with `None`. The handler that serves it reads until there is nothing left, and so does the
     /// code that has switched it on: earlier faults may raise none. The unit's own message is not
-    /// remapped. Where it is that of an MSI capability (AMD-Vi), the caller has written `target` there
-    /// before. Units that have lines for it (SMMUv3) raise them from the start; errors of theirs are
-    /// dealt with by the same call.
+    /// remapped. Where it is that of an MSI capability (AMD-Vi with destinations of 8 bits), the caller has
+    /// written `target` there before. Units that have lines for it (SMMUv3) raise them from the start;
+    /// errors of theirs are dealt with by the same call.
     ///
     /// *Context.* Atomic.
     ///

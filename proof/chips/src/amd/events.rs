@@ -2,6 +2,7 @@
 
 use portolan::addr::PhysAddr;
 
+use super::interrupts::send_own;
 use super::registers::{control, status};
 use super::{AmdEvent, AmdRegisters, State};
 use crate::inject::{DmaFault, Pace};
@@ -95,7 +96,9 @@ impl AmdRegisters {
         let quiet = registers.status & status::EVENT_INTERRUPT == 0;
         let sent = quiet && registers.control & control::EVENT_INTERRUPT != 0;
         registers.status |= status::EVENT_INTERRUPT;
-        state.counts.event_interrupts += u64::from(sent);
+        if sent {
+            send_own(state);
+        }
         match self.setup.records {
             Pace::AtOnce => self.write_record(at, words),
             Pace::After(ns) => {

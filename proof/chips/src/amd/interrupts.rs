@@ -1,7 +1,9 @@
-//! Interrupt messages: section 2.2.5, with entries of 32 bits.
+//! Interrupt messages: section 2.2.5, with entries of 32 bits and, where the control register says so, of two
+//! words. And the unit's own (3.4.31).
 
 use portolan::addr::{PhysAddr, StreamId};
 
+use super::registers::{Registers, control};
 use super::{AmdRegisters, State};
 use portolan_sim::decode::WalkMemory;
 
@@ -11,7 +13,18 @@ pub struct AmdInterrupt {
     /// The vector.
     pub vector: u8,
     /// The identifier, or the logical address.
-    pub destination: u8,
+    pub destination: u32,
+}
+
+/// Form of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EntryForm {
+    /// Of 32 bits.
+    Short,
+    /// Of two words, with destinations of 8 bits.
+    Wide,
+    /// Of two words, with destinations of 32 bits.
+    WideDestinations,
 }
 
 /// Bit of a record for a refused interrupt.
@@ -21,6 +34,51 @@ const PAGE_FAULT: u64 = 2;
 
 fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
+}
+
+impl EntryForm {
+    fn of(registers: &Registers) -> Self {
+        match registers.control & (control::GUEST_APIC | control::X2APIC) {
+            0 | control::X2APIC => Self::Short,
+            control::GUEST_APIC => Self::Wide,
+            _ => Self::WideDestinations,
+        }
+    }
+
+    /// Reads an entry; a short one is the lower half of a word.
+    fn read(self, memory: &impl WalkMemory, table: u64, index: u16) -> Option<[u64; 2]> {
+        let index = u64::from(index);
+        let read = |at| memory.read_u64(PhysAddr::new(at));
+        match self {
+            Self::Short => {
+                let both = read(table + index / 2 * 8)?;
+                Some([both >> (index % 2 * 32) & 0xffff_ffff, 0])
+            }
+            Self::Wide | Self::WideDestinations => {
+                Some([read(table + index * 16)?, read(table + index * 16 + 8)?])
+            }
+        }
+    }
+
+    /// Decodes an entry; nothing if it remaps none, or is malformed.
+    fn decode(self, [low, high]: [u64; 2]) -> Option<AmdInterrupt> {
+        // GuestMode, of which nothing is modelled, counts as one of the reserved bits.
+        let (reserved, vector, destination) = match self {
+            Self::Short => {
+                (field(low, 7, 1) | field(low, 24, 8), field(low, 16, 8), field(low, 8, 8))
+            }
+            Self::Wide => {
+                (field(low, 7, 1) | low >> 16 | high >> 8, field(high, 0, 8), field(low, 8, 8))
+            }
+            Self::WideDestinations => (
+                field(low, 7, 1) | low >> 32 | field(high, 8, 48),
+                field(high, 0, 8),
+                field(low, 8, 24) | field(high, 56, 8) << 24,
+            ),
+        };
+        let arrives = low & 1 == 1 && reserved == 0;
+        arrives.then_some(AmdInterrupt { vector: vector as u8, destination: destination as u32 })
+    }
 }
 
 impl AmdRegisters {
@@ -45,7 +103,8 @@ impl AmdRegisters {
         address: u64,
         data: u32,
     ) -> Option<AmdInterrupt> {
-        let plain = Some(AmdInterrupt { vector: data as u8, destination: (address >> 12) as u8 });
+        let plain =
+            Some(AmdInterrupt { vector: data as u8, destination: (address >> 12) as u32 & 0xff });
         if !state.own.registers.enabled() {
             return plain;
         }
@@ -66,15 +125,24 @@ impl AmdRegisters {
         if u64::from(index) >> field(word, 1, 4) != 0 {
             return None;
         }
-        let entry = self.interrupt_entry(state, device, word, index)?;
-        let reserved = field(entry.into(), 7, 1) | field(entry.into(), 24, 8);
-        if entry & 1 == 0 || reserved != 0 {
-            return None;
-        }
-        Some(AmdInterrupt {
-            vector: field(entry.into(), 16, 8) as u8,
-            destination: field(entry.into(), 8, 8) as u8,
-        })
+        let form = EntryForm::of(&state.own.registers);
+        let kept = state.own.interrupts.get(&(device, index)).copied();
+        let entry = match kept {
+            Some(kept) => kept,
+            None => {
+                let table = word & 0x000f_ffff_ffff_ffc0;
+                let entry = form.read(&self.memory.snooped(), table, index)?;
+                state.own.interrupts.insert((device, index), entry);
+                entry
+            }
+        };
+        form.decode(entry)
+    }
+
+    /// Interrupts of the unit's own for events, oldest first: where each went, or `None` for one by the MSI
+    /// capability.
+    pub fn own_interrupts(&self) -> Vec<Option<AmdInterrupt>> {
+        self.lock().own.sent.clone()
     }
 
     /// The word of the device's entry on interrupts, kept or from memory.
@@ -92,21 +160,16 @@ impl AmdRegisters {
         state.own.interrupt_words.insert(device, word);
         Some(word)
     }
+}
 
-    fn interrupt_entry(
-        &self,
-        state: &mut State,
-        device: u16,
-        word: u64,
-        index: u16,
-    ) -> Option<u32> {
-        if let Some(kept) = state.own.interrupts.get(&(device, index)) {
-            return Some(*kept);
-        }
-        let at = (word & 0x000f_ffff_ffff_ffc0) + u64::from(index / 2) * 8;
-        let both = self.memory.snooped().read_u64(PhysAddr::new(at))?;
-        let entry = (both >> (u32::from(index & 1) * 32)) as u32;
-        state.own.interrupts.insert((device, index), entry);
-        Some(entry)
-    }
+/// Notes that the unit sends its interrupt for events.
+pub(super) fn send_own(state: &mut State) {
+    let registers = &state.own.registers;
+    let target = registers.event_target;
+    let by_register = registers.control & control::OWN_TARGETS != 0;
+    state.own.sent.push(by_register.then_some(AmdInterrupt {
+        vector: field(target, 32, 8) as u8,
+        destination: (field(target, 8, 24) | field(target, 56, 8) << 24) as u32,
+    }));
+    state.counts.event_interrupts += 1;
 }

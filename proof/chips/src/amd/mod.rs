@@ -11,9 +11,9 @@
 //! may come after its tail has moved; commands that stop the unit; devices that keep translations.
 //!
 //! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
-//! a call of their own (`AmdRegisters::message`), with a cache of entries. The unit's
-//! interrupt for events is counted. Not modelled: interrupts of other kinds, entries of interrupt tables
-//! of 128 bits, guest tables and PASIDs, the log of page requests, suppressed events (SE, SA), skipped
+//! a call of their own (`AmdRegisters::message`), with a cache of entries of either form. The unit's
+//! interrupt for events is counted, with its target. Not modelled: interrupts of other kinds, guest virtual
+//! APIC, guest tables and PASIDs, the log of page requests, suppressed events (SE, SA), skipped
 //! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that
 //! the unit does not snoop.
 

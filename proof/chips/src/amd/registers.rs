@@ -16,6 +16,7 @@ pub(super) struct Registers {
     /// Base and limit.
     pub exclusion: [u64; 2],
     features: u64,
+    pub event_target: u64,
     pub command_head: u64,
     pub command_tail: u64,
     pub event_head: u64,
@@ -29,6 +30,9 @@ pub(super) mod control {
     pub const EVENT_LOG: u64 = 1 << 2;
     pub const EVENT_INTERRUPT: u64 = 1 << 3;
     pub const COMMANDS: u64 = 1 << 12;
+    pub const GUEST_APIC: u64 = 1 << 17;
+    pub const X2APIC: u64 = 1 << 50;
+    pub const OWN_TARGETS: u64 = 1 << 51;
 }
 
 /// Bits of the status register.
@@ -69,6 +73,7 @@ impl Registers {
             0x20 => &mut self.exclusion[0],
             0x28 => &mut self.exclusion[1],
             0x30 => &mut self.features,
+            0x170 => &mut self.event_target,
             0x2000 => &mut self.command_head,
             0x2008 => &mut self.command_tail,
             0x2010 => &mut self.event_head,
@@ -114,7 +119,7 @@ impl AmdRegisters {
             return;
         }
         match (offset, registers.at(offset)) {
-            (0x18, _) => switch(state, value),
+            (0x18, _) => switch(state, value & !self.setup.identification.lacks()),
             // The features are the unit's.
             (0x30, _) => {}
             (STATUS, Some(status)) => *status &= !(value & CLEARED),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::CommandKind;
+use super::registers::control;
 use crate::inject::Pace;
 use crate::unit::{counts, setup};
 
@@ -19,10 +20,12 @@ pub struct AmdIdentification {
 const DEVICE_TLB: u32 = 1 << 24;
 /// Capability, word 0: `NpCache`.
 const NOT_PRESENT: u32 = 1 << 26;
-/// Features: `PreFSup`, `PPRSup`, `IASup`.
+/// Features: `PreFSup`, `PPRSup`, `XTSup`, `IASup`, `GASup`.
 const PREFETCH: u64 = 1;
 const PAGE_REQUESTS: u64 = 1 << 1;
+const X2APIC: u64 = 1 << 2;
 const INVALIDATE_ALL: u64 = 1 << 6;
+const GUEST_APIC: u64 = 1 << 7;
 
 impl AmdIdentification {
     /// Caches absence (`NpCache`).
@@ -50,6 +53,13 @@ impl AmdIdentification {
 
     pub(super) fn invalidates_all(&self) -> bool {
         self.features & INVALIDATE_ALL != 0
+    }
+
+    /// Bits of the control register that features have to be there for: `GAEn`, `XTEn` and `IntCapXTEn`.
+    pub(super) fn lacks(&self) -> u64 {
+        let without = |feature: u64, bits: u64| if self.features & feature == 0 { bits } else { 0 };
+        without(GUEST_APIC, control::GUEST_APIC)
+            | without(X2APIC, control::X2APIC | control::OWN_TARGETS)
     }
 
     /// Most levels of page tables (`HATS`).

@@ -10,7 +10,7 @@ use super::commands::AmdInvalidation;
 use super::entries::Entry;
 use super::events::AmdRefusal;
 use super::registers::Registers;
-use super::{AmdCounts, AmdEvent, AmdRegisters, AmdSetup, State, queue};
+use super::{AmdCounts, AmdEvent, AmdInterrupt, AmdRegisters, AmdSetup, State, queue};
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use crate::unit::Design;
@@ -29,7 +29,9 @@ pub struct AmdUnitState {
     pub(super) entries: BTreeMap<u16, Result<Entry, AmdRefusal>>,
     /// Words about interrupts in device table entries, and entries of interrupt tables.
     pub(super) interrupt_words: BTreeMap<u16, u64>,
-    pub(super) interrupts: BTreeMap<(u16, u16), u32>,
+    pub(super) interrupts: BTreeMap<(u16, u16), [u64; 2]>,
+    /// Interrupts of the unit's own.
+    pub(super) sent: Vec<Option<AmdInterrupt>>,
     pub(super) pages: Stage,
     pub(super) events: Vec<AmdEvent>,
     /// Records that are not written yet: their time, address and words.
@@ -52,6 +54,7 @@ impl Design for AmdVi {
             entries: BTreeMap::new(),
             interrupt_words: BTreeMap::new(),
             interrupts: BTreeMap::new(),
+            sent: Vec::new(),
             pages: Stage::new(&setup.temper),
             events: Vec::new(),
             late: VecDeque::new(),

@@ -36,6 +36,10 @@ pub const AMD_990FX: RealChip<AmdIdentification> = RealChip {
 pub const RAVEN_RIDGE: RealChip<AmdIdentification> =
     chip("Raven Ridge", "https://docs.kernel.org/arch/x86/iommu.html", 0x004f_77ef_2229_4ada);
 
+/// The same and interrupt entries with identifiers of 32 bits.
+pub const ROME: RealChip<AmdIdentification> =
+    chip("Rome", "https://github.com/AMDESE/AMDSEV/issues/62", 0x058f_77ef_2229_4ade);
+
 impl Default for AmdIdentification {
     /// The narrowest real chip, [`AMD_990FX`].
     fn default() -> Self {
@@ -62,7 +66,7 @@ pub const AMD: &[RealChip<AmdIdentification>] = &[
         "https://github.com/hamadmarri/TT-CPU-Scheduler/issues/23",
         0x058f_77ef_2229_4a5a,
     ),
-    chip("Rome", "https://github.com/AMDESE/AMDSEV/issues/62", 0x058f_77ef_2229_4ade),
+    ROME,
     chip("Lucienne", "https://github.com/codepayne/pop-os-linux/issues/5", 0x206d_73ef_2225_4ade),
     chip(
         "a processor for socket AM5",

@@ -10,7 +10,7 @@ mod smmuv2;
 mod smmuv3;
 mod vtd;
 
-pub use amd::{AMD, AMD_990FX, RAVEN_RIDGE};
+pub use amd::{AMD, AMD_990FX, RAVEN_RIDGE, ROME};
 pub use riscv::{RISCV, ZERO_DAY};
 pub use smmuv2::{LS1088A, MSM8998_MULTIMEDIA, SMMU_V2, SMMU_V2_OPEN};
 pub use smmuv3::{SMMU_V3, SMMU_V3_OPEN, THUNDER_X2};

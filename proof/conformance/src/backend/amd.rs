@@ -6,10 +6,10 @@ use std::sync::Arc;
 use portolan::addr::StreamId;
 use portolan::platform::{UnitParts, UnitPlatform};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
-use portolan_chips::chips::RAVEN_RIDGE;
+use portolan_chips::chips::{RAVEN_RIDGE, ROME};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
-use portolan_hw::interrupt::Remapping;
+use portolan_hw::interrupt::{ApicMode, Remapping};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
@@ -21,7 +21,7 @@ use portolan_spec::pci::id;
 
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
-use super::qemu::QemuHost;
+use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
@@ -47,25 +47,42 @@ pub enum AmdKind {
     Plain,
     /// All optional features; absence is cached.
     CachesAbsence,
+    /// Interrupts for CPUs with identifiers of 32 bits.
+    X2Apic,
 }
 
 /// Reason why plain messages are not refused: the data of every message is taken for the index of an entry.
 const NAMES: Has = Has::No("each message names an entry of the device's table");
+
+/// Remapping with destinations of `apic`.
+fn remapping(apic: ApicMode) -> Remapping {
+    let mut wanted = Remapping::default();
+    wanted.apic = apic;
+    wanted
+}
+
+/// Reach of interrupts with destinations of `apic`.
+fn wide(apic: ApicMode) -> Has {
+    match apic {
+        ApicMode::XApic => Abilities::ALL.wide_destinations,
+        ApicMode::X2Apic => Has::Yes,
+    }
+}
 
 /// A new model with a unit of `kind`.
 ///
 /// # Errors
 /// If the driver does not take it over.
 pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
-    let plain = RAVEN_RIDGE.identification;
-    let identification = match kind {
-        AmdKind::Plain => plain,
-        AmdKind::CachesAbsence => plain.caching_absence(),
+    let (identification, apic) = match kind {
+        AmdKind::Plain => (RAVEN_RIDGE.identification, ApicMode::XApic),
+        AmdKind::CachesAbsence => (RAVEN_RIDGE.identification.caching_absence(), ApicMode::XApic),
+        AmdKind::X2Apic => (ROME.identification, ApicMode::X2Apic),
     };
     let setup = AmdSetup { identification, ..AmdSetup::default() };
     let mut config = Config::default();
     config.limit = LIMIT;
-    config.interrupts = Some(Remapping::default());
+    config.interrupts = Some(remapping(apic));
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
@@ -76,7 +93,11 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
-        abilities: Abilities { refuses_plain: NAMES, ..Abilities::ALL },
+        abilities: Abilities {
+            refuses_plain: NAMES,
+            wide_destinations: wide(apic),
+            ..Abilities::ALL
+        },
         interrupts: Some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
@@ -86,13 +107,20 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     })
 }
 
-/// A new QEMU with a unit.
+/// A new QEMU with a unit, for interrupts with destinations of `apic`: those of 32 bits take version 10.0.
 ///
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn on_qemu() -> Result<OnQemu, Outcome> {
+pub fn on_qemu(apic: ApicMode) -> Result<OnQemu, Outcome> {
+    let iommu = match apic {
+        ApicMode::XApic => Iommu::Amd,
+        ApicMode::X2Apic => {
+            needs_stages(Architecture::X86)?;
+            Iommu::AmdX2Apic
+        }
+    };
     let builder = Builder::new(Architecture::X86)
-        .iommu(Iommu::Amd)
+        .iommu(iommu)
         .trace("amdvi_ir_remap_msi")
         .trace("amdvi_intr_inval");
     let host = QemuHost::start(builder, Some(seen))?;
@@ -100,7 +128,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let capability = capability(host.pci()).ok_or_else(|| failed("no function is an IOMMU"))?;
     let registers = machine.iommu_registers().ok_or_else(|| failed("the machine has no unit"))?;
     let mut config = Config::default();
-    config.interrupts = Some(Remapping::default());
+    config.interrupts = Some(remapping(apic));
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
     let unit =
@@ -113,6 +141,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             reads: Has::No("edu writes only"),
             records_interrupts: Has::No("QEMU logs nothing of a refused interrupt"),
             refuses_plain: NAMES,
+            wide_destinations: wide(apic),
             ..Abilities::ALL
         },
         interrupts: Some(|unit| unit),

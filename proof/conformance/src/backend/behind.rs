@@ -193,7 +193,7 @@ impl UnitModel for AmdRegisters {
 
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data)?;
-        Some(Raised { vector: arrived.vector, destination: arrived.destination.into() })
+        Some(Raised { vector: arrived.vector, destination: arrived.destination })
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use portolan_hw::interrupt::ApicMode;
 use portolan_hw::tegra_smmu::Chip;
 use portolan_qemu::config::Iommu;
 
@@ -81,6 +82,8 @@ backends! {
     /// The same, caching absence.
     ModelAmdCachesAbsence = "model:amd-caches-absence":
         |seam| amd::on_model(amd::AmdKind::CachesAbsence, seam);
+    /// The same with interrupts for CPUs with identifiers of 32 bits.
+    ModelAmdX2Apic = "model:amd-x2apic": |seam| amd::on_model(amd::AmdKind::X2Apic, seam);
     /// The model's RISC-V IOMMU, first stage.
     ModelRiscv = "model:riscv": |seam| riscv::first_on_model(riscv::RiscvKind::Plain, seam);
     /// The same with contexts in extended format, ranges, and entries above the leaves.
@@ -112,7 +115,9 @@ backends! {
     /// QEMU's VT-d in scalable mode, first stage.
     QemuVtdFirstStage = "qemu:vtd-first-stage": vtd::first_on_qemu;
     /// QEMU's AMD-Vi.
-    QemuAmd = "qemu:amd": |_| amd::on_qemu();
+    QemuAmd = "qemu:amd": |_| amd::on_qemu(ApicMode::XApic);
+    /// The same with interrupts for CPUs with identifiers of 32 bits, which takes version 10.0.
+    QemuAmdX2Apic = "qemu:amd-x2apic": |_| amd::on_qemu(ApicMode::X2Apic);
     /// QEMU's RISC-V IOMMU as a platform device, first stage. This and the next two take version 10.0.
     QemuRiscv = "qemu:riscv": |_| riscv::first_on_qemu(Iommu::Riscv);
     /// The same as a PCI function.

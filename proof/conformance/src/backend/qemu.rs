@@ -87,9 +87,10 @@ fn remapped(line: &str) -> Option<Raised> {
     let (_, after) = line.split_once("_ir_remap_msi")?.1.split_once("-> (addr 0x")?;
     let (address, data) = after.split_once(", data 0x")?;
     let number = |text: &str| u64::from_str_radix(text.trim_end_matches(')'), 16).ok();
+    let address = number(address)?;
     Some(Raised {
         vector: number(data.trim_end())? as u8,
-        destination: (number(address)? >> 12 & 0xff) as u32,
+        destination: (address >> 32 & 0xffff_ff00 | address >> 12 & 0xff) as u32,
     })
 }
 

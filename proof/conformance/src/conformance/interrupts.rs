@@ -2,8 +2,8 @@
 
 use portolan::addr::{RequesterId, StreamId};
 use portolan::iommu::{
-    Destination, FaultEvent, FaultReason, Interrupt, InterruptRefusal, InterruptSource,
-    InterruptTarget, Iommu as _, MsiMessage, RemapInterrupts, Vector,
+    Destination, FaultEvent, FaultReason, Interrupt, InterruptError, InterruptRefusal,
+    InterruptSource, InterruptTarget, Iommu as _, MsiMessage, RemapInterrupts, Vector,
 };
 
 use super::{Has, Host, Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
@@ -18,6 +18,8 @@ pub struct Raised {
 }
 
 const FIRST: Raised = Raised { vector: 0x52, destination: 1 };
+/// An identifier of which each byte counts.
+const FAR: Raised = Raised { vector: 0x52, destination: 0x0102_0304 };
 const SECOND: Raised = Raised { vector: 0x63, destination: 0 };
 
 fn target(of: Raised) -> Result<InterruptTarget, Outcome> {
@@ -70,8 +72,9 @@ fn must_be_refused<M: Machine>(
 }
 
 /// All scenarios of this module.
-pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 5] {
+pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 6] {
     [
+        ("far-cpus-are-reached-or-refused", far_cpus_are_reached_or_refused),
         ("remapped-interrupts-arrive", remapped_interrupts_arrive),
         ("forged-interrupts-are-refused", forged_interrupts_are_refused),
         ("plain-interrupts-are-refused", plain_interrupts_are_refused),
@@ -95,6 +98,23 @@ fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
     must("moving", unit.retarget(&mut interrupt, target(moved)?))?;
     expect("the moved one", machine.host.raise(device, message), Some(moved))?;
     expect("the other one", machine.host.raise(device, other), Some(SECOND))
+}
+
+fn far_cpus_are_reached_or_refused<M: Machine>(machine: &M) -> Verdict {
+    let unit = remapper(machine)?;
+    let device = machine.host.devices()[0];
+    let far = target(FAR)?;
+    if let Has::No(_) = machine.abilities.wide_destinations {
+        let refused = unit.allocate(source(device), far).err();
+        let wanted = InterruptError::Destination(far.destination);
+        return expect("a far CPU", refused, Some(wanted));
+    }
+    let (mut interrupt, message) = set_up(machine, device, FAR)?;
+    for near in [FIRST, FAR, SECOND] {
+        must("moving", unit.retarget(&mut interrupt, target(near)?))?;
+        expect("the moved one", machine.host.raise(device, message), Some(near))?;
+    }
+    Ok(())
 }
 
 fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {

@@ -75,10 +75,12 @@ pub struct Abilities {
     pub refuses_plain: Has,
     /// An interrupt in use can be given another number.
     pub renumbers: Has,
+    /// Interrupts reach CPUs with identifiers above 255.
+    pub wide_destinations: Has,
 }
 
 impl Abilities {
-    /// Every one.
+    /// Every one that a driver has without being asked for.
     pub const ALL: Self = Self {
         caches: Has::Yes,
         page_exact: Has::Yes,
@@ -94,6 +96,7 @@ impl Abilities {
         records_interrupts: Has::Yes,
         refuses_plain: Has::Yes,
         renumbers: Has::Yes,
+        wide_destinations: Has::No("the driver was told that identifiers have 8 bits"),
     };
 }
 

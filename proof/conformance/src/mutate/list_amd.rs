@@ -33,6 +33,10 @@ mutants! {
         "walk caches, where tables were freed", commands(amd::leaves_only)
             => "freed-tables-are-forgotten";
     }
+    ModelAmdX2Apic => {
+        "INVALIDATE_INTERRUPT_TABLE", commands(amd::without_interrupts)
+            => "far-cpus-are-reached-or-refused" "freed-interrupts-are-refused";
+    }
     ModelAmdCachesAbsence => {
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
             => "pass-through-to-paging" "fault-room-overflows";
