@@ -242,10 +242,13 @@ fn changes<'p>(
     from: &[Grant],
     to: &[Grant],
 ) -> Vec<Change> {
+    let listeners: Vec<_> = places.filter_map(|place| place.listener.clone()).collect();
+    if listeners.is_empty() {
+        return Vec::new();
+    }
     let (from, to) = (from.into(), to.into());
-    let listeners = places.filter_map(|place| place.listener.clone());
     let change = |listener| Change { listener, from: Arc::clone(&from), to: Arc::clone(&to) };
-    listeners.map(change).collect()
+    listeners.into_iter().map(change).collect()
 }
 
 /// The addresses of a request.
