@@ -8,8 +8,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{OutOfTableMemory, TableMem, Word};
+use portolan::addr::{PageSize, PhysAddr, PhysRange, TableId};
+use portolan::platform::{OutOfTableMemory, ProtocolStep, TableMem, Word};
+use portolan_protocol::run::CheckedRun;
 
 use portolan_sim::decode::WalkMemory;
 use portolan_sim::tables::{LINE, Lag};
@@ -40,6 +41,7 @@ pub struct ModelMemory<W = AtomicU64> {
     cleaned_lines: AtomicU64,
     /// Number of words, from the first, that contain everything ever handed out or written.
     used: AtomicUsize,
+    run: CheckedRun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,7 @@ impl<W: Word> ModelMemory<W> {
             reads_of_free: AtomicU64::new(0),
             cleaned_lines: AtomicU64::new(0),
             used: AtomicUsize::new(0),
+            run: CheckedRun::default(),
         }
     }
 
@@ -301,6 +304,10 @@ impl<W: Word> TableMem<W> for ModelMemory<W> {
     fn clean_barrier(&self) {}
 
     fn invalidate(&self, _: PhysRange) {}
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
+        self.run.tell(of, step);
+    }
 }
 
 impl<W: Word> WalkMemory for ModelMemory<W> {

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Capabilities, Walker, WriteBuffer};
-use portolan::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
+use portolan::platform::{OutOfTableMemory, ProtocolStep, SlabTables, TableMem, Word};
 use portolan::table::Access;
 use portolan::table::format::Format;
+use portolan_protocol::run::CheckedRun;
 use portolan_sim::decode::{TableReader, WalkMemory};
 use portolan_sim::tables::{Lag, NonCoherentTables};
 
@@ -34,6 +35,7 @@ pub struct CheckedTables<F: Format> {
     /// Allocations until one fails; 0 once it has, or if none is to.
     countdown: AtomicU64,
     poison: u64,
+    run: Option<CheckedRun>,
 }
 
 impl<F: Format> CheckedTables<F> {
@@ -52,7 +54,14 @@ impl<F: Format> CheckedTables<F> {
             wrong_frees: AtomicU64::new(0),
             countdown: AtomicU64::new(0),
             poison: poison.map_or(0, |template| F::leaf(template, POISON)),
+            run: Some(CheckedRun::default()),
         }
+    }
+
+    /// The same for threads, whose steps come in no order that all agree on: no run is checked.
+    pub(crate) fn for_threads(mut self) -> Self {
+        self.run = None;
+        self
     }
 
     /// Makes the `n`-th allocation from now on fail (from 1; 0 for none).
@@ -130,6 +139,12 @@ impl<F: Format> TableMem<F::Word> for CheckedTables<F> {
 
     fn invalidate(&self, bytes: PhysRange) {
         self.inner().invalidate(bytes);
+    }
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
+        if let Some(run) = &self.run {
+            run.tell(of, step);
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use portolan::platform::{Clearing, PhysMemory, SlabTables, SpinCpus, Transfer, T
 use portolan::table::PageTable;
 use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_chips::fixture::{Attached, Still};
+use portolan_protocol::run::{CheckedCpus, CheckedMemory, CheckedRun};
 use portolan_sim::decode::{TableFormat, TableReader, TableRoot};
 use portolan_sim::device::Device as Tester;
 use portolan_sim::iommu::{Iommu, Setup, StreamConfig};
@@ -37,7 +38,7 @@ const STEP: u64 = 61;
 type Tables = &'static SlabTables<AtomicU64>;
 type Reader = TableReader<AtomicU64, Tables>;
 type Model = Iommu<Reader>;
-type Cpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
+type Cpus = CheckedCpus<Arc<SpinCpus<Still, fn() -> CpuId>>>;
 
 struct Queue(Arc<Model>);
 
@@ -95,7 +96,8 @@ impl Rig {
         let tables = SlabTables::new(base, PageSize::SIZE_4K, 64);
         let tables: Tables = Box::leak(Box::new(tables));
         let format = VtdSecondStage::new(VtdLevels::Four, 46);
-        let table = PageTable::new(format, tables).unwrap();
+        let run = CheckedRun::default();
+        let table = PageTable::new(format, CheckedMemory(tables, run.clone())).unwrap();
         let caps = Setup::able(PageSize::SIZE_4K);
         let reader = TableReader::new(tables, PageSize::SIZE_4K);
         let model = Arc::new(Iommu::new(Setup::adversarial(caps), reader));
@@ -106,7 +108,8 @@ impl Rig {
         model.attach(STREAM, config);
         let queue = Queue(model.clone());
         let domain = PagedDomain::new(table, CONTEXT, caps, Quirks::default(), queue);
-        let cpus: Cpus = Arc::new(SpinCpus::new(1, Still, || CpuId::new(0)));
+        let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
+        let cpus = CheckedCpus(cpus, run);
         let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
         let mut options = SpaceOptions::default();
         options.window = window.unwrap();
@@ -115,7 +118,7 @@ impl Rig {
         let space = DmaSpace::with_cpus(bound, cpus.clone(), &options, simulated());
         let world = Arc::new(World(Mutex::new(vec![SECRET; WORLD])));
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
-        let options = PoolOptions::for_cpus(&*cpus);
+        let options = PoolOptions::for_cpus(&cpus);
         let pool = Pool::new(cpus.clone(), unowned(memory), options).unwrap();
         let pool = Arc::new(PoolMemory::new(pool, world.clone()));
         let mut constraints = Constraints::trusted();

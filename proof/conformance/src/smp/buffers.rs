@@ -12,13 +12,12 @@ use portolan::iommu::{BoundDomain, TagPool};
 use portolan::platform::{Clock as _, Cpus as _, Nanos};
 use portolan::table::format::DirtyTracking;
 use portolan_chips::fixture::Attached;
-use portolan_sim::cpus::VirtualCpus;
 use portolan_sim::decode::AccessKind;
 use portolan_sim::iommu::Setup;
 
 use super::UnmapMode;
 use super::cpu::SmpCpu;
-use super::machine::{BETWEEN_NS, Domain, SmpMachine};
+use super::machine::{BETWEEN_NS, Domain, SmpMachine, SpaceCpus};
 use super::world::{Block, FrameReached, PAGE};
 use crate::promise::simulated;
 
@@ -46,8 +45,8 @@ const PATIENCE: usize = 1000;
 pub(super) struct Buffers<'m> {
     machine: &'m SmpMachine,
     mode: UnmapMode,
-    space: Arc<DmaSpace<VirtualCpus>>,
-    device: Device<VirtualCpus>,
+    space: Arc<DmaSpace<SpaceCpus>>,
+    device: Device<SpaceCpus>,
 }
 
 impl<'m> Buffers<'m> {
@@ -156,7 +155,7 @@ impl<'m> Buffers<'m> {
     fn hold(
         &self,
         cpu: &mut SmpCpu,
-        mapping: Mapping<VirtualCpus, Block, ToDevice>,
+        mapping: Mapping<SpaceCpus, Block, ToDevice>,
         memory: PhysRange,
     ) {
         self.machine.world.map(mapping.iova(), memory);
@@ -243,7 +242,7 @@ impl<'m> Buffers<'m> {
     fn end(
         &self,
         cpu: &mut SmpCpu,
-        mapping: Mapping<VirtualCpus, Block, ToDevice>,
+        mapping: Mapping<SpaceCpus, Block, ToDevice>,
         memory: PhysRange,
     ) {
         if self.mode == UnmapMode::Deferred || cpu.rng.u32(..8) == 0 {
@@ -315,7 +314,7 @@ impl<'m> Buffers<'m> {
 }
 
 /// A space over a domain whose queue is `queue`.
-fn space<Q>(machine: &SmpMachine, mode: UnmapMode, queue: Q) -> Arc<DmaSpace<VirtualCpus>>
+fn space<Q>(machine: &SmpMachine, mode: UnmapMode, queue: Q) -> Arc<DmaSpace<SpaceCpus>>
 where
     Q: TagPool + 'static,
 {
@@ -327,6 +326,6 @@ where
     options.policy = mode.policy();
     options.bounds = BOUNDS;
     let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain), simulated());
-    let space = DmaSpace::with_cpus(bound, machine.cpus.clone(), &options, simulated());
+    let space = DmaSpace::with_cpus(bound, machine.space_cpus(), &options, simulated());
     Arc::new(space.expect("a space"))
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use portolan::addr::{Iova, PhysRange};
 use portolan::dma::{Deferred, Mapping, ToDevice};
-use portolan_sim::cpus::VirtualCpus;
 
+use super::machine::SpaceCpus;
 use super::world::Block;
 
 /// State of one CPU.
@@ -19,13 +19,13 @@ pub(super) struct SmpCpu {
 }
 
 /// A mapping and the memory of its buffer.
-pub(super) type Live = (Mapping<VirtualCpus, Block, ToDevice>, PhysRange);
+pub(super) type Live = (Mapping<SpaceCpus, Block, ToDevice>, PhysRange);
 
 /// Buffers and old addresses of one CPU.
 #[derive(Default)]
 pub(super) struct Hands {
     pub(super) live: Vec<Live>,
-    pub(super) deferred: Vec<Deferred<VirtualCpus, Block>>,
+    pub(super) deferred: Vec<Deferred<SpaceCpus, Block>>,
     pub(super) old: VecDeque<Iova>,
     /// Time at which the CPU's timer looks next.
     pub(super) timer_ns: u64,

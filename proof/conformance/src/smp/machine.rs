@@ -9,6 +9,7 @@ use portolan::iommu::{PagedDomain, TagPool};
 use portolan::platform::{Cpus as _, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan_protocol::run::{CheckedCpus, CheckedMemory, CheckedRun};
 use portolan_sim::cpus::{
     CommandServer, Hardware, LockKind, SharingPrices, Submission, SubmissionPrices, VirtualCpus,
 };
@@ -29,7 +30,9 @@ const SCARCE: u32 = 24;
 const SCARCE_REGION: u32 = 5;
 /// Longest computation of a CPU between two steps, in nanoseconds.
 pub(super) const BETWEEN_NS: f64 = 400.0;
-type Tables = Arc<SlabTables<AtomicU64>>;
+type Tables = CheckedMemory<Arc<SlabTables<AtomicU64>>>;
+/// CPUs of a space.
+pub(super) type SpaceCpus = CheckedCpus<VirtualCpus>;
 /// The IOMMU.
 pub type Model = Iommu<TableReader<AtomicU64, Tables>>;
 /// Queue of the unit.
@@ -88,8 +91,8 @@ impl SmpMachine {
             (Health::Failing, SmpLoad::Faults) => SCARCE_REGION,
             (Health::Failing, SmpLoad::Both(_)) => SCARCE + SCARCE_REGION,
         };
-        let tables: Tables =
-            Arc::new(SlabTables::new(PhysAddr::new(1 << 33), PageSize::SIZE_4K, pages));
+        let tables = SlabTables::new(PhysAddr::new(1 << 33), PageSize::SIZE_4K, pages);
+        let tables: Tables = CheckedMemory(Arc::new(tables), CheckedRun::default());
         let reader = TableReader::new(tables.clone(), PageSize::SIZE_4K);
         let setup = Setup::adversarial(Setup::able(PageSize::SIZE_4K));
         let model = Arc::new(Iommu::new(setup, reader));
@@ -125,6 +128,11 @@ impl SmpMachine {
         }
         let caps = Setup::able(PageSize::SIZE_4K);
         PagedDomain::new(table, context, caps, Quirks::default(), queue)
+    }
+
+    /// The CPUs of a space, whose steps are of the tables' run.
+    pub(super) fn space_cpus(&self) -> SpaceCpus {
+        CheckedCpus(self.cpus.clone(), self.tables.1.clone())
     }
 
     /// Notes a violation, with the CPU that found it.

@@ -44,7 +44,7 @@ pub(super) fn run(
     }
     let used = region.as_ref().map_or(0, FaultingRegion::take_down);
     tally.add("syncs", machine.model.counters().syncs);
-    let live = machine.tables.live();
+    let live = machine.tables.0.live();
     if live != used {
         tally.violation(format!("{live} table pages are out of memory, {used} in use"));
     }

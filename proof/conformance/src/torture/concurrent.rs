@@ -53,7 +53,7 @@ impl Visitor for Crowd {
 
     fn visit<F: Format>(self, format: F, model: TableFormat) -> Vec<String> {
         let caps = any_capabilities(F::GRANULE);
-        let memory = CheckedTables::<F>::new(&format, &caps, MEMORY_PAGES);
+        let memory = CheckedTables::<F>::new(&format, &caps, MEMORY_PAGES).for_threads();
         let mut found = self.on(Subject::new(self.format, format, model, &memory));
         if memory.live() != 0 || memory.wrong_frees() != 0 {
             let (live, wrong) = (memory.live(), memory.wrong_frees());
