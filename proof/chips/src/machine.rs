@@ -7,9 +7,9 @@
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange, TableId};
+use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use portolan::platform::{
-    Clock, Cpus, Mmio, Nanos, OutOfTableMemory, ProtocolStep, TableMem, UnitPlatform, Word,
+    Clock, Cpus, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word,
 };
 
 use crate::inject::{Drain, RegisterFaults};
@@ -363,10 +363,6 @@ impl<D: Design> TableMem<D::Word> for Machine<D> {
     fn invalidate(&self, bytes: PhysRange) {
         TableMem::invalidate(&*self.0.memory, bytes);
     }
-
-    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
-        TableMem::protocol_step(&*self.0.memory, of, step);
-    }
 }
 
 impl<D: Design + 'static> Cpus for Machine<D> {
@@ -385,10 +381,6 @@ impl<D: Design + 'static> Cpus for Machine<D> {
 
     fn drop_later(&self, left: portolan::platform::LeftBehind) {
         drop(left);
-    }
-
-    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
-        TableMem::protocol_step(&*self.0.memory, of, step);
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn hostile(root: &Path) -> Outcome {
     }
     let mut check = program(root, "portolan-verify");
     check.args(["check", "--backend", "model"]).env(machine.0, machine.1);
-    match check.stderr(Stdio::inherit()).output() {
+    match runs::noted(root, &mut check).stderr(Stdio::inherit()).output() {
         Ok(output) if output.status.success() => Outcome::Pass,
         Ok(output) => {
             // Thousands of lines, which matter only if a scenario fails.
@@ -139,7 +139,7 @@ pub(super) fn torture(root: &Path) -> Outcome {
     ];
     let torture = |arguments: &[&str]| {
         let mut command = program(root, "portolan-verify");
-        outcome(command.arg("torture").args(arguments))
+        outcome(runs::noted(root, command.arg("torture").args(arguments)))
     };
     std::thread::scope(|scope| {
         let running = layers.map(|arguments| scope.spawn(move || torture(arguments)));

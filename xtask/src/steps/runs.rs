@@ -9,7 +9,18 @@ use std::process::Command;
 use crate::outcome::Outcome;
 
 /// Programs without whose runs the gate does not pass.
-const NEEDED: [&str; 5] = ["generations", "interleavings", "taken_back", "torture", "runs"];
+const NEEDED: [&str; 10] = [
+    "generations",
+    "interleavings",
+    "taken_back",
+    "torture",
+    "runs",
+    "bad_input",
+    "bounced",
+    "conformance",
+    "contract",
+    "smp",
+];
 
 fn file(root: &Path) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");

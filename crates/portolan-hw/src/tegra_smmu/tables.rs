@@ -6,8 +6,8 @@
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU32;
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Guarded, OutOfTableMemory, TableMem, UnitPlatform};
+use portolan::addr::{PageSize, PhysAddr, PhysRange, TableId};
+use portolan::platform::{Guarded, OutOfTableMemory, ProtocolStep, TableMem, UnitPlatform};
 
 /// Runs of lines that are told apart before everything is flushed instead.
 const RUNS: usize = 16;
@@ -99,6 +99,11 @@ impl<P: UnitPlatform<AtomicU32>> TableMem<AtomicU32> for TegraTables<P> {
 
     fn invalidate(&self, bytes: PhysRange) {
         self.mem.invalidate(bytes);
+    }
+
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
+        self.mem.protocol_step(of, step);
     }
 }
 

@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use spin::Mutex;
 
 use super::{
-    Clock, Cpus, Guarded, HostTables, LeftBehind, Nanos, OutOfTableMemory, SharedWord, SlabTables,
-    SpinCpus, SpinLock, TableMem, TraceEvent, Tracer, Word,
+    Clock, Cpus, Guarded, HostTables, LeftBehind, Nanos, OutOfTableMemory, ProtocolStep,
+    SharedWord, SlabTables, SpinCpus, SpinLock, TableMem, TraceEvent, Tracer, UnitParts, Word,
 };
-use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
+use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange, TableId};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 const AT: PhysAddr = PhysAddr::new(0x5000);
@@ -85,6 +85,7 @@ struct Three {
     relaxed: AtomicUsize,
     wanted: AtomicUsize,
     left: AtomicUsize,
+    steps: AtomicUsize,
 }
 
 impl Clock for Three {
@@ -129,6 +130,10 @@ impl Cpus for Three {
     fn tracer(&self) -> Option<&dyn Tracer> {
         Some(self)
     }
+
+    fn protocol_step(&self, _: TableId, _: ProtocolStep) {
+        self.steps.fetch_add(1, Relaxed);
+    }
 }
 
 struct Item;
@@ -140,7 +145,7 @@ impl super::Item for Item {
 }
 
 #[test]
-fn a_pointer_to_cpus_passes_every_call_on() {
+fn a_pointer_to_cpus_and_a_units_parts_pass_every_call_on() {
     let cpus = Arc::new(Three::default());
     let pointer = cpus.clone();
     fn ask(cpus: impl Cpus) {
@@ -151,10 +156,12 @@ fn a_pointer_to_cpus_passes_every_call_on() {
         cpus.flush_wanted();
         cpus.drop_later(LeftBehind::new(alloc::boxed::Box::new(Item)));
         assert!(cpus.tracer().is_some());
+        cpus.protocol_step(TableId::fresh(), ProtocolStep::End);
     }
-    ask(pointer);
-    let counts = [&cpus.relaxed, &cpus.wanted, &cpus.left];
-    assert_eq!(counts.map(|count| count.load(Relaxed)), [1, 1, 1]);
+    ask(pointer.clone());
+    ask(UnitParts::<(), (), _>::new(pointer));
+    let counts = [&cpus.relaxed, &cpus.wanted, &cpus.left, &cpus.steps];
+    assert_eq!(counts.map(|count| count.load(Relaxed)), [2, 2, 2, 2]);
 }
 
 /// A CPU whose time stands still.

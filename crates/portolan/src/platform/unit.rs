@@ -6,8 +6,10 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
 
-use super::{Clock, Cpus, LeftBehind, Mmio, Nanos, Platform, RawMemory, TableMem, Tracer, Word};
-use crate::addr::CpuId;
+use super::{
+    Clock, Cpus, LeftBehind, Mmio, Nanos, Platform, ProtocolStep, RawMemory, TableMem, Tracer, Word,
+};
+use crate::addr::{CpuId, TableId};
 
 /// Machine of an IOMMU's driver: the CPUs, with the types of the unit's registers and of memory for
 /// tables of words `W`.
@@ -108,5 +110,10 @@ impl<R: 'static, M: 'static, C: Cpus> Cpus for UnitParts<R, M, C> {
     #[inline]
     fn tracer(&self) -> Option<&dyn Tracer> {
         self.cpus.tracer()
+    }
+
+    #[inline(always)]
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
+        self.cpus.protocol_step(of, step);
     }
 }

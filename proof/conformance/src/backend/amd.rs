@@ -83,7 +83,7 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     let mut config = Config::default();
     config.limit = LIMIT;
     config.interrupts = Some(remapping(apic));
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);

@@ -116,7 +116,7 @@ where
         let files = InterruptFiles::new(INTERRUPT_FILES, 2);
         config.interrupts = Some(Messages::new(files, described()));
     }
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::addr::{PageSize, PhysAddr, PhysRange, TableId};
+use portolan::platform::{Mmio, OutOfTableMemory, ProtocolStep, TableMem, Word};
 use portolan_chips::memory::ModelMemory;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::mmio::Registers;
@@ -468,5 +468,9 @@ impl<W: Word, M: TableMem<W>> TableMem<W> for Unclean<M> {
 
     fn invalidate(&self, bytes: PhysRange) {
         self.memory.invalidate(bytes);
+    }
+
+    fn protocol_step(&self, of: TableId, step: ProtocolStep) {
+        self.memory.protocol_step(of, step);
     }
 }

@@ -75,7 +75,7 @@ fn model<D>(
             Implementation::Qualcomm(WaitForSafe::Off),
         ),
     };
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
     let registers = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let mut config = Config::default();

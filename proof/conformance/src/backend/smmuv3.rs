@@ -101,7 +101,7 @@ fn model<D>(
         most_unsynced: (kind == SmmuV3Kind::Mmu700).then_some(63),
         ..SmmuSetup::default()
     };
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
     let registers = Arc::new(SmmuRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let mut config = Config::default();

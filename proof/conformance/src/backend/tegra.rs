@@ -64,7 +64,7 @@ fn submitted<P: UnitPlatform<AtomicU32>>(unit: &TegraSmmu<P>) -> BTreeMap<String
 pub fn on_model(chip: Chip, seam: Seam) -> Result<ModelRig, Outcome> {
     let (model, base) = model_of(chip);
     let late = Visibility::Late(Lag::CacheLines);
-    let memory = Arc::new(ModelMemory::narrow(base, PAGES, late));
+    let memory = Arc::new(ModelMemory::narrow(base, PAGES, late).checked());
     let registers = Arc::new(TegraRegisters::new(TegraSetup::of(model), memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let mut config = Config::of(chip);

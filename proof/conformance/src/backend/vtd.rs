@@ -157,7 +157,7 @@ where
     };
     let setup = VtdSetup { identification: identification.interrupts(), ..VtdSetup::default() };
     let config = config_of(kind);
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let queue_entries = (kind != VtdKind::Registers).then_some(entries(&config));

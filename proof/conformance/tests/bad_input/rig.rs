@@ -272,7 +272,7 @@ pub struct Bench<D: Driver> {
 /// Memory of so many pages for a driver.
 pub fn memory<D: Driver>(pages: u32) -> Arc<ModelMemory<D::Word>> {
     let (base, visibility) = D::MEMORY;
-    Arc::new(ModelMemory::of_words(base, pages, visibility))
+    Arc::new(ModelMemory::of_words(base, pages, visibility).checked())
 }
 
 type Made<D> = <D as Driver>::Driver<Arc<<D as Driver>::Iommu>, ModelClock<<D as Driver>::Iommu>>;

@@ -122,7 +122,7 @@ type Made12 = FirstStage<12, MadeParts>;
 
 fn enabled(setup: SmmuV2Setup, mut config: Config) -> (Bench<Arm>, Result<Made, IommuError>) {
     let base = PhysAddr::new(0x8000_0000);
-    let memory = Arc::new(ModelMemory::new(base, 512, Visibility::AtOnce));
+    let memory = Arc::new(ModelMemory::new(base, 512, Visibility::AtOnce).checked());
     let unit = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
     let bench = Bench::<Arm> { unit, memory };
     config.limit = LIMIT;

@@ -8,7 +8,7 @@ use portolan::platform::{
     Clock, Cpus, LeftBehind, Nanos, OutOfTableMemory, ProtocolStep, TableMem, Word,
 };
 
-use super::Run;
+use super::{Run, Tally};
 
 /// The run of a machine, whose parts share it.
 #[derive(Clone, Default)]
@@ -18,6 +18,11 @@ impl CheckedRun {
     /// A run that is one of many: see [`Run::of_many`].
     pub fn of_many() -> Self {
         Self(Arc::new(Mutex::new(Run::default().of_many())))
+    }
+
+    /// Numbers of steps so far.
+    pub fn tally(&self) -> Tally {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).tally()
     }
 
     /// Makes a step.
@@ -35,8 +40,7 @@ impl CheckedRun {
 
 impl fmt::Debug for CheckedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tally = self.0.lock().unwrap_or_else(PoisonError::into_inner).tally();
-        f.debug_tuple("CheckedRun").field(&tally).finish()
+        f.debug_tuple("CheckedRun").field(&self.tally()).finish()
     }
 }
 
