@@ -325,3 +325,30 @@ fn a_protocol_without_a_step_of_runs_is_refused() {
     let error = Checker::of(&protocol).err().map(|error| error.to_string());
     assert_eq!(error.as_deref(), Some("there is no such step: write an entry"));
 }
+
+/// One that makes all steps of another has none to check; one that goes on wrongly is refused each time.
+#[test]
+fn runs_that_begin_alike_are_checked_from_where_they_part() {
+    let checker = Checker::of(&address_space()).unwrap();
+    let (table, range) = (PhysAddr::new(1 << 32), pages(512, 1));
+    let begin = [
+        ProtocolStep::Find { table, range },
+        ProtocolStep::Write { table, range },
+        ProtocolStep::Clear { range },
+    ];
+    let run = |more: Option<ProtocolStep>| {
+        let (mut run, of) = (checker.run().of_many(), TableId::fresh());
+        let made = begin.into_iter().chain(more).try_for_each(|step| run.step(of, step));
+        (made.map_err(|refusal| (refusal.number, refusal.guard)), run.tally().made)
+    };
+    let (first, made) = run(None);
+    assert_eq!(first, Ok(()));
+    assert_eq!(run(None), (Ok(()), 0));
+    let wrong = Some(ProtocolStep::GiveBack { range });
+    let (refused, again) = run(wrong);
+    assert_eq!(refused, Err((4, "the debt is settled")));
+    assert!(again > made && made > 0);
+    assert_eq!(run(wrong), (refused, again));
+    let other = Some(ProtocolStep::Find { table, range });
+    assert_eq!(run(other).0, Err((4, "the address is quiet")));
+}

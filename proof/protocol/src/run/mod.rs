@@ -14,6 +14,7 @@
 //! Not supported: caches of devices, which no step of the library's tells of; steps whose order two CPUs do not agree
 //! on, so the steps of one run come from a scheduler that lets one CPU run at a time, or from one lock.
 
+mod begun;
 mod cells;
 mod checked;
 mod debts;
@@ -30,6 +31,7 @@ use std::sync::{Arc, LazyLock};
 use portolan::addr::TableId;
 use portolan::platform::{DebtName, ProtocolStep};
 
+use self::begun::{Begun, Way};
 use self::cells::Cells;
 use self::facts::{KnownFacts, Thing};
 use self::rules::{Rules, StepNumber, Things, Unmet};
@@ -67,7 +69,7 @@ impl std::error::Error for Refusal {}
 pub struct Tally {
     /// The library's.
     pub told: u64,
-    /// The protocol's.
+    /// The protocol's, but for those that another run has made as well.
     pub made: u64,
     /// The library's that were refused.
     pub refused: u64,
@@ -106,6 +108,7 @@ struct Known {
     closed: usize,
     open: usize,
     sent: usize,
+    begun: Begun,
 }
 
 impl Checker {
@@ -135,6 +138,7 @@ impl Checker {
             closed: fact("closed")?,
             open: fact("open")?,
             sent: fact("sent")?,
+            begun: Begun::default(),
             rules,
         })))
     }
@@ -152,6 +156,7 @@ impl Checker {
             sent: BTreeMap::new(),
             carriers: BTreeMap::new(),
             noted: Noted::Alone,
+            way: None,
         }
     }
 }
@@ -173,6 +178,8 @@ pub struct Run {
     /// Number of the library's debts on their way that cover each.
     carriers: BTreeMap<Thing, usize>,
     noted: Noted,
+    /// The way along runs that were accepted, if this is one of many.
+    way: Option<Way>,
 }
 
 impl Default for Run {
@@ -192,6 +199,32 @@ impl Run {
     /// If it is none of the protocol.
     pub fn step(&mut self, of: TableId, step: ProtocolStep) -> Result<(), Refusal> {
         self.tally.told += 1;
+        let Some(mut way) = self.way.take() else {
+            return self.check(of, step);
+        };
+        let numbered = way.numbered(of, step);
+        let known = numbered.and_then(|step| self.known.begun.after(way.at, step));
+        match (known, numbered) {
+            (Some(next), _) => {
+                way.at = next;
+                way.skipped.push((of, step));
+            }
+            (None, numbered) => {
+                for (of, step) in way.skipped.drain(..) {
+                    self.check(of, step)?;
+                }
+                self.check(of, step)?;
+                let Some(numbered) = numbered else {
+                    return Ok(());
+                };
+                way.at = self.known.begun.accept(way.at, numbered);
+            }
+        }
+        self.way = Some(way);
+        Ok(())
+    }
+
+    fn check(&mut self, of: TableId, step: ProtocolStep) -> Result<(), Refusal> {
         let space = of.get();
         let made = match step {
             ProtocolStep::Find { table, range } => self.find(space, table.get(), range),
@@ -222,10 +255,12 @@ impl Run {
         })
     }
 
-    /// The same run, one of so many that [`say`] notes them together.
+    /// The same run before its first step, one of so many that [`say`] notes them together, and that many begin alike:
+    /// it makes steps from where it parts with those that were accepted.
     #[must_use]
     pub fn of_many(mut self) -> Self {
         self.noted = Noted::WithOthers;
+        self.way = Some(Way::default());
         self
     }
 
