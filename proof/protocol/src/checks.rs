@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::defects::{Defect, defects, starvations};
 use crate::expr::Sort;
-use crate::fairness::Graph;
+use crate::fairness::{Endless, Graph};
 use crate::finite::{Check, Found, Machine, Sizes, search};
 use crate::formats::code::Code;
 use crate::formats::{self, FormatError};
@@ -72,24 +72,6 @@ pub const THREE_CPUS: Sizes = Sizes(&[
     (Sort::Device, 1),
 ]);
 
-/// Machines of which all runs without end are looked at. Caches have no part in them.
-pub const ENDLESS: [Sizes; 2] = [
-    Sizes(&[
-        (Sort::Slot, 2),
-        (Sort::Table, 2),
-        (Sort::Index, 1),
-        (Sort::Frame, 2),
-        (Sort::Debt, 3),
-    ]),
-    Sizes(&[
-        (Sort::Slot, 1),
-        (Sort::Table, 2),
-        (Sort::Index, 2),
-        (Sort::Frame, 3),
-        (Sort::Debt, 3),
-    ]),
-];
-
 /// States that a search may have.
 const MOST_STATES: usize = 4_000_000;
 
@@ -110,13 +92,7 @@ pub fn all(wanted: Wanted<'_>, tell: &mut dyn FnMut(&Verdict)) -> Result<bool, F
         tell(&verdict);
     };
     let is = |part: Part| wanted.part.is_none_or(|only| only == part);
-    let whole = Scope {
-        name: "",
-        protocol: address_space(),
-        defects: defects(),
-        small: SMALL,
-        searched: vec![SMALL, THREE_CPUS],
-    };
+    let whole = whole();
     if is(Part::Induction) {
         induction(&whole, Part::Induction, &mut note)?;
     }
@@ -130,7 +106,8 @@ pub fn all(wanted: Wanted<'_>, tell: &mut dyn FnMut(&Verdict)) -> Result<bool, F
         states(&whole, Part::States, &mut note)?;
     }
     if is(Part::Liveness) {
-        liveness(&whole.protocol, &mut note)?;
+        liveness(&whole, Part::Liveness, &mut note)?;
+        handlers(&whole.protocol, &mut note);
     }
     if is(Part::Small) {
         small::all().iter().try_for_each(|scope| every(scope, &mut note))?;
@@ -141,12 +118,60 @@ pub fn all(wanted: Wanted<'_>, tell: &mut dyn FnMut(&Verdict)) -> Result<bool, F
     Ok(good)
 }
 
-/// All checks of a protocol but liveness.
+/// The protocol of an address space, with what its checks need.
+pub fn whole() -> Scope {
+    Scope {
+        name: "",
+        protocol: address_space(),
+        defects: defects(),
+        small: SMALL,
+        searched: vec![SMALL, THREE_CPUS],
+        endless: vec![buffers()],
+    }
+}
+
+/// The promise that every buffer comes back.
+fn buffers() -> Endless {
+    Endless {
+        says: "every buffer comes back",
+        fact: "pending",
+        of: &[0, 0, 0, 0],
+        supposed: |_| {},
+        free: &[
+            "find a table that hangs there",
+            "link a new table",
+            "clear an entry",
+            "take all addresses of a table",
+        ],
+        failure: Some("the hardware fails"),
+        alike: None,
+        machines: vec![
+            Sizes(&[
+                (Sort::Slot, 2),
+                (Sort::Table, 2),
+                (Sort::Index, 1),
+                (Sort::Frame, 2),
+                (Sort::Debt, 3),
+            ]),
+            Sizes(&[
+                (Sort::Slot, 1),
+                (Sort::Table, 2),
+                (Sort::Index, 2),
+                (Sort::Frame, 3),
+                (Sort::Debt, 3),
+            ]),
+        ],
+        starvations: starvations(),
+    }
+}
+
+/// All checks of a protocol.
 fn every(scope: &Scope, note: Note) -> Result<(), ProveError> {
     induction(scope, Part::Small, note)?;
     needed(scope, Part::Small, note)?;
     refuted(scope, Part::Small, note)?;
-    states(scope, Part::Small, note)
+    states(scope, Part::Small, note)?;
+    liveness(scope, Part::Small, note)
 }
 
 type Note<'n> = &'n mut dyn FnMut(Verdict);
@@ -247,6 +272,9 @@ fn needed(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
         protocol.safety.iter().try_for_each(|promise| script.ask_if(promise))?;
         broken.extend(refuting(&script.answers()?, &protocol.safety, "the promises"));
         for step in &protocol.steps {
+            if !broken.is_empty() {
+                break;
+            }
             let answers = kept(protocol, step, Some(claim.says))?;
             broken.extend(refuting(&answers[1..], rest.clone(), step.name));
         }
@@ -300,6 +328,9 @@ fn refuted(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
         let protocol = edited(&scope.protocol, defect);
         let mut broken = Vec::new();
         for step in &protocol.steps {
+            if !broken.is_empty() {
+                break;
+            }
             let answers = kept(&protocol, step, None)?;
             broken.extend(refuting(&answers[1..], &protocol.invariant, step.name));
         }
@@ -341,31 +372,38 @@ fn states(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
     Ok(())
 }
 
-fn liveness(protocol: &Protocol, note: Note) -> Result<(), ProveError> {
-    for of in ENDLESS {
-        let clock = Clock::of(Part::Liveness);
-        let (states, starved) = starved(protocol, of)?;
-        let found = starved.map_or_else(|| format!("{states} states"), |moves| moves.join("; "));
-        let holds = states > 0 && found.ends_with("states");
-        note(clock.verdict(&format!("every buffer comes back: {of}"), holds, found));
+fn liveness(scope: &Scope, part: Part, note: Note) -> Result<(), ProveError> {
+    for endless in &scope.endless {
+        for of in &endless.machines {
+            let clock = Clock::in_scope(part, scope.name);
+            let (states, starved) = starved(&scope.protocol, endless, *of)?;
+            let holds = states > 0 && starved.is_none();
+            let found =
+                starved.map_or_else(|| format!("{states} states"), |moves| moves.join("; "));
+            note(clock.verdict(&format!("{}: {of}", endless.says), holds, found));
+        }
+        for defect in &endless.starvations {
+            let clock = Clock::in_scope(part, scope.name);
+            let protocol = edited(&scope.protocol, defect);
+            let (states, starved) = starved(&protocol, endless, endless.machines[0])?;
+            let (holds, found) = match starved {
+                Some(moves) if moves.is_empty() => (true, "nothing can happen any more".to_owned()),
+                Some(moves) => (true, format!("for ever: {}", moves.join("; "))),
+                None => (false, format!("not found in {states} states")),
+            };
+            note(clock.verdict(&format!("starves: {}", defect.says), holds, found));
+        }
     }
-    for defect in starvations() {
-        let clock = Clock::of(Part::Liveness);
-        let (states, starved) = starved(&edited(protocol, &defect), ENDLESS[0])?;
-        let (holds, found) = match starved {
-            Some(moves) if moves.is_empty() => (true, "nothing can happen any more".to_owned()),
-            Some(moves) => (true, format!("for ever: {}", moves.join("; "))),
-            None => (false, format!("not found in {states} states")),
-        };
-        note(clock.verdict(&format!("starves: {}", defect.says), holds, found));
-    }
+    Ok(())
+}
+
+fn handlers(protocol: &Protocol, note: Note) {
     let clock = Clock::of(Part::Liveness);
     let waits = protocol.steps.iter().filter(|step| waits(step)).map(|step| step.name);
     let waits: Vec<&str> = waits.collect();
     let found = format!("steps that wait for the unit: {}", waits.join("; "));
     let holds = waits == ["give back what a settled debt held"];
     note(clock.verdict("a handler waits for no unit: map, unmap and send do not", holds, found));
-    Ok(())
 }
 
 /// Tells if a CPU's step is possible only after the unit's: if its guards need a debt that is settled.
@@ -374,13 +412,19 @@ fn waits(step: &Step) -> bool {
     step.actor == Actor::Cpu && step.guards.iter().any(settled)
 }
 
-/// Number of states, and the moves of a run without end in which a frame waits.
-fn starved(protocol: &Protocol, of: Sizes) -> Result<(usize, Option<Vec<String>>), ProveError> {
-    let machine = Machine::new(protocol, of)?;
-    let Some(graph) = Graph::of(&machine, MOST_STATES) else {
+/// Number of states, and the moves of a run without end in which the fact stays true.
+fn starved(
+    protocol: &Protocol,
+    endless: &Endless,
+    of: Sizes,
+) -> Result<(usize, Option<Vec<String>>), ProveError> {
+    let mut protocol = protocol.clone();
+    (endless.supposed)(&mut protocol);
+    let machine = Machine::new(&protocol, of)?;
+    let Some(graph) = Graph::of(&machine, endless, MOST_STATES) else {
         return Ok((0, None));
     };
-    let waits = machine.fact("pending", &[0, 0, 0, 0]);
+    let waits = machine.fact(endless.fact, endless.of);
     Ok((graph.states(), graph.starvation(&machine, &waits).map(|found| found.moves)))
 }
 

@@ -1,33 +1,64 @@
-//! Liveness: unmapped frames come back, if the hardware completes.
+//! Liveness: what waits is served, if the hardware completes.
 //!
-//! The search looks for a run without end in which a frame stays pending although every step that
+//! The search looks for a run without end in which a fact stays true although every step that
 //! stays possible is made at some time (weak fairness). Such a run ends in a circle of states, so
 //! the strongly connected parts of the graph of states show all of them. A failure of the hardware
 //! is a step that may come any number of times, but not for ever: no circle holds one.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::finite::{Check, Machine, Move, State};
-use crate::protocol::Actor;
+use crate::defects::Defect;
+use crate::expr::Sort;
+use crate::finite::{Check, Machine, Move, Sizes, State};
+use crate::protocol::{Actor, Protocol};
 
-/// Steps of CPUs that a driver need not make.
-const FREE: [&str; 4] = [
-    "find a table that hangs there",
-    "link a new table",
-    "clear an entry",
-    "take all addresses of a table",
-];
+/// Promise that a fact does not stay true for ever.
+pub struct Endless {
+    /// The promise.
+    pub says: &'static str,
+    /// Relation of the fact.
+    pub fact: &'static str,
+    /// Numbers of its things.
+    pub of: &'static [u8],
+    /// Assumptions of the search beyond those of the proof.
+    pub supposed: fn(&mut Protocol),
+    /// Steps of CPUs that a run need not make.
+    pub free: &'static [&'static str],
+    /// Step that no run makes for ever.
+    pub failure: Option<&'static str>,
+    /// Step that one thing serves as well as another: made with one, it is made.
+    pub alike: Option<Alike>,
+    /// Machines of which all runs without end are looked at. Caches have no part in them.
+    pub machines: Vec<Sizes>,
+    /// Changes that keep every promise of the proof, and starve what waits.
+    pub starvations: Vec<Defect>,
+}
 
-/// Step that no run makes for ever.
-const FAILURE: &str = "the hardware fails";
+/// Sort of things that are alike to a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Alike {
+    /// The step.
+    pub step: &'static str,
+    /// The sort.
+    pub sort: Sort,
+}
+
+/// Move of a machine, as a run without end has it.
+struct Kind {
+    /// The move in words.
+    says: String,
+    /// Number of the step that a fair run has to make, if it stays possible.
+    due: Option<u32>,
+    /// True for the failure.
+    fails: bool,
+}
 
 /// Graph of all states.
 pub struct Graph {
     states: Vec<State>,
     /// For each state, the number of the move and of the state after it.
     edges: Vec<Vec<(u32, u32)>>,
-    /// For each move, its words, and if a fair run has to make it.
-    moves: Vec<(String, bool)>,
+    moves: Vec<Kind>,
 }
 
 /// Run that starves.
@@ -41,11 +72,12 @@ pub struct Starvation {
 
 impl Graph {
     /// Visits all states; none if there are more than `most`.
-    pub fn of(machine: &Machine, most: usize) -> Option<Self> {
+    pub fn of(machine: &Machine, endless: &Endless, most: usize) -> Option<Self> {
         let start = machine.start();
         let mut graph = Self { states: vec![start.clone()], edges: Vec::new(), moves: Vec::new() };
         let mut seen: HashMap<State, u32> = HashMap::from([(start, 0)]);
-        let mut known: HashMap<(usize, Box<[u8]>), u32> = HashMap::new();
+        let mut known: HashMap<Move, u32> = HashMap::new();
+        let mut dues: HashMap<Move, u32> = HashMap::new();
         let mut at = 0;
         while at < graph.states.len() {
             if graph.states.len() > most {
@@ -54,8 +86,10 @@ impl Graph {
             let state = graph.states[at].clone();
             let mut edges = Vec::new();
             machine.moves(&state, |made, after| {
-                let name = (made.step, made.things.clone());
-                let number = *known.entry(name).or_insert_with(|| graph.add(machine, &made));
+                let number = *known.entry(made.clone()).or_insert_with(|| {
+                    graph.moves.push(kind(machine, endless, &made, &mut dues));
+                    graph.moves.len() as u32 - 1
+                });
                 let next = *seen.entry(after.clone()).or_insert_with(|| {
                     graph.states.push(after);
                     graph.states.len() as u32 - 1
@@ -66,14 +100,6 @@ impl Graph {
             at += 1;
         }
         Some(graph)
-    }
-
-    fn add(&mut self, machine: &Machine, made: &Move) -> u32 {
-        let name = machine.name(made.step);
-        let fair =
-            machine.actor(made.step) != Actor::Device && !FREE.contains(&name) && name != FAILURE;
-        self.moves.push((machine.show(made), fair));
-        self.moves.len() as u32 - 1
     }
 
     /// Number of states.
@@ -98,25 +124,26 @@ impl Graph {
     fn fair(&self, part: &[u32]) -> Option<Starvation> {
         let inside: HashSet<u32> = part.iter().copied().collect();
         let mut made: HashSet<u32> = HashSet::new();
-        // Number of the states that allow each move.
+        // Number of the states that allow each step that is due.
         let mut possible: HashMap<u32, usize> = HashMap::new();
         for state in part {
             let mut here = HashSet::new();
             for (number, next) in &self.edges[*state as usize] {
-                if inside.contains(next) && !self.moves[*number as usize].0.starts_with(FAILURE) {
+                let kind = &self.moves[*number as usize];
+                if inside.contains(next) && !kind.fails {
                     made.insert(*number);
                 }
-                if self.moves[*number as usize].1 && here.insert(*number) {
-                    *possible.entry(*number).or_default() += 1;
+                if let Some(due) = kind.due.filter(|due| here.insert(*due)) {
+                    *possible.entry(due).or_default() += 1;
                 }
             }
         }
-        let owed = |(number, many): (&u32, &usize)| *many == part.len() && !made.contains(number);
-        if possible.iter().any(owed) {
+        let kinds = || made.iter().map(|number| &self.moves[*number as usize]);
+        let done: HashSet<u32> = kinds().filter_map(|kind| kind.due).collect();
+        if possible.iter().any(|(due, many)| *many == part.len() && !done.contains(due)) {
             return None;
         }
-        let mut moves: Vec<String> =
-            made.iter().map(|number| self.moves[*number as usize].0.clone()).collect();
+        let mut moves: Vec<String> = kinds().map(|kind| kind.says.clone()).collect();
         moves.sort();
         Some(Starvation { states: part.len(), moves })
     }
@@ -144,8 +171,7 @@ impl Graph {
                 match next {
                     Some((number, next)) => {
                         let next = next as usize;
-                        let fails = self.moves[number as usize].0.starts_with(FAILURE);
-                        if !inside[next] || fails {
+                        if !inside[next] || self.moves[number as usize].fails {
                             continue;
                         }
                         if order[next] == NEW {
@@ -174,4 +200,19 @@ impl Graph {
         }
         part
     }
+}
+
+/// The kind of a move. Those of one step with things that are alike have one number.
+fn kind(machine: &Machine, endless: &Endless, made: &Move, dues: &mut HashMap<Move, u32>) -> Kind {
+    let step = machine.name(made.step);
+    let fails = Some(step) == endless.failure;
+    let device = machine.actor(made.step) == Actor::Device;
+    let due = (!device && !fails && !endless.free.contains(&step)).then(|| {
+        let other = |sort| Some(Alike { step, sort }) != endless.alike;
+        let things = machine.things(made).filter(|(sort, _)| other(*sort));
+        let things = things.map(|(_, thing)| thing).collect();
+        let next = dues.len() as u32;
+        *dues.entry(Move { step: made.step, things }).or_insert(next)
+    });
+    Kind { says: machine.show(made), due, fails }
 }

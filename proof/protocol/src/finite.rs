@@ -30,7 +30,7 @@ impl std::fmt::Display for Sizes {
 pub type State = Box<[u8]>;
 
 /// Step with its things.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
     /// Number of the step.
     pub step: usize,
@@ -289,12 +289,17 @@ impl Machine {
 
     /// The move in words.
     pub fn show(&self, made: &Move) -> String {
-        let step = &self.steps[made.step];
-        let mut text = String::from(step.name);
-        for (variable, thing) in step.variables.iter().zip(&made.things) {
-            let _ = write!(text, ", {} {thing}", variable.sort.name().to_lowercase());
+        let mut text = String::from(self.name(made.step));
+        for (sort, thing) in self.things(made) {
+            let _ = write!(text, ", {} {thing}", sort.name().to_lowercase());
         }
         text
+    }
+
+    /// The things of a move, with their sorts.
+    pub fn things<'m>(&'m self, made: &'m Move) -> impl Iterator<Item = (Sort, u8)> + 'm {
+        let sorts = self.steps[made.step].variables.iter().map(|variable| variable.sort);
+        sorts.zip(made.things.iter().copied())
     }
 
     /// The actor of a step, by its number.

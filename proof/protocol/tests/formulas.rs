@@ -1,10 +1,10 @@
 //! Formulas that cannot be read are refused with a reason.
 
+use portolan_protocol::checks;
 use portolan_protocol::expr::Formula;
 use portolan_protocol::finite::{Found, Machine, Sizes, search};
 use portolan_protocol::protocol::{Claim, Protocol, address_space};
 use portolan_protocol::small::{self, Scope};
-use portolan_protocol::{checks, defects};
 
 #[test]
 fn a_formula_is_read_and_written() {
@@ -40,14 +40,7 @@ fn a_name_that_the_protocol_does_not_have_is_refused() {
 
 /// Every protocol with its defects, and the machine on which they show.
 fn scopes() -> Vec<Scope> {
-    let whole = Scope {
-        name: "address space",
-        protocol: address_space(),
-        defects: defects::defects(),
-        small: checks::SMALL,
-        searched: Vec::new(),
-    };
-    [vec![whole], small::all()].into_iter().flatten().collect()
+    [vec![checks::whole()], small::all()].into_iter().flatten().collect()
 }
 
 /// A walk of the machine with a defect ends in a state that the same moves reach.

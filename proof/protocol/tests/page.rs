@@ -38,8 +38,11 @@ fn the_page_of_small_protocols_has_all_of_them() {
         let facts = relations.iter().flat_map(|one| [one.name, one.meaning]);
         let steps = steps.iter().map(|step| step.name);
         let claims = invariant.iter().chain(safety).map(|claim| claim.says);
-        let wrong = scope.defects.iter().flat_map(|defect| [defect.says, defect.seen]);
-        let all: Vec<&str> = facts.chain(steps).chain(claims).chain(wrong).collect();
+        let starving = scope.endless.iter().flat_map(|one| &one.starvations);
+        let wrong = scope.defects.iter().chain(starving);
+        let wrong = wrong.flat_map(|defect| [defect.says, defect.seen]);
+        let ends = scope.endless.iter().map(|one| one.says);
+        let all: Vec<&str> = facts.chain(steps).chain(claims).chain(wrong).chain(ends).collect();
         let missing: Vec<&&str> = all.iter().filter(|words| !page.contains(**words)).collect();
         assert!(missing.is_empty(), "{}: not in docs/small-protocols.md: {missing:#?}", scope.name);
     }

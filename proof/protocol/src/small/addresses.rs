@@ -39,6 +39,7 @@ pub fn scope() -> Scope {
         defects: defects(),
         small: Sizes(&[(Address, 2), (Word, 2), (Caller, 2)]),
         searched: vec![Sizes(&[(Address, 3), (Word, 2), (Caller, 3)])],
+        endless: Vec::new(),
     }
 }
 

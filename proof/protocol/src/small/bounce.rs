@@ -6,8 +6,9 @@
 //! Not in this part: runs of slots, which are claimed whole; the order of bits in a word.
 
 use super::{Scope, by_cpu, by_others};
-use crate::defects::{Defect, unchanged, unguarded};
+use crate::defects::{Defect, guarded, unchanged, unguarded};
 use crate::expr::Sort::{Debt, Device, Frame, Slot};
+use crate::fairness::Endless;
 use crate::finite::Sizes;
 use crate::protocol::{
     Actor, Change, Claim, Definition, Protocol, Relation, Step, claim, relation,
@@ -38,6 +39,7 @@ pub fn scope() -> Scope {
         defects: defects(),
         small: Sizes(&[(Slot, 1), (Frame, 2), (Debt, 2), (Device, 1)]),
         searched: vec![Sizes(&[(Slot, 2), (Frame, 2), (Debt, 2), (Device, 1)])],
+        endless: vec![comes_back()],
     }
 }
 
@@ -215,6 +217,32 @@ fn safety() -> Vec<Claim> {
             "(forall ((s Slot) (r Slot) (f Frame)) (=> (and (taken s f) (taken r f)) (= s r)))",
         ),
     ]
+}
+
+fn comes_back() -> Endless {
+    Endless {
+        says: "every slot comes back",
+        fact: "leaving",
+        of: &[0, 0],
+        supposed: |p| {
+            if let Some(step) = p.step(UNMAP) {
+                let new = "(and (not (unsettled d)) (forall ((r Slot)) (not (leaving r d))))";
+                step.guards.push(claim("the debt is new", new));
+            }
+        },
+        free: &[TAKE, "fill a slot: copy in, and clear the rest", MAP, UNMAP],
+        failure: None,
+        alike: None,
+        machines: vec![Sizes(&[(Slot, 2), (Frame, 2), (Debt, 2)])],
+        starvations: vec![Defect {
+            says: "slots are given back only while none is mapped",
+            seen: "a pool that is swept when it is idle, and never is",
+            edit: |p| {
+                let idle = "(and (not (unsettled d)) (forall ((r Slot)) (not (mapped r))))";
+                guarded(p, GIVE, "its debt is settled", idle);
+            },
+        }],
+    }
 }
 
 fn defects() -> Vec<Defect> {

@@ -1,16 +1,18 @@
 //! Protocols beside that of unmap and invalidate: each small, with its own state.
 //!
 //! They speak of what an address space's protocol leaves out: leaves that are split, places of free
-//! addresses, page requests, bounce slots, and a space whose hardware has failed. The same checks
-//! are made of each.
+//! addresses, page requests, bounce slots, a space whose hardware has failed, and units that sleep.
+//! The same checks are made of each.
 
 mod addresses;
 mod bounce;
 mod recovery;
 mod requests;
 mod splits;
+mod suspend;
 
 use crate::defects::Defect;
+use crate::fairness::Endless;
 use crate::finite::Sizes;
 use crate::protocol::{Actor, Change, Claim, Protocol, Step};
 
@@ -26,6 +28,8 @@ pub struct Scope {
     pub small: Sizes,
     /// Machines all of whose states are visited.
     pub searched: Vec<Sizes>,
+    /// Promises of what comes to its end.
+    pub endless: Vec<Endless>,
 }
 
 /// All of them.
@@ -37,6 +41,7 @@ pub fn all() -> Vec<Scope> {
         requests::scope(),
         bounce::scope(),
         recovery::scope(),
+        suspend::scope(),
     ]
 }
 

@@ -6,11 +6,15 @@
 //! Not in this part: streams that are blocked, which stay so until they are attached again.
 
 use super::{Scope, by_cpu, by_others};
-use crate::defects::{Defect, unchanged, unguarded};
+use crate::defects::{Defect, guarded, unchanged, unguarded};
 use crate::expr::Sort::{Debt, Device, Frame, Slot};
+use crate::fairness::Endless;
 use crate::finite::Sizes;
 use crate::protocol::{Actor, Change, Claim, Protocol, Relation, Step, claim, relation};
 
+const UNMAP: &str = "unmap in a space";
+const PAY: &str = "pay, for the first time or again";
+const COMPLETE: &str = "the unit completes a space's debt";
 const FAIL: &str = "the unit fails, and the space breaks";
 const RECOVERED: &str = "the space works again";
 const RELEASE: &str = "release what was held";
@@ -31,6 +35,7 @@ pub fn scope() -> Scope {
         defects: defects(),
         small: Sizes(&[(Slot, 1), (Frame, 2), (Debt, 2), (Device, 1)]),
         searched: vec![Sizes(&[(Slot, 2), (Frame, 2), (Debt, 2), (Device, 1)])],
+        endless: vec![ends(), comes_back()],
     }
 }
 
@@ -57,7 +62,7 @@ fn cpus() -> Vec<Step> {
             vec![Change::Remove("given", &["f"]), Change::Add("leads", &["s", "f"])],
         ),
         by_cpu(
-            "unmap in a space",
+            UNMAP,
             "crates/portolan/src/dma/space/unmap.rs unmap",
             "((s Slot) (f Frame) (d Debt))",
             vec![claim("it is mapped", "(leads s f)")],
@@ -68,7 +73,7 @@ fn cpus() -> Vec<Step> {
             ],
         ),
         by_cpu(
-            "pay, for the first time or again",
+            PAY,
             "crates/portolan/src/dma/space/unmap.rs recover",
             "((d Debt))",
             vec![claim("the debt is due", "(due d)")],
@@ -98,7 +103,7 @@ fn hardware() -> Vec<Step> {
     let variables = "((v Device) (s Slot) (f Frame))";
     vec![
         by_others(
-            "the unit completes a space's debt",
+            COMPLETE,
             Actor::Unit,
             "((d Debt))",
             vec![],
@@ -189,6 +194,59 @@ fn safety() -> Vec<Claim> {
             "(forall ((s Slot) (d Debt)) (=> (failed s d) (due d)))",
         ),
     ]
+}
+
+const MACHINES: [Sizes; 2] =
+    [Sizes(&[(Slot, 1), (Frame, 2), (Debt, 2)]), Sizes(&[(Slot, 2), (Frame, 2), (Debt, 2)])];
+
+/// An unmap's debt is a new one, and the unit completes what it was asked to.
+fn asked_for(protocol: &mut Protocol) {
+    if let Some(step) = protocol.step(UNMAP) {
+        let new = "(and (not (due d)) (forall ((r Slot) (g Frame)) (not (held r g d))))";
+        step.guards.push(claim("the debt is new", new));
+    }
+    if let Some(step) = protocol.step(COMPLETE) {
+        step.guards.push(claim("it was asked to", "(asked d)"));
+    }
+}
+
+fn ends() -> Endless {
+    Endless {
+        says: "a space that has broken works again",
+        fact: "down",
+        of: &[0],
+        supposed: asked_for,
+        free: &["map in a space", UNMAP],
+        failure: Some(FAIL),
+        alike: None,
+        machines: MACHINES.to_vec(),
+        starvations: vec![Defect {
+            says: "a space works again only once it holds nothing",
+            seen: "a recovery that a busy space never reaches",
+            edit: |p| {
+                let empty =
+                    "(forall ((f Frame) (d Debt)) (and (not (failed s d)) (not (held s f d))))";
+                guarded(p, RECOVERED, "all of its debts are paid", empty);
+            },
+        }],
+    }
+}
+
+fn comes_back() -> Endless {
+    Endless {
+        says: "what a failure held comes back",
+        fact: "held",
+        of: &[0, 0, 0],
+        starvations: vec![Defect {
+            says: "a debt that has failed is not sent again",
+            seen: "a time-out after which no CPU owes the commands",
+            edit: |p| {
+                let first = "(and (due d) (forall ((r Slot)) (not (failed r d))))";
+                guarded(p, PAY, "the debt is due", first);
+            },
+        }],
+        ..ends()
+    }
 }
 
 fn defects() -> Vec<Defect> {

@@ -8,6 +8,7 @@
 use super::{Scope, by_cpu, by_others};
 use crate::defects::{Defect, guarded, unchanged};
 use crate::expr::Sort::{Group, Ticket};
+use crate::fairness::{Alike, Endless};
 use crate::finite::Sizes;
 use crate::protocol::{
     Actor, Change, Claim, Definition, Function, Protocol, Relation, Step, claim, relation,
@@ -43,6 +44,7 @@ pub fn scope() -> Scope {
         defects: defects(),
         small: Sizes(&[(Group, 1), (Ticket, 3)]),
         searched: vec![Sizes(&[(Group, 2), (Ticket, 4)])],
+        endless: vec![answered_once()],
     }
 }
 
@@ -184,6 +186,45 @@ fn safety() -> Vec<Claim> {
              (exists ((t Ticket)) (and (lives t) (= (group t) g))))))",
         ),
     ]
+}
+
+/// Tickets are new again as soon as nothing has them, so that no run ends for want of one.
+fn answered_once() -> Endless {
+    Endless {
+        says: "every group gets its response",
+        fact: "asks",
+        of: &[0],
+        supposed: |p| {
+            if let Some(step) = p.step(RESPOND) {
+                step.changes.push(Change::Add("unused", &["t"]));
+            }
+            if let Some(step) = p.step(LEAVE) {
+                step.changes.push(Change::Remove("works", &["t"]));
+            }
+        },
+        free: &[LEAVE],
+        failure: None,
+        alike: Some(Alike { step: ACCEPT, sort: Ticket }),
+        machines: vec![Sizes(&[(Group, 2), (Ticket, 3)])],
+        starvations: vec![
+            Defect {
+                says: "a response is sent only while no handler is at work",
+                seen: "a lock that the queue's owner shares with the handlers",
+                edit: |p| {
+                    let alone = "(and (owing t) (forall ((u Ticket)) (not (handled u))))";
+                    guarded(p, RESPOND, "its response is owed", alone);
+                },
+            },
+            Defect {
+                says: "a decision is taken only while no group waits for a handler",
+                seen: "a thread that hands out groups before it answers any",
+                edit: |p| {
+                    let idle = "(and (handled t) (forall ((u Ticket)) (not (complete u))))";
+                    guarded(p, FINISH, "the dispatcher has it noted", idle);
+                },
+            },
+        ],
+    }
 }
 
 fn defects() -> Vec<Defect> {

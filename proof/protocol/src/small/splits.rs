@@ -55,6 +55,7 @@ fn scope(name: &'static str, rule: Rule) -> Scope {
             Sizes(&[(Slot, 1), (Index, 2), (Debt, 3), (Device, 1)]),
             Sizes(&[(Slot, 2), (Index, 2), (Debt, 2), (Device, 1)]),
         ],
+        endless: Vec::new(),
     }
 }
 
