@@ -86,7 +86,44 @@ pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
         }
     }
     found.extend(long_tests(path, &lines));
+    found.extend(lost_steps(path, &lines));
     found
+}
+
+/// Finds implementations over another's of the same traits that keep the protocol's steps to themselves: runs behind
+/// them would be checked without those.
+fn lost_steps(path: &str, lines: &[&str]) -> Vec<Finding> {
+    let opens = |code: &str| code.trim_start().trim_start_matches("unsafe ").starts_with("impl<");
+    let mut found = Vec::new();
+    for (start, length) in blocks(lines, opens) {
+        let text = lines[start - 1..start - 1 + length].join("\n");
+        let lost = text.split_once('{').is_some_and(|(header, body)| {
+            wraps_platform(header) && !body.contains("fn protocol_step(")
+        });
+        if lost {
+            let what = format!("line {start} passes calls on, and not the protocol's steps");
+            found.push(Finding { path: path.to_owned(), rule: "protocol-step", what });
+        }
+    }
+    found
+}
+
+/// Tells if the header of an `impl` is of a trait that is told steps, for a type over another of such a trait.
+fn wraps_platform(header: &str) -> bool {
+    let Some((left, right)) = header.split_once(" for ") else {
+        return false;
+    };
+    let mut depth = 0i64;
+    let generic = left.char_indices().find(|(_, c)| {
+        depth += i64::from(*c == '<') - i64::from(*c == '>');
+        *c == '>' && depth == 0
+    });
+    let (bounds, of) = left.split_at(generic.map_or(0, |(end, _)| end));
+    let of = of.trim_start_matches(['>', ' ']).split('<').next().unwrap_or("");
+    let told = ["TableMem", "Cpus", "Platform"];
+    let words = bounds.split(|c: char| !c.is_alphanumeric());
+    let words = words.chain(right.split(|c: char| !c.is_alphanumeric()));
+    told.contains(&of) && words.into_iter().any(|w| told.contains(&w) || w == "UnitPlatform")
 }
 
 fn long_tests(path: &str, lines: &[&str]) -> Vec<Finding> {

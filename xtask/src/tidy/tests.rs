@@ -33,10 +33,27 @@ fn each_rule_catches_its_case() {
             format!("{GOOD}#[cfg(test)]\nmod t {{\n    thread::sleep(1);\n}}\n"),
             "clock",
         ),
+        (
+            "crates/x/src/walk.rs",
+            format!("{GOOD}impl<W: Word, M: TableMem<W>> TableMem<W> for A<M> {{\n}}\n"),
+            "protocol-step",
+        ),
+        (
+            "crates/x/src/walk.rs",
+            format!("{GOOD}unsafe impl<P> Platform for A<P>\nwhere\n    P: Platform,\n{{\n}}\n"),
+            "protocol-step",
+        ),
     ];
     for (path, text, rule) in cases {
         assert_eq!(rules(path, &text), [rule], "{path}");
     }
+}
+
+#[test]
+fn steps_are_passed_on_by_what_stands_before_another() {
+    let own = "impl<W: Word> TableMem<W> for A<W> {\n}\n";
+    let told = "impl<C: Cpus> Cpus for A<C> {\n    fn protocol_step() {}\n}\n";
+    assert!(rules("crates/x/src/walk.rs", &format!("{GOOD}{own}{told}")).is_empty());
 }
 
 #[test]
