@@ -34,7 +34,7 @@ usage: cargo xtask COMMAND
                   the steps with TEXT in their name; some run what the step of tests has built
   test --long [PART]
                   the steps that take longer, all or those of one part: guests, torture, mistakes-1,
-                  mistakes-2, mistakes-3; each part takes less than 80 minutes
+                  mistakes-2, mistakes-3, miri; each part takes less than 80 minutes
   {mutants}  {mistakes}  tidy            structure and style only
   api [--write]   compares the public items of the libraries with the lists in crates/*/api.txt, or writes these
   prove [--traces] [--json]

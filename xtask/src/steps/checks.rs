@@ -109,10 +109,31 @@ pub(super) fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str])
     if !install.status().is_ok_and(|status| status.success()) {
         return Outcome::Skip(format!("Rust {toolchain} is not here and cannot be installed"));
     }
-    let mut command = Command::new("cargo");
-    command.arg(format!("+{toolchain}")).args(["check", "--quiet"]).args(what);
+    let mut command = of_toolchain(root, &toolchain);
     let target = root.join("target").join(format!("rust-{version}"));
-    // `cargo xtask` itself runs under another toolchain and says so to its children.
+    outcome(command.args(["check", "--quiet"]).args(what).env("CARGO_TARGET_DIR", target))
+}
+
+/// Cargo of another toolchain than that of `cargo xtask`, which says so to its children.
+fn of_toolchain(root: &Path, toolchain: &str) -> Command {
+    let mut command = Command::new("cargo");
+    command.arg(format!("+{toolchain}")).current_dir(root);
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
-    outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
+    command
+}
+
+/// Has Miri run the unit tests of the library's unsafe modules.
+pub(super) fn miri(root: &Path) -> Outcome {
+    let miri = || {
+        let mut command = of_toolchain(root, "nightly");
+        command.arg("miri");
+        command
+    };
+    let mut version = miri();
+    version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    if !version.status().is_ok_and(|status| status.success()) {
+        return Outcome::Skip("no nightly compiler with Miri is here".to_owned());
+    }
+    let tests = ["test", "--quiet", "--package", "portolan", "--lib", "--", "platform::contract"];
+    outcome(miri().args(tests).env("CARGO_TARGET_DIR", root.join("target").join("miri")))
 }

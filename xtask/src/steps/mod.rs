@@ -65,12 +65,20 @@ pub enum LongPart {
     Mistakes2,
     /// The last third.
     Mistakes3,
+    /// Tests of unsafe modules under Miri.
+    Miri,
 }
 
 impl LongPart {
     /// All, in the order in which `--long` alone runs them.
-    pub const ALL: [Self; 5] =
-        [Self::Guests, Self::Torture, Self::Mistakes1, Self::Mistakes2, Self::Mistakes3];
+    pub const ALL: [Self; 6] = [
+        Self::Guests,
+        Self::Torture,
+        Self::Mistakes1,
+        Self::Mistakes2,
+        Self::Mistakes3,
+        Self::Miri,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -80,6 +88,7 @@ impl LongPart {
             Self::Mistakes1 => "mistakes-1",
             Self::Mistakes2 => "mistakes-2",
             Self::Mistakes3 => "mistakes-3",
+            Self::Miri => "miri",
         }
     }
 
@@ -94,6 +103,7 @@ impl LongPart {
             Self::Mistakes1 => mistakes("mistakes that tests have to notice, 1 of 3", "1/3"),
             Self::Mistakes2 => mistakes("mistakes that tests have to notice, 2 of 3", "2/3"),
             Self::Mistakes3 => mistakes("mistakes that tests have to notice, 3 of 3", "3/3"),
+            Self::Miri => vec![Step::new("unsafe modules under Miri", || checks::miri(root))],
         }
     }
 }
