@@ -132,8 +132,12 @@ impl Facts {
 
     /// Reads the facts of the machine with these files. Its architecture is not among them.
     pub fn of(files: &Files) -> Self {
+        Self::beside(files, &text(files, "proc/cpuinfo").unwrap_or_default())
+    }
+
+    /// Reads the facts of the machine with these files, of which `cpuinfo` is read already.
+    pub(crate) fn beside(files: &Files, cpuinfo: &str) -> Self {
         let at = |path: &str| text(files, path);
-        let cpuinfo = at("proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             let found = lines.find(|(key, _)| key.trim() == name);
@@ -346,9 +350,9 @@ fn groups(files: &Files) -> (BTreeMap<String, u32>, Vec<DeviceFacts>) {
         let members = names(files, &format!("{folder}/devices")).into_iter();
         devices.extend(members.take(room).map(|name| {
             // The folder's entries are links, which files in memory do not follow.
-            let at = match files {
-                Files::Below(_) => format!("{folder}/devices/{name}"),
-                Files::Kept(_) => format!("sys/bus/pci/devices/{name}"),
+            let at = match files.follows_links() {
+                true => format!("{folder}/devices/{name}"),
+                false => format!("sys/bus/pci/devices/{name}"),
             };
             let id = |what: &str| {
                 let digits = text(files, &format!("{at}/{what}"))?;

@@ -3,11 +3,13 @@
 //! Paths have no leading slash (`sys/class/iommu`). Not supported: links are not followed in memory; a caller that
 //! wants the file behind one joins its target itself.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::OFlags;
 
@@ -79,6 +81,9 @@ pub enum Files {
     Below(PathBuf),
     /// In memory, by path.
     Kept(BTreeMap<String, KeptFile>),
+    /// Those of another machine, each look at which is noted.
+    #[cfg(test)]
+    Watched(std::sync::Arc<tests::Watch>),
 }
 
 impl Files {
@@ -91,6 +96,8 @@ impl Files {
                 Some(KeptFile::Denied | KeptFile::Link(_)) => Reading::Denied,
                 None => Reading::Absent,
             },
+            #[cfg(test)]
+            Self::Watched(watch) => watch.look("bytes", path).bytes(path),
         }
     }
 
@@ -117,6 +124,8 @@ impl Files {
                     false => Reading::Found(found.into_iter().collect()),
                 }
             }
+            #[cfg(test)]
+            Self::Watched(watch) => watch.look("names", path).names(path),
         }
     }
 
@@ -132,7 +141,48 @@ impl Files {
                 Some(KeptFile::Denied) => Reading::Denied,
                 Some(KeptFile::Bytes(_)) | None => Reading::Absent,
             },
+            #[cfg(test)]
+            Self::Watched(watch) => watch.look("link", path).link(path),
         }
+    }
+
+    /// Tells if a path may lead through a symbolic link.
+    pub fn follows_links(&self) -> bool {
+        match self {
+            Self::Below(_) => true,
+            Self::Kept(_) => false,
+            #[cfg(test)]
+            Self::Watched(watch) => watch.of.follows_links(),
+        }
+    }
+}
+
+/// Files of which each is read once for an answer.
+#[derive(Debug)]
+pub struct ReadOnce<'f> {
+    files: &'f Files,
+    texts: RefCell<BTreeMap<String, Option<Rc<str>>>>,
+}
+
+impl<'f> ReadOnce<'f> {
+    /// Makes one of which nothing is read yet.
+    pub fn new(files: &'f Files) -> Self {
+        Self { files, texts: RefCell::default() }
+    }
+
+    /// The files.
+    pub const fn files(&self) -> &'f Files {
+        self.files
+    }
+
+    /// Content of the file at `path` as text, if it can be read.
+    pub fn text(&self, path: &str) -> Option<Rc<str>> {
+        if let Some(known) = self.texts.borrow().get(path) {
+            return known.clone();
+        }
+        let text = self.files.text(path).found().map(Rc::from);
+        self.texts.borrow_mut().insert(path.to_owned(), text.clone());
+        text
     }
 }
 
@@ -155,32 +205,4 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kept_files_answer_like_a_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("sys/class/iommu")).unwrap();
-        fs::write(folder.path().join("sys/class/iommu/dmar0"), "one\n").unwrap();
-        std::os::unix::fs::symlink("../../dmar1", folder.path().join("sys/class/iommu/dmar1"))
-            .unwrap();
-        let mut kept = BTreeMap::new();
-        kept.insert("sys/class/iommu/dmar0".to_owned(), KeptFile::Bytes(b"one\n".to_vec()));
-        kept.insert("sys/class/iommu/dmar1".to_owned(), KeptFile::Link("../../dmar1".to_owned()));
-        kept.insert("sys/class/iommuz".to_owned(), KeptFile::Bytes(Vec::new()));
-        kept.insert("sys/kernel".to_owned(), KeptFile::Denied);
-        for files in [Files::Below(folder.path().to_owned()), Files::Kept(kept.clone())] {
-            assert_eq!(files.text("sys/class/iommu/dmar0"), Reading::Found("one\n".to_owned()));
-            assert_eq!(files.text("sys/class/iommu/dmar7"), Reading::Absent);
-            assert_eq!(
-                files.link("sys/class/iommu/dmar1"),
-                Reading::Found("../../dmar1".to_owned())
-            );
-            let both = ["dmar0", "dmar1"].map(str::to_owned).to_vec();
-            assert_eq!(files.names("sys/class/iommu"), Reading::Found(both));
-            assert_eq!(files.names("sys/class/net"), Reading::Absent);
-        }
-        assert!(Files::Kept(kept).names("sys/kernel").is_denied());
-    }
-}
+pub(crate) mod tests;

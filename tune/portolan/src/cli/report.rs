@@ -31,6 +31,11 @@ pub struct ReportFile {
 }
 
 impl ReportArgs {
+    /// Tells if a report is asked for.
+    pub const fn is_asked(&self) -> bool {
+        self.report.is_some()
+    }
+
     /// Place of the report, if one is asked for. The file may be none of `others`, which the command reads or writes.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The kernel's log of a machine: `/dev/kmsg` (Documentation/ABI/testing/dev-kmsg of Linux), a file, or kept text.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,6 +14,8 @@ use super::Reading;
 const MOST_BYTES: u64 = 16 << 20;
 /// Bytes of the longest record of `/dev/kmsg`.
 const MOST_RECORD: usize = 8192;
+/// Beginning of what a terminal obeys.
+const ESCAPE: u8 = 0x1b;
 /// Records that are read from `/dev/kmsg` at most.
 const MOST_RECORDS: usize = 1 << 20;
 
@@ -49,10 +52,41 @@ impl Log {
         let read = || {
             let mut bytes = Vec::new();
             self.open()?.take(MOST_BYTES).read_to_end(&mut bytes)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
+            Ok(String::from_utf8_lossy(&plain(&bytes)).into_owned())
         };
         Reading::from(read())
     }
+}
+
+/// `bytes` without what a terminal obeys: colours, moves and titles (ECMA-48, sections 5.4 and 5.6).
+pub(super) fn plain(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(ESCAPE, bytes).is_none() {
+        return Cow::Borrowed(bytes);
+    }
+    let (mut out, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    while let Some(at) = memchr::memchr(ESCAPE, rest) {
+        let (before, escape) = rest.split_at(at);
+        out.extend_from_slice(before);
+        let length = match escape.get(1) {
+            // A sequence ends with a letter or one of few signs, a string with a bell or another escape.
+            Some(b'[') => {
+                let inside = |byte: &&u8| matches!(byte, 0x20..=0x3f);
+                let inside = escape.iter().skip(2).take_while(inside).count();
+                let ends = matches!(escape.get(2 + inside), Some(0x40..=0x7e));
+                2 + inside + usize::from(ends)
+            }
+            Some(b']' | b'P' | b'_' | b'^' | b'X') => {
+                let inside = |byte: &&u8| !matches!(**byte, 0x07 | ESCAPE | b'\n');
+                let inside = escape.iter().skip(2).take_while(inside).count();
+                2 + inside + usize::from(escape.get(2 + inside) == Some(&0x07))
+            }
+            Some(0x20..=0x7e) => 2,
+            _ => 1,
+        };
+        rest = escape.get(length..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    Cow::Owned(out)
 }
 
 /// The records of `/dev/kmsg` as lines in the form of `dmesg`.
@@ -98,6 +132,22 @@ mod tests {
         line(b"6,339,5140900,-;DMAR: IOMMU enabled\n SUBSYSTEM=pci\n", &mut lines);
         line(b"no record", &mut lines);
         assert_eq!(String::from_utf8(lines).unwrap(), "[    5.140900] DMAR: IOMMU enabled\n");
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_left_out_and_the_rest_stays() {
+        for (bytes, text) in [
+            ("a\x1b[31;1mb\x1b[0m c", "ab c"),
+            ("\x1b]0;title\x07a\x1b]8;;x\x1b\\b\n", "ab\n"),
+            ("\x1b(Ba\x1b", "Ba"),
+            ("\x1b[31\nnext", "\nnext"),
+            ("\x1b]never ends\nnext", "\nnext"),
+            ("none", "none"),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&plain(bytes.as_bytes())), text, "{bytes:?}");
+        }
+        let log = Log::Kept("a \x1b[1mb\n".to_owned());
+        assert_eq!(log.text(), Reading::Found("a b\n".to_owned()));
     }
 
     #[test]

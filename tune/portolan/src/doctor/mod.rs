@@ -13,6 +13,8 @@ pub mod log;
 pub mod machine;
 pub mod pci;
 pub mod subject;
+#[cfg(test)]
+mod tests;
 
 pub use crate::files::{Files, KeptFile, Reading};
 pub use finding::{Finding, Verdict, outcome};

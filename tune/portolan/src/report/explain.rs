@@ -88,17 +88,7 @@ pub fn faults(answers: &FaultAnswers, origin: Origin) -> Page {
         None => one.why.clone(),
     });
     let numbered = || answers.faults.iter().enumerate().map(|(nth, one)| (nth + 1, one));
-    let head = [
-        "fault",
-        "verdict",
-        "device",
-        "request",
-        "address",
-        "refused",
-        "belongs to",
-        "seen",
-        "line",
-    ];
+    let head = ["fault", "verdict", "device", "request", "refused", "belongs to", "seen"];
     let mut sections = tabled("Faults", Table::new(head, numbered().map(fault)));
     let causes = numbered().flat_map(|(number, one)| {
         one.causes.iter().map(move |cause| {
@@ -119,21 +109,21 @@ pub fn faults(answers: &FaultAnswers, origin: Origin) -> Page {
 }
 
 /// The row of a fault.
-fn fault((number, one): (usize, &Fault)) -> [String; 9] {
+fn fault((number, one): (usize, &Fault)) -> [String; 7] {
     let driver = one.driver.as_ref().map(|driver| format!("driver {driver}"));
     let about = [Some(one.device.clone()), one.device_is.clone(), driver];
     let about: Vec<String> = about.into_iter().flatten().collect();
-    let pasid = one.pasid.map_or_else(String::new, |pasid| format!(" (PASID {pasid})"));
+    let pasid = one.pasid.map(|pasid| format!("(PASID {pasid})"));
+    let request = [one.tried.map(str::to_owned), one.address.clone(), pasid];
+    let request: Vec<String> = request.into_iter().flatten().collect();
     [
         number.to_string(),
         one.verdict.word().to_owned(),
         about.join(", "),
-        or_dash(one.tried),
-        or_dash(one.address.as_deref()) + &pasid,
+        or_dash(Some(request.join(" ").as_str()).filter(|said| !said.is_empty())),
         format!("{}: {}", one.unit, one.kind),
         one.belongs_to.clone(),
-        one.times.clone(),
-        grouped(one.line),
+        format!("{}; line {}", one.times, grouped(one.line)),
     ]
 }
 

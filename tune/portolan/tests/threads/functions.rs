@@ -129,6 +129,10 @@ pub fn files(lines: &str, root: bool) -> BTreeMap<String, Value> {
         let space = if root { &space[..] } else { &space[..64] };
         let digits: String = space.iter().map(|byte| format!("{byte:02x}")).collect();
         add("config", json!({ "hex": digits }));
+        for (name, number) in [("vendor", one.id[0]), ("device", one.id[1])] {
+            add(name, json!({ "text": format!("{number:#06x}\n") }));
+        }
+        add("class", json!({ "text": format!("{:#08x}\n", one.class) }));
         let mut resource = String::new();
         for bytes in one.bars() {
             next = next.next_multiple_of(bytes);

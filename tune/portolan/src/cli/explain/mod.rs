@@ -12,7 +12,7 @@ mod policies;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use portolan::addr::PciFunction;
 use portolan_cli::{Outcome, Output};
@@ -48,15 +48,15 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "FILE", requires = "faults")]
     trace: Option<PathBuf>,
     /// The library's policy for a machine profile, or a file with one; may be repeated.
-    #[arg(long = "machine", value_name = "NAME", conflicts_with = "report")]
+    #[arg(long = "machine", value_name = "NAME")]
     machines: Vec<String>,
     /// The library's policies for all profiles, or those of --machine, and the whole table of decisions.
-    #[arg(long, conflicts_with = "report")]
+    #[arg(long)]
     all: bool,
     /// Tables of a machine's firmware (DMAR, IVRS, IORT, VIOT or RIMT) as files, in binary or as `acpidump` prints
     /// them, a folder like /sys/firmware/acpi/tables, or a device tree: print its IOMMUs, the devices that they
     /// serve, and addresses that are taken.
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["machines", "all", "report"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["machines", "all"])]
     firmware: Vec<PathBuf>,
     /// The machine's PCI functions: output of `lspci -xxxx` as root, or /sys/bus/pci/devices.
     #[arg(long, value_name = "FILE", requires = "firmware")]
@@ -82,6 +82,13 @@ impl ExplainArgs {
 
 /// Explains what `args` ask for.
 pub(super) fn run(args: &ExplainArgs) -> Result<Outcome> {
+    let has_no_page = !args.firmware.is_empty() || !args.machines.is_empty() || args.all;
+    if has_no_page && args.report.is_asked() {
+        bail!(
+            "--report is for answers about a machine; what firmware's tables and the library's policies say are tables \
+             already: leave it out, or take --json"
+        );
+    }
     if !args.firmware.is_empty() {
         return firmware::run(args);
     }

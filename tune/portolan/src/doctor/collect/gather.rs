@@ -16,8 +16,8 @@ const MOST_IN_ALL: usize = 32 << 20;
 /// Lines of the log that are kept at most.
 const MOST_LINES: usize = 100_000;
 
-/// Files that are kept as they are, or as links; `*` stands for each name in a folder.
-const WANTED: [&str; 59] = [
+/// Files that are kept as they are, or as links; `*` stands for each name in a folder, or the rest of one.
+const WANTED: [&str; 60] = [
     "proc/sys/kernel/osrelease",
     "proc/self/limits",
     "proc/iomem",
@@ -54,6 +54,7 @@ const WANTED: [&str; 59] = [
     "sys/class/nvme/*",
     "sys/class/net/*",
     "sys/class/net/*/brif/*",
+    "sys/class/net/*/lower_*",
     "sys/class/drm/*",
     "sys/class/infiniband/*",
     "sys/class/block/*",
@@ -137,14 +138,16 @@ struct Gathering<'a> {
 impl Gathering<'_> {
     /// Keeps what `pattern` stands for.
     fn want(&mut self, pattern: &str) {
-        let Some((folder, rest)) = pattern.split_once("/*") else {
+        let Some((before, rest)) = pattern.split_once('*') else {
             return self.keep(pattern);
         };
+        let (folder, start) = before.rsplit_once('/').unwrap_or(("", before));
         let names = self.files.names(folder);
         if names.is_denied() {
             self.kept.insert(folder.to_owned(), KeptFile::Denied);
         }
-        for name in names.found().unwrap_or_default().into_iter().take(MOST_NAMES) {
+        let names = names.found().unwrap_or_default().into_iter();
+        for name in names.filter(|name| name.starts_with(start)).take(MOST_NAMES) {
             self.want(&format!("{folder}/{name}{rest}"));
         }
     }

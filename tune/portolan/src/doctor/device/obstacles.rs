@@ -10,8 +10,10 @@ use super::DeviceCase;
 use super::group::listed;
 use super::uses::HostUse;
 use crate::doctor::Finding;
-use crate::doctor::pci::{GroupMode, KnownFunction};
+use crate::doctor::pci::{FOLDER, GroupMode, KnownFunction};
 
+/// Ways in which Linux resets more than one function (`pci_reset_fn_methods`).
+const WIDE_RESETS: [&str; 2] = ["bus", "cxl_bus"];
 /// Lines of a group's regions that are read.
 const MOST_REGIONS: usize = 256;
 
@@ -30,11 +32,19 @@ pub fn iommu(case: &DeviceCase<'_>) -> Finding {
         };
         return Finding::good(what, format!("The device is served{by}, in group {group}; {mode}."));
     }
+    if case.device.is_board() {
+        let why =
+            "It is a part of the board, and no device that a guest could take: it needs no IOMMU.";
+        return Finding::good(what, why);
+    }
+    if files.link(&format!("{FOLDER}/{}/iommu_group", case.device.at)).is_denied() {
+        return Finding::unknown(what, "The device's group could not be read.");
+    }
     let grouped = files.names("sys/kernel/iommu_groups").found().is_some_and(|all| !all.is_empty());
-    let listed_only = files.names(crate::doctor::pci::FOLDER).found().is_none();
+    let listed_only = files.names(FOLDER).found().is_none();
     if grouped {
         let why = "The device has no group: the machine's IOMMU serves other devices, not this one. Either firmware \
-                   does not name it, or the unit in front of it does not know PCI's identifiers.";
+                   does not name it, or the one that its accesses pass does not know PCI's identifiers.";
         return Finding::problem(what, why).act(
             "Nothing that Linux offers: without a group VFIO does not hand the device over safely.",
         );
@@ -84,14 +94,14 @@ pub fn drivers(case: &DeviceCase<'_>, uses: &[HostUse]) -> Finding {
     let taken = case.device.driver.as_deref().is_some_and(is_users);
     match (taken, hosts.is_empty()) {
         (_, true) => {
-            let why = "No driver of the host's has an endpoint of the group. A port or bridge keeps pcieport, \
+            let why = "No driver of the host's has a device of the group. A port or bridge keeps pcieport, \
                        which is no obstacle.";
             Finding::good(what, why)
         }
         (true, false) => {
             let why = format!(
                 "The device is bound for a user, and drivers of the host's have others of its group: {them}. VFIO \
-                 calls the group not viable until each endpoint has vfio-pci or none."
+                 calls the group not viable until each device has vfio-pci or none."
             );
             Finding::problem(what, why).act(act)
         }
@@ -170,8 +180,43 @@ pub fn resets(case: &DeviceCase<'_>) -> Option<Finding> {
             let why = "Linux knows no way to reset the device: after one guest it stays as that guest left it.";
             Some(Finding::problem(what, why).act("Restart the machine between guests."))
         }
-        all => Some(Finding::good(what, format!("Linux resets it by: {}.", all.join(", ")))),
+        all => Some(reset_with_others(case, all)),
     }
+}
+
+/// Answers which others a reset takes along: one of the bus (or slot) takes all functions below the port.
+fn reset_with_others(case: &DeviceCase<'_>, methods: &[String]) -> Finding {
+    let what = "reset";
+    let mut why = format!("Linux resets it by: {}.", methods.join(", "));
+    let is_wide = methods.iter().all(|method| WIDE_RESETS.contains(&method.as_str()));
+    let bus = |at: PciFunction| (at.segment, at.requester.bus());
+    let beside = |one: &&KnownFunction| {
+        let other = case.members.iter().all(|member| member.at != one.at);
+        other && one.at != case.device.at && bus(one.at) == bus(case.device.at)
+    };
+    // Without a port above there is no bus to reset.
+    let has_port = !case.pci.way_up(case.device.at).is_empty();
+    let along = case.pci.functions().filter(beside);
+    let along: Vec<&KnownFunction> = along.filter(|_| is_wide && has_port).collect();
+    if along.is_empty() {
+        return Finding::good(what, why);
+    }
+    let named = listed(along.iter().map(|one| match one.group {
+        Some(group) => format!("{} (group {group})", one.at),
+        None => one.at.to_string(),
+    }));
+    why += &format!(
+        " That resets all of its bus, and with it {named}: VFIO does so only for a user that has these too."
+    );
+    let hosts = along.iter().filter(|one| !one.driver.as_deref().is_some_and(is_users));
+    let hosts = listed(hosts.map(|one| one.at.to_string()));
+    if hosts.is_empty() {
+        return Finding::good(what, why);
+    }
+    let act = format!(
+        "Give the guest these as well: bind {hosts} to vfio-pci, and add them to the guest."
+    );
+    Finding::problem(what, why).act(act)
 }
 
 /// Answers if the unit's addresses reach the device's windows; nothing where its width is not known.

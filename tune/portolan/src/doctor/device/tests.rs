@@ -41,6 +41,27 @@ fn a_device_that_cannot_be_reset_is_a_problem() {
 }
 
 #[test]
+fn a_host_bridge_without_a_group_is_no_problem() {
+    let space = [(0, 0x14d8_1022_u32), (8, 0x0600_0000)];
+    let mut machine = machine(&[]);
+    let Files::Kept(files) = &mut machine.files else { panic!("kept") };
+    let mut bytes = vec![0; 64];
+    for (at, word) in space {
+        bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    files.insert(format!("{FOLDER}/0000:00:00.0/config"), KeptFile::Bytes(bytes));
+    let of = |name| {
+        let findings = DeviceAnswers::new(&machine, name).unwrap().findings;
+        findings.iter().any(|one| one.verdict == Verdict::Problem)
+    };
+    assert!(!of("0000:00:00.0"));
+    let Files::Kept(files) = &mut machine.files else { panic!("kept") };
+    files.remove(&format!("{FOLDER}/0000:01:00.0/iommu_group"));
+    let findings = DeviceAnswers::new(&machine, "0000:01:00.0").unwrap().findings;
+    assert!(findings.iter().any(|one| one.verdict == Verdict::Problem), "no device of the board");
+}
+
+#[test]
 fn a_window_above_the_units_addresses_is_a_problem() {
     let verdict = |cap| {
         let lines = [

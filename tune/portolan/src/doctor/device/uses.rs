@@ -41,8 +41,8 @@ pub fn finding(case: &DeviceCase<'_>, uses: &[HostUse]) -> Option<Finding> {
     let said = listed(said);
     if !said.is_empty() {
         let why = format!("The host needs devices of the group. {said}.");
-        let act = "Keep the group with the host, or part it first. A frame buffer's holder is unbound by its platform \
-                   driver (simpledrm: echo simple-framebuffer.0 > \
+        let act = "Keep the group with the host, or part it first. A frame buffer's holder is unbound by its \
+                   driver's file (simpledrm: echo simple-framebuffer.0 > \
                    /sys/bus/platform/drivers/simple-framebuffer/unbind).";
         return Some(Finding::problem(what, why).act(act));
     }

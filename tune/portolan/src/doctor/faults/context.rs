@@ -107,14 +107,14 @@ impl Collector {
     }
 }
 
-/// Index of the `0000:01:00.0:` or `0000:01:00.0 eth0:` that a line is about.
+/// Index of the `0000:01:00.0:`, `0000:01:00.0 eth0:` or `0000:01:00.0-client:` that a line is about.
 fn function_at(line: &[u8]) -> Option<usize> {
     const SHAPE: &[u8] = b"hhhh:hh:hh.he";
     let is_one = |at: usize| {
         let word = line.get(at..at + SHAPE.len())?;
         let fits = |(byte, shape): (&u8, &u8)| match shape {
             b'h' => byte.is_ascii_hexdigit(),
-            b'e' => matches!(byte, b':' | b' '),
+            b'e' => matches!(byte, b':' | b' ' | b'-'),
             _ => byte == shape,
         };
         let before = at.checked_sub(1).and_then(|at| line.get(at));

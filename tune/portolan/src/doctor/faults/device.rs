@@ -8,6 +8,7 @@ use super::fold::Folded;
 use super::seen::Sender;
 use crate::doctor::Files;
 use crate::facts::IommuKind;
+use crate::files::ReadOnce;
 
 /// Microseconds of the kernel's start in which no driver has begun yet, if the log does not tell of one.
 const EARLY: u64 = 5_000_000;
@@ -60,13 +61,13 @@ pub(super) fn functions(files: &Files) -> Vec<PciFunction> {
     names.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-fn name_of_link(files: &Files, path: &str) -> Option<String> {
-    let target = files.link(path).found()?;
+fn name_of_link(files: &ReadOnce<'_>, path: &str) -> Option<String> {
+    let target = files.files().link(path).found()?;
     Some(target.rsplit('/').next().unwrap_or_default().to_owned()).filter(|name| !name.is_empty())
 }
 
-fn number(files: &Files, path: &str) -> Option<u32> {
-    let text = files.text(path).found()?;
+fn number(files: &ReadOnce<'_>, path: &str) -> Option<u32> {
+    let text = files.text(path)?;
     u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
 }
 
@@ -87,7 +88,7 @@ impl Device {
     pub(super) fn of(
         fault: &Folded,
         context: &Context,
-        files: &Files,
+        files: &ReadOnce<'_>,
         functions: &[PciFunction],
     ) -> Self {
         let sender = &fault.first.sender;
@@ -100,7 +101,7 @@ impl Device {
         let group = by_link("iommu_group");
         let of_group = |name: &str| {
             let group = group.as_ref()?;
-            files.text(&format!("sys/kernel/iommu_groups/{group}/{name}")).found()
+            files.text(&format!("sys/kernel/iommu_groups/{group}/{name}"))
         };
         let said = fault.first.driver.clone();
         let driver = said.or_else(|| logged?.driver.clone()).or_else(|| by_link("driver"));
@@ -204,7 +205,7 @@ fn words(
 fn alias(
     sender: PciFunction,
     context: &Context,
-    files: &Files,
+    files: &ReadOnce<'_>,
     functions: &[PciFunction],
 ) -> Option<Alias> {
     let requester = sender.requester;

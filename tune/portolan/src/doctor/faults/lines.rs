@@ -1,11 +1,13 @@
 //! Lines of a kernel's log, as the kernel's ring, `dmesg`, `journalctl` and consoles print them.
 //!
-//! A line's message is searched for, not split from a prefix of a known form: so prefixes in any language, colours,
-//! and levels do no harm. Lines are cut at 16 KiB, and only one is in memory.
+//! A line's message is searched for, not split from a prefix of a known form: so prefixes in any language and levels
+//! do no harm. Colours are left out. Lines are cut at 16 KiB, and only one is in memory.
 
 use std::io::{self, BufRead};
 
 use serde_json::Value;
+
+use crate::doctor::log::plain;
 
 /// Bytes of a line that are looked at.
 const LONGEST: usize = 16 << 10;
@@ -55,11 +57,11 @@ pub(super) fn each(input: &mut dyn BufRead, mut visit: impl FnMut(u64, &[u8])) -
         };
         if let (Some(line), true) = (line, kept.is_empty()) {
             number += 1;
-            visit(number, line.get(..LONGEST).unwrap_or(line));
+            visit(number, &plain(line.get(..LONGEST).unwrap_or(line)));
         } else if line.is_some() || !kept.is_empty() {
             keep(&mut kept, line.unwrap_or_default());
             number += 1;
-            visit(number, &kept);
+            visit(number, &plain(&kept));
             kept.clear();
         }
         if used == 0 {
@@ -80,14 +82,14 @@ pub(super) fn text_of(line: &[u8]) -> (String, Option<Stamp>) {
         && let Ok(Value::Object(entry)) = serde_json::from_slice(line)
     {
         let message = match entry.get("MESSAGE") {
-            Some(Value::String(text)) => text.clone(),
+            Some(Value::String(text)) => text.clone().into_bytes(),
             // The journal's form of text that is no UTF-8.
             Some(Value::Array(bytes)) => {
-                let bytes = bytes.iter().map(|byte| byte.as_u64().unwrap_or(0) as u8);
-                String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+                bytes.iter().map(|byte| byte.as_u64().unwrap_or(0) as u8).collect()
             }
-            _ => String::new(),
+            _ => Vec::new(),
         };
+        let message = String::from_utf8_lossy(&plain(&message)).into_owned();
         let micros = entry.get("_SOURCE_MONOTONIC_TIMESTAMP").and_then(Value::as_str);
         let since_start = micros.and_then(|micros| micros.parse().ok());
         return (message, Some(Stamp { since_start, words: None }));

@@ -23,10 +23,11 @@ pub use text::text;
 
 use std::io::{self, BufRead};
 
-use portolan_cli::display::grouped;
+use portolan_cli::display::{counted, grouped};
 use serde::Serialize;
 
 use super::{Files, Finding, Verdict};
+use crate::files::ReadOnce;
 use crate::trace::Reader;
 use causes::Circumstances;
 use context::{Collector, Context};
@@ -128,6 +129,7 @@ impl FaultAnswers {
     /// Answers for the faults of `log`, with the machine's `files`, and a recording if there is one.
     pub fn new(log: &LogContents, files: &Files, recording: Option<&mut Reader>) -> Self {
         let functions = device::functions(files);
+        let files = &ReadOnce::new(files);
         let of = |fault| Device::of(fault, &log.context, files, &functions);
         let devices: Vec<Device> = log.fold.all.iter().map(of).collect();
         let names: Vec<Option<String>> = devices
@@ -136,7 +138,7 @@ impl FaultAnswers {
             .map(|(device, fault)| name_in_recordings(device, fault))
             .collect();
         let history = recording.map(|recording| History::read(recording, &log.fold.all, &names));
-        let sources = Sources { context: &log.context, files, functions: &functions };
+        let sources = Sources::new(&log.context, files, &functions);
         let faults: Vec<Fault> = log
             .fold
             .all
@@ -175,17 +177,17 @@ fn name_in_recordings(device: &Device, fault: &Folded) -> Option<String> {
 }
 
 fn summary(log: &LogContents, faults: &[Fault]) -> Finding {
-    let lines = grouped(log.lines);
+    let lines = counted(log.lines, "line");
     let count: u64 = faults.iter().map(|one| one.count).sum::<u64>() + log.fold.beyond;
     match faults.len() {
-        0 => Finding::good("faults", format!("There is no fault of an IOMMU in {lines} lines.")),
+        0 => Finding::good("faults", format!("There is no fault of an IOMMU in {lines}.")),
         kinds => {
-            let count = portolan_cli::display::counted(count, "fault");
+            let count = counted(count, "fault");
             let kinds = match kinds {
                 1 => String::new(),
                 many => format!(" of {many} kinds"),
             };
-            let mut why = format!("{count}{kinds} in {lines} lines.");
+            let mut why = format!("{count}{kinds} in {lines}.");
             if log.fold.beyond > 0 {
                 let beyond = grouped(log.fold.beyond);
                 why += &format!(" {beyond} of them are of kinds that are not listed.");

@@ -1,5 +1,7 @@
 //! Owner of a fault's address: firmware, a device, the processor's interrupts, memory, a mapping of a recording.
 
+use std::cell::OnceCell;
+
 use portolan::addr::PciFunction;
 use portolan::iommu::FaultReason;
 use portolan_cli::display::bytes;
@@ -9,14 +11,16 @@ use super::device::Device;
 use super::fold::{Folded, MESSAGES, PAGE};
 use super::history::{Recorded, RecordedMoment};
 use super::seen::{Attempt, Kind};
-use crate::doctor::Files;
 use crate::facts::IommuKind;
+use crate::files::ReadOnce;
 
 /// The range that AMD's processors use for interrupts and special cycles.
 const HYPER_TRANSPORT: Range = Range { first: 0xfd_0000_0000, last: 0xff_ffff_ffff };
 /// Memory that only firmware and old devices use.
 const LOW: u64 = 1 << 20;
 const FOUR_GIB: u64 = 1 << 32;
+/// More memory than a machine of one or two processors has.
+const LARGE: u64 = 1 << 38;
 /// Addresses that Linux gives out first, from the top.
 const GIVEN_OUT: u64 = 0xc000_0000;
 /// Functions whose resources are read.
@@ -62,8 +66,44 @@ impl AddressPlace {
 /// Everything that the owner is looked for in.
 pub(super) struct Sources<'s> {
     pub(super) context: &'s Context,
-    pub(super) files: &'s Files,
+    pub(super) files: &'s ReadOnce<'s>,
     pub(super) functions: &'s [PciFunction],
+    /// Memory of the functions' own, by their files; empty before it is needed.
+    resources: OnceCell<Vec<(PciFunction, Range)>>,
+}
+
+impl<'s> Sources<'s> {
+    pub(super) fn new(
+        context: &'s Context,
+        files: &'s ReadOnce<'s>,
+        functions: &'s [PciFunction],
+    ) -> Self {
+        Self { context, files, functions, resources: OnceCell::new() }
+    }
+
+    /// Memory of the functions' own, by their files.
+    fn resources(&self) -> &[(PciFunction, Range)] {
+        self.resources.get_or_init(|| {
+            let functions = self.functions.iter().take(MOST_FUNCTIONS);
+            functions.flat_map(|function| resources(self.files, *function)).collect()
+        })
+    }
+}
+
+/// Memory of one function's own.
+fn resources(files: &ReadOnce<'_>, function: PciFunction) -> Vec<(PciFunction, Range)> {
+    let path = format!("sys/bus/pci/devices/{function}/resource");
+    let text = files.text(&path).unwrap_or_default();
+    let window = |line: &str| {
+        let mut words = line.split_whitespace();
+        let mut number = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let (first, last) = (number()?, number()?);
+        // Bit 9 of the flags: memory.
+        let is_memory = number()? & 0x200 != 0;
+        let range = Range::new(first, last).filter(|_| is_memory && last > 0)?;
+        Some((function, range))
+    };
+    text.lines().take(16).filter_map(window).collect()
 }
 
 /// The owner of the addresses of `fault`.
@@ -115,7 +155,7 @@ pub(super) fn of(
         let words = "It is in the first MiB, which firmware and old devices use.";
         return AddressPlace::new(Owner::LowMemory, words);
     }
-    memory(range, sources.context)
+    memory(range, sources.context, is_x86 && !device.is_of_guest())
 }
 
 /// A range that is reserved for the device's group, or by firmware.
@@ -145,31 +185,26 @@ fn resource(range: Range, sources: &Sources<'_>) -> Option<String> {
         device.resources.iter().any(|one| one.has(range.first)).then(|| function.to_string())
     });
     logged.or_else(|| {
-        sources.functions.iter().take(MOST_FUNCTIONS).find_map(|function| {
-            let path = format!("sys/bus/pci/devices/{function}/resource");
-            let text = sources.files.text(&path).found()?;
-            text.lines().take(16).find_map(|line| {
-                let mut words = line.split_whitespace();
-                let mut number = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-                let (first, last) = (number()?, number()?);
-                // Bit 9 of the flags: memory.
-                let is_memory = number()? & 0x200 != 0;
-                let has = last > 0 && Range::new(first, last)?.has(range.first);
-                (has && is_memory).then(|| function.to_string())
-            })
-        })
+        let mut all = sources.resources().iter();
+        all.find(|(_, own)| own.has(range.first)).map(|(function, _)| function.to_string())
     })
 }
 
 /// Memory of the machine, of firmware, or an address as Linux gives out.
-fn memory(range: Range, context: &Context) -> AddressPlace {
+fn memory(range: Range, context: &Context, is_hosts_x86: bool) -> AddressPlace {
     let kind = context.memory.iter().find(|(known, _)| known.has(range.first));
     let kind = kind.map(|(_, kind)| kind.as_str());
+    let is_low = (FOUR_GIB..LARGE).contains(&range.first);
     match kind {
         Some("usable") if range.first >= FOUR_GIB => AddressPlace::new(
             Owner::Memory,
             "As a physical address it is ordinary memory. Linux gives devices addresses below \
              4 GiB first, so it looks like an address that was not mapped for the device.",
+        ),
+        None if context.memory.is_empty() && is_hosts_x86 && is_low => AddressPlace::new(
+            Owner::Memory,
+            "Linux gives devices addresses below 4 GiB first, and the largest ones after them, so it looks like a \
+             physical address that was not mapped for the device; the log does not have the machine's memory.",
         ),
         Some("reserved" | "ACPI") => AddressPlace::new(
             Owner::Firmware,

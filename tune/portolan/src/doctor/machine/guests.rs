@@ -1,8 +1,14 @@
 //! The kernel's means to give devices away, confidential guests, and ports that lead out of the machine.
 
+use portolan_cli::display::bytes;
+
 use super::known::Known;
+use super::processor::Processor;
+use super::unit::opts_in;
 use crate::doctor::Finding;
 
+/// Memory of devices for which the addresses of a guest by QEMU's default (40 bits) do not suffice: half of them.
+const LARGE: u64 = 1 << 39;
 /// Thunderbolt domains that are looked at.
 const MOST_DOMAINS: usize = 64;
 
@@ -50,10 +56,26 @@ pub(super) fn device_memory(known: &Known) -> Option<Finding> {
     if !refused {
         return None;
     }
-    let why = "iommufd does not map the memory of a device (its BAR) by address (-14, Bad address): the guest's \
-               devices do not reach each other directly. QEMU warns and goes on; other monitors end.";
-    let act = "Linux 6.19 or newer with a monitor that maps it by dma-buf; until then Cloud Hypervisor's \
-               vfio_p2p_dma=off, or VFIO's older interface.";
+    let mut why = "iommufd does not map the memory of a device (its BAR) by address (-14, Bad address): the guest's \
+                   devices do not reach each other directly. Of QEMU that is a warning, and it goes on; other \
+                   monitors end."
+        .to_owned();
+    let mut act = "Linux 6.19 or newer with a monitor that maps it by dma-buf; until then Cloud Hypervisor's \
+                   vfio_p2p_dma=off, or VFIO's older interface."
+        .to_owned();
+    let held = known.given_away();
+    let given = known.memories().iter().filter(|(_, device)| held.contains(&device.as_str()));
+    let given: u64 = given.fold(0, |all, (size, _)| all.saturating_add(*size));
+    if given >= LARGE {
+        why += &format!(
+            " The devices for guests have {} of memory, more than a guest of 40 bits finds a place for beside its \
+             own.",
+            bytes(given)
+        );
+        act = format!(
+            "If a guest with all of them fails: -cpu …,host-phys-bits=on (QEMU). Else: {act}"
+        );
+    }
     let finding = Finding::problem("devices' memory in guests", why).act(act);
     Some(finding.gives_up("Direct transfers between the guest's devices, until then."))
 }
@@ -99,8 +121,15 @@ pub(super) fn outside(known: &Known) -> Option<Finding> {
                    others are.";
         return Some(Finding::good(WHAT, why));
     }
-    let why = "Devices at Thunderbolt and USB4 ports are not kept in memory of their own (iommu_dma_protection is \
-               0): firmware does not say that these ports lead outside, or the IOMMU is off.";
+    let cause = match opts_in(known).filter(|_| known.processor == Processor::Intel) {
+        Some(true) => "firmware asks for it (its DMAR table), and the IOMMU is off",
+        Some(false) => "firmware does not ask for it (its DMAR table)",
+        None => "firmware does not say that these ports lead outside, or the IOMMU is off",
+    };
+    let why = format!(
+        "Devices at Thunderbolt and USB4 ports are not kept in memory of their own (iommu_dma_protection is 0): \
+         {cause}."
+    );
     let act = "Switch the IOMMU and `Kernel DMA Protection` on in the firmware's setup, or update firmware. Until then \
                allow devices by hand (`boltctl`).";
     Some(Finding::problem(WHAT, why).act(act).gives_up("Convenience."))

@@ -1,11 +1,14 @@
 //! Facts of a machine on which several answers rest.
 
+use std::cell::OnceCell;
+
 use crate::doctor::kernel_config::KernelConfig;
 use crate::doctor::{Files, Reading, Subject};
 use crate::facts::Facts;
 
 use super::options::BootOptions;
 use super::processor::Processor;
+use super::width;
 
 /// Devices whose files are read at most.
 pub(super) const MOST_DEVICES: usize = 4096;
@@ -27,13 +30,15 @@ pub(super) struct Known<'a> {
     pub(super) config: KernelConfig,
     /// Its kernel's log.
     log: Reading<String>,
+    /// The largest memory of each device; empty before it is needed.
+    memories: OnceCell<Vec<(u64, String)>>,
 }
 
 impl<'a> Known<'a> {
     pub(super) fn read(subject: &'a Subject) -> Self {
         let files = &subject.files;
-        let facts = Facts::of(files);
         let cpuinfo = files.text("proc/cpuinfo").found().unwrap_or_default();
+        let facts = Facts::beside(files, &cpuinfo);
         let log = subject.log.text();
         let mut command_line = facts.command_line.clone();
         if command_line.is_empty() {
@@ -49,12 +54,18 @@ impl<'a> Known<'a> {
             subject,
             facts,
             log,
+            memories: OnceCell::new(),
         }
     }
 
     /// The files.
     pub(super) fn files(&self) -> &Files {
         &self.subject.files
+    }
+
+    /// The largest memory of each device, in bytes, with the device's address.
+    pub(super) fn memories(&self) -> &[(u64, String)] {
+        self.memories.get_or_init(|| width::memories(self))
     }
 
     /// The log's lines with `words`, in order; none if it cannot be read.

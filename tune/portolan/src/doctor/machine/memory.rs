@@ -73,6 +73,15 @@ pub(super) fn reserved(known: &Known) -> Option<Finding> {
         };
         return Some(Finding::good(WHAT, why));
     }
+    if !known.processor.is_x86() {
+        let why = format!(
+            "Linux refuses to give {} to a guest: firmware says that it uses memory through the device, at the same \
+             addresses.",
+            listed(&refused)
+        );
+        let act = "Leave it with the host, and ask the machine's maker for firmware that does not claim it.";
+        return Some(Finding::problem(WHAT, why).act(act));
+    }
     let why = format!(
         "Linux refuses to give {} to a guest: firmware says that it uses memory through the device (RMRR).",
         listed(&refused)
@@ -129,7 +138,7 @@ pub(super) fn copies(known: &Known) -> Option<Finding> {
     let number = |name: &str| -> Option<u64> {
         known.word(&format!("sys/kernel/debug/swiotlb/{name}"))?.parse().ok()
     };
-    let total = number("io_tlb_nslabs")?;
+    let total = known.facts.swiotlb_slots?;
     let peak = number("io_tlb_used_hiwater").or_else(|| number("io_tlb_used"))?;
     let why = format!(
         "Linux copies what a device does not reach through {}; at most {} of that were in use.",

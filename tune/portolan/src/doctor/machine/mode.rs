@@ -4,7 +4,7 @@
 
 use super::known::Known;
 use crate::doctor::Finding;
-use crate::facts::IommuKind;
+use crate::facts::{DeviceFacts, IommuKind};
 
 const WHAT: &str = "mode";
 /// Bit of VT-d's capability register: a hypervisor follows the tables.
@@ -12,6 +12,9 @@ const CACHING_MODE: u64 = 1 << 7;
 /// Drivers of devices whose speed depends on the mode.
 const FAST: [&str; 10] =
     ["nvme", "mlx5_core", "mlx4_core", "ice", "i40e", "ixgbe", "bnxt_en", "ena", "mana", "idpf"];
+
+/// GPUs that share a processor's page tables: GH200, GB200, GB300 (`drivers/vfio/pci/nvgrace-gpu` of Linux).
+const BY_PROCESS: [&str; 5] = ["10de:2342", "10de:2345", "10de:2348", "10de:2941", "10de:31c2"];
 
 /// The mode of one group of devices, in words.
 fn words(kind: &str) -> Option<&'static str> {
@@ -46,6 +49,7 @@ pub(super) fn finding(known: &Known) -> Option<Finding> {
     let why = format!("{}{}", counted(known), chooser(known, mode));
     Some(match mode {
         Mode::Lazy => lazy(known, why),
+        Mode::Identity if wants_address_spaces(known) => without_address_spaces(why),
         Mode::Identity => {
             let why = format!(
                 "{why} Nothing of that costs time, and a device or its firmware that goes wrong reaches all memory."
@@ -142,6 +146,28 @@ fn is_fast(known: &Known) -> bool {
     let disks = known.files().names("sys/class/nvme").found().unwrap_or_default();
     let drivers = known.facts.devices.iter().filter_map(|device| device.driver.as_deref());
     !disks.is_empty() || drivers.into_iter().any(|driver| FAST.contains(&driver))
+}
+
+/// Tells if a GPU wants address spaces of processes (PASID) beside its own, which is passed through, and the driver of
+/// SMMUv3 gives none there: before Linux 6.11.
+fn wants_address_spaces(known: &Known) -> bool {
+    let smmu = known.facts.iommus.iter().any(|unit| unit.kind == IommuKind::SmmuV3);
+    let old = known.facts.version().is_some_and(|version| version < (6, 11));
+    let wants = |device: &DeviceFacts| {
+        device.group_kind.as_deref() == Some("identity")
+            && device.id.as_deref().is_some_and(|id| BY_PROCESS.contains(&id))
+    };
+    smmu && old && known.facts.devices.iter().any(wants)
+}
+
+fn without_address_spaces(why: String) -> Finding {
+    let why = format!(
+        "{why} The GPU here uses addresses of processes, and Linux before 6.11 gives it none while it is not \
+         translated: its programs fail as if it were busy."
+    );
+    Finding::problem(WHAT, why)
+        .act("Add iommu.passthrough=0 to the kernel's command line, or use Linux 6.11 or later.")
+        .gives_up("Some speed where devices transfer much.")
 }
 
 /// Lazy is good; the fastest network cards still pay for it.

@@ -197,3 +197,52 @@ fn the_iommu_is_that_of_the_machine_and_not_of_its_processor_s_maker() {
     let found = finding_of(&machine(&[guest, table, off], ""), "IOMMU").unwrap();
     assert!(found.why.contains("intel_iommu=off"), "{found:?}");
 }
+
+/// A DMAR table with these flags.
+fn dmar(flags: u8) -> String {
+    let mut table = vec![0; 48];
+    table[..4].copy_from_slice(b"DMAR");
+    table[37] = flags;
+    String::from_utf8(table).unwrap()
+}
+
+#[test]
+fn firmware_that_opts_in_is_told_and_an_option_goes_before_it() {
+    let on = |flags, line| {
+        let table = dmar(flags);
+        let files =
+            [INTEL, UNIT, ("sys/firmware/acpi/tables/DMAR", &table), ("proc/cmdline", line)];
+        finding_of(&machine(&files, ""), "IOMMU").unwrap().why
+    };
+    assert!(on(0b101, "quiet").contains("firmware asks for it"));
+    assert!(!on(0b011, "quiet").contains("Who switched it on"));
+    assert!(on(0b101, "intel_iommu=on").contains("intel_iommu=on on the kernel's command line"));
+    let outside = |flags| {
+        let table = dmar(flags);
+        let domain = "sys/bus/thunderbolt/devices/domain0/iommu_dma_protection";
+        let files = [INTEL, ("sys/firmware/acpi/tables/DMAR", &table), (domain, "0\n")];
+        finding_of(&machine(&files, ""), "ports that lead outside").unwrap().why
+    };
+    assert!(outside(4).contains("and the IOMMU is off"));
+    assert!(outside(1).contains("does not ask for it"));
+}
+
+#[test]
+fn passing_through_is_good_where_no_gpu_shares_page_tables_or_linux_gives_address_spaces() {
+    let mode = |id, release| {
+        let files = [
+            ("proc/cpuinfo", "CPU implementer\t: 0x41\n"),
+            ("proc/cmdline", "iommu.passthrough=1\n"),
+            ("proc/sys/kernel/osrelease", release),
+            ("sys/class/iommu/smmu3.0x1/devices/0000:01:00.0", ""),
+            ("sys/kernel/iommu_groups/0/type", "identity\n"),
+            ("sys/kernel/iommu_groups/0/devices/0000:01:00.0", ""),
+            ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n"),
+            ("sys/bus/pci/devices/0000:01:00.0/device", id),
+        ];
+        finding_of(&machine(&files, ""), "mode").unwrap().verdict
+    };
+    assert_eq!(mode("0x2342\n", "6.8.0"), Verdict::Problem);
+    assert_eq!(mode("0x2342\n", "6.11.0"), Verdict::Good);
+    assert_eq!(mode("0x2204\n", "6.8.0"), Verdict::Good);
+}

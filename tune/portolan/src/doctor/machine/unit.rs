@@ -6,6 +6,9 @@ use crate::doctor::{Finding, Reading};
 use crate::facts::IommuKind;
 
 const WHAT: &str = "IOMMU";
+/// Place of DMAR's flags, and the flag by which firmware opts in.
+const OPT_IN_AT: usize = 37;
+const OPT_IN: u8 = 1 << 2;
 
 /// The name of a kind of IOMMU for people.
 const fn name(kind: IommuKind) -> &'static str {
@@ -82,6 +85,9 @@ fn present(known: &Known) -> Finding {
             "the kernel switches it on by default (CONFIG_INTEL_IOMMU_DEFAULT_ON)"
         }
         Processor::Amd => "AMD's is on by itself",
+        Processor::Intel if opts_in(known) == Some(true) => {
+            "firmware asks for it (its DMAR table) because of ports that lead outside"
+        }
         _ => return Finding::good(WHAT, why),
     };
     why += &format!(" Who switched it on: {by}.");
@@ -102,6 +108,13 @@ fn switched_off(word: &str, processor: Processor) -> Finding {
         .gives_up(
             "Some speed where devices transfer much: measure it; iommu=pt costs next to none.",
         )
+}
+
+/// Tells if firmware's DMAR table asks that devices be translated (DMA_CTRL_PLATFORM_OPT_IN_FLAG of VT-d 4.1, section
+/// 8.1); `None` if it cannot be read, or is none.
+pub(super) fn opts_in(known: &Known) -> Option<bool> {
+    let table = known.files().bytes("sys/firmware/acpi/tables/DMAR").found()?;
+    table.starts_with(b"DMAR").then(|| table.get(OPT_IN_AT).map(|flags| flags & OPT_IN != 0))?
 }
 
 /// Tells if firmware has the table of that name; `None` if that is unknown.

@@ -45,9 +45,9 @@ fn refused(known: &Known) -> Option<u64> {
     program.chain(kernel).max()
 }
 
-/// The largest memory of a device, in bytes, with the device's address.
-fn largest_memory(known: &Known) -> Option<(u64, String)> {
-    let devices = known.files().names("sys/bus/pci/devices").found()?;
+/// The largest memory of each device, in bytes, with the device's address.
+pub(super) fn memories(known: &Known) -> Vec<(u64, String)> {
+    let devices = known.files().names("sys/bus/pci/devices").found().unwrap_or_default();
     let sizes = devices.into_iter().take(MOST_DEVICES).filter_map(|device| {
         let text = known.files().text(&format!("sys/bus/pci/devices/{device}/resource")).found()?;
         let size = text.lines().take(6).filter_map(|line| {
@@ -58,7 +58,7 @@ fn largest_memory(known: &Known) -> Option<(u64, String)> {
         });
         Some((size.max()?, device))
     });
-    sizes.max()
+    sizes.collect()
 }
 
 /// The finding on the width, if it is known or something was refused for it.
@@ -74,12 +74,16 @@ pub(super) fn finding(known: &Known) -> Option<Finding> {
         );
         return Some(Finding::unknown(WHAT, why));
     };
+    // QEMU says so of a device's own memory, which only other devices of the guest would use.
+    let is_warning = known.says("PCI peer-to-peer transactions on BARs are not supported");
     let beyond = address.filter(|address| width < 64 && address >> width != 0);
+    let warned = beyond.filter(|_| is_warning);
+    let beyond = beyond.filter(|_| !is_warning);
     let processor = known.physical_bits.unwrap_or(0);
     let narrow = width < processor;
     let given = !known.given_away().is_empty();
     if beyond.is_none() && !(narrow && (failed || given)) {
-        return Some(good(known, width));
+        return Some(good(known, width, warned));
     }
     let mut why = format!("The IOMMU translates addresses of {width} bits");
     if narrow {
@@ -108,7 +112,7 @@ pub(super) fn finding(known: &Known) -> Option<Finding> {
     )
 }
 
-fn good(known: &Known, width: u32) -> Finding {
+fn good(known: &Known, width: u32, warned: Option<u64>) -> Finding {
     let mut why = format!("The IOMMU translates addresses of {width} bits");
     match known.physical_bits {
         Some(processor) if processor > width => {
@@ -120,10 +124,16 @@ fn good(known: &Known, width: u32) -> Finding {
         Some(processor) => why += &format!("; the processor has {processor}."),
         None => why += ".",
     }
-    if let Some((size, device)) = largest_memory(known) {
+    if let Some((size, device)) = known.memories().iter().max() {
         why += &format!(
             " The largest memory of a device is {} ({device}).",
-            portolan_cli::display::bytes(size)
+            portolan_cli::display::bytes(*size)
+        );
+    }
+    if let Some(address) = warned {
+        why += &format!(
+            " The mapping at {address:#x} was refused (-22), which is a warning: it is a device's memory, which \
+             other devices of the guest do not reach then. The guest starts; if it does not, that is not why."
         );
     }
     Finding::good(WHAT, why)

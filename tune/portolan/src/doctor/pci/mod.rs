@@ -16,6 +16,7 @@ pub use function::{BarWindow, Bus, GroupMode, KnownFunction};
 pub use names::nearest;
 pub use space::Extent;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use portolan::addr::PciFunction;
@@ -49,6 +50,8 @@ pub struct Pci {
     groups: Groups,
     /// The first function on each bus.
     first: BTreeMap<Bus, PciFunction>,
+    /// Modes of groups that were read.
+    modes: RefCell<BTreeMap<u32, GroupMode>>,
     left_out: usize,
 }
 
@@ -82,7 +85,7 @@ impl Pci {
         for at in functions.keys() {
             first.entry(Bus::of(*at)).or_insert(*at);
         }
-        Self { functions, tree, groups, first, left_out }
+        Self { functions, tree, groups, first, modes: RefCell::default(), left_out }
     }
 
     /// The functions, in order.
@@ -171,7 +174,10 @@ impl Pci {
     /// The mode of the group of `at`.
     pub fn mode(&self, files: &Files, at: PciFunction) -> GroupMode {
         match self.function(at).and_then(|one| one.group) {
-            Some(group) => GroupMode::read(files, group),
+            Some(group) => {
+                let mut modes = self.modes.borrow_mut();
+                *modes.entry(group).or_insert_with(|| GroupMode::read(files, group))
+            }
             None => match files.names(FOLDER).found() {
                 Some(_) => GroupMode::None,
                 None => GroupMode::Unknown,

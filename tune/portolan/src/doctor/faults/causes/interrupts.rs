@@ -45,7 +45,7 @@ fn old_format(facts: &Circumstances<'_>) -> Vec<Cause> {
     let is_own = sender.is_some_and(|function| function.requester.bus() >= OWN_BUSES);
     let is_unknown = facts.device.driver.is_none();
     let apic = Cause::new(
-        "A place from f0 on is mostly no device, but the I/O APIC of an Intel platform. At resume one \
+        "A place from f0 on is mostly no device, but the I/O APIC of an Intel machine. At resume one \
          of its entries has the old format for a moment.",
     )
     .act("Nothing, if it comes once at each resume and everything works.");
@@ -60,7 +60,7 @@ fn old_format(facts: &Circumstances<'_>) -> Vec<Cause> {
     );
     let guest = Cause::new(
         "A guest wrote an address of its own into the device's interrupt registers (a device with \
-         registers that VFIO does not guard).",
+         registers that VFIO does not watch).",
     )
     .act("Load the device's driver in the host once and see if it works there; report the model.");
     match (is_own && is_unknown, facts.device.is_of_guest()) {

@@ -88,7 +88,7 @@ pub(super) fn of(facts: &Circumstances<'_>) -> Vec<Cause> {
 /// The device does not answer.
 fn silent(facts: &Circumstances<'_>) -> Vec<Cause> {
     let gone = Cause::new(
-        "The device has a cache of addresses of its own (ATS), and did not answer when that was to \
+        "The device has a cache of addresses of its own, and did not answer when that was to \
          be emptied: it hangs, or a reset of it failed.",
     )
     .act(
@@ -96,7 +96,7 @@ fn silent(facts: &Circumstances<'_>) -> Vec<Cause> {
          it: reset it again, or switch the machine off and on.",
     );
     let broken = Cause::new(
-        "Its cache of addresses (ATS) does not work; Linux knows some such models and does not use \
+        "Its cache of addresses does not work; Linux knows some such models and does not use \
          theirs.",
     )
     .act("Start once with `pci=noats` on the kernel's command line; if that helps, report the model.")

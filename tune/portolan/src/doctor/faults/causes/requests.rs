@@ -300,7 +300,7 @@ fn reads_nothing(facts: &Circumstances<'_>) -> bool {
 
 fn discard() -> Cause {
     Cause::new(
-        "Some NVMe disks read beyond the list of blocks that a discard (trim) names. That does no \
+        "Some NVMe disks read beyond the list that a discard (trim) names. That does no \
          harm, and Linux gives such lists a whole page since 5.5.",
     )
     .act(

@@ -81,6 +81,21 @@ fn an_address_beyond_the_width_is_told() {
 }
 
 #[test]
+fn an_address_just_above_4_gib_looks_physical_of_a_hosts_device_and_the_largest_do_not() {
+    let of = |address: &str, before: &str| {
+        let fault =
+            one(&format!("{before}{}", vtd("Read", "01:00.0", address, "0x06")), &kept(&[]));
+        fault.belongs_to.contains("physical address")
+    };
+    assert!(of("0x134b53000", ""));
+    assert!(!of("0xfffffffff000", ""));
+    assert!(!of("0x134b53000", "[   90.0] vfio-pci 0000:01:00.0: enabling device\n"));
+    // The machine's memory is known, and the address is none of it.
+    let map = "BIOS-e820: [mem 0x0000000000100000-0x0000000079ffffff] usable\n";
+    assert!(!of("0x134b53000", map));
+}
+
+#[test]
 fn low_memory_and_memory_of_firmware_are_told() {
     let fault = one(&vtd("Write", "01:00.0", "0x8c000", "0x05"), &kept(&[]));
     assert!(fault.belongs_to.contains("first MiB") && fault.causes[0].why.contains("low memory"));
