@@ -81,7 +81,8 @@ const MAPS_MEMORY: [&str; 3] = ["amdgpu", "xe", "i915"];
 /// Prices of what would change a path.
 const PASS_THROUGH_PRICE: &str = "with iommu=pt the host's devices reach all of memory: no \
                                   protection from a broken or hostile one";
-const DIRECT_PRICE: &str = "without redirect the devices below these ports go to one guest or none does, and reach each other unchecked";
+const DIRECT_PRICE: &str = "without redirect the devices below these ports go to one guest or none does, and reach \
+                            each other unchecked";
 
 impl Remedy {
     /// The thing to do, and its price, for `ports`.

@@ -8,7 +8,6 @@ use crate::facts::Facts;
 
 use super::options::BootOptions;
 use super::processor::Processor;
-use super::width;
 
 /// Devices whose files are read at most.
 pub(super) const MOST_DEVICES: usize = 4096;
@@ -65,7 +64,7 @@ impl<'a> Known<'a> {
 
     /// The largest memory of each device, in bytes, with the device's address.
     pub(super) fn memories(&self) -> &[(u64, String)] {
-        self.memories.get_or_init(|| width::memories(self))
+        self.memories.get_or_init(|| memories(self.files()))
     }
 
     /// The log's lines with `words`, in order; none if it cannot be read.
@@ -103,6 +102,22 @@ impl<'a> Known<'a> {
     pub(super) fn word(&self, path: &str) -> Option<String> {
         Some(self.files().text(path).found()?.trim().to_owned())
     }
+}
+
+/// The largest memory of each device, in bytes, with the device's address.
+fn memories(files: &Files) -> Vec<(u64, String)> {
+    let devices = files.names("sys/bus/pci/devices").found().unwrap_or_default();
+    let sizes = devices.into_iter().take(MOST_DEVICES).filter_map(|device| {
+        let text = files.text(&format!("sys/bus/pci/devices/{device}/resource")).found()?;
+        let size = text.lines().take(6).filter_map(|line| {
+            let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+            let mut words = line.split_whitespace();
+            let (start, last) = (number(words.next()?)?, number(words.next()?)?);
+            (last > start).then(|| last - start).and_then(|size| size.checked_add(1))
+        });
+        Some((size.max()?, device))
+    });
+    sizes.collect()
 }
 
 /// `address sizes : 39 bits physical, 48 bits virtual` is 39.

@@ -3,7 +3,7 @@
 //! Width: VT-d 4.1, section 11.4.2 (MGAW, SAGAW); AMD IOMMU 3.10, MMIO offset 0030h (HATS). Not supported: widths of
 //! other IOMMUs, which Linux does not show.
 
-use super::known::{Known, MOST_DEVICES};
+use super::known::Known;
 use crate::doctor::Finding;
 use crate::facts::{IommuFacts, IommuKind};
 
@@ -43,22 +43,6 @@ fn refused(known: &Known) -> Option<u64> {
         .logged("is not sufficient for the mapped address (")
         .filter_map(|line| hexadecimal(line.split_once("mapped address (")?.1));
     program.chain(kernel).max()
-}
-
-/// The largest memory of each device, in bytes, with the device's address.
-pub(super) fn memories(known: &Known) -> Vec<(u64, String)> {
-    let devices = known.files().names("sys/bus/pci/devices").found().unwrap_or_default();
-    let sizes = devices.into_iter().take(MOST_DEVICES).filter_map(|device| {
-        let text = known.files().text(&format!("sys/bus/pci/devices/{device}/resource")).found()?;
-        let size = text.lines().take(6).filter_map(|line| {
-            let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
-            let mut words = line.split_whitespace();
-            let (start, last) = (number(words.next()?)?, number(words.next()?)?);
-            (last > start).then(|| last - start).and_then(|size| size.checked_add(1))
-        });
-        Some((size.max()?, device))
-    });
-    sizes.collect()
 }
 
 /// The finding on the width, if it is known or something was refused for it.
