@@ -8,11 +8,39 @@ use portolan::platform::{Cpus, Guarded, Nanos, poll};
 #[derive(Debug)]
 pub(crate) struct Turn<C: Cpus, T: Send>(Guarded<C, Option<T>>);
 
+/// State of a unit that lets callers have a turn, or not.
+pub(crate) trait Admission: core::fmt::Debug {
+    /// Checks that they may have one.
+    ///
+    /// # Errors
+    /// [`IommuError::Stopped`].
+    fn running(&self) -> Result<(), IommuError>;
+}
+
 /// Longest wait for a turn, and the clock that measures it.
 #[derive(Debug)]
 pub(crate) struct TurnWait<'a, C> {
     pub(crate) clock: &'a C,
     pub(crate) limit: Nanos,
+    /// The unit whose state the value is: who waits for the turn is refused it unless the
+    /// unit runs.
+    pub(crate) of: Option<&'a dyn Admission>,
+}
+
+impl<'a, C> TurnWait<'a, C> {
+    pub(crate) const fn new(clock: &'a C, limit: Nanos) -> Self {
+        Self { clock, limit, of: None }
+    }
+
+    /// The same while the unit runs.
+    pub(crate) const fn while_running(self, of: &'a dyn Admission) -> Self {
+        Self { of: Some(of), ..self }
+    }
+
+    /// The same in any state of the unit.
+    pub(crate) const fn always(self) -> Self {
+        Self { of: None, ..self }
+    }
 }
 
 impl<C> Clone for TurnWait<'_, C> {
@@ -38,7 +66,8 @@ impl<C: Cpus, T: Send> Turn<C, T> {
     }
 
     /// Waits for the value, not longer than the limit, and lends it to `work`. The unit is not to blame
-    /// for a wait that was too long, and the error says so.
+    /// for a wait that was too long, and the error says so; it is [`IommuError::Stopped`] if the unit does
+    /// not run.
     pub(crate) fn with<X>(
         &self,
         wait: TurnWait<'_, C>,
@@ -47,8 +76,9 @@ impl<C: Cpus, T: Send> Turn<C, T> {
         let awaited = Awaited::Turn;
         let mut value = poll(wait.clock, wait.limit, || self.0.lock().take())
             .map_err(|waited| IommuError::TimedOut { awaited, waited })?;
-        let done = work(&mut value);
+        // With the turn: who suspends the unit has it meanwhile.
+        let done = wait.of.map_or(Ok(()), |of| of.running()).map(|()| work(&mut value));
         *self.0.lock() = Some(value);
-        Ok(done)
+        done
     }
 }

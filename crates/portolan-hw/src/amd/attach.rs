@@ -19,7 +19,7 @@ use super::queue::AmdShared;
 use super::tables::{Attachment, Streams, entry_of};
 use super::tables::{BLOCKED, EntryCommands, Memory};
 use super::unit::{AmdDomain, AmdVi, PASS};
-use crate::chassis::{common_methods, plain, played};
+use crate::chassis::{Shut, common_methods, plain, played};
 use crate::promise;
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
@@ -34,7 +34,8 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// than the limit.
     pub(super) fn turn(&self) -> TurnWait<'_, P> {
         let control = &self.shared.control;
-        TurnWait { clock: &control.clock, limit: control.limit }
+        let wait = TurnWait::new(&control.clock, control.limit);
+        wait.while_running(&self.shared.operation)
     }
 
     /// Blocks all streams.
@@ -65,11 +66,11 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
-        let settle = |(): &mut (), unsettled: &[Attachment]| {
+        let settle = |_: &mut Shut, unsettled: &[Attachment]| {
             let mut all = unsettled.iter();
             all.try_for_each(|left| self.shared.run(&mut forget(stream, left.to).into_iter()))
         };
-        let change = |(): &mut (), old: Option<&Attachment>, new: Option<&Attachment>| {
+        let change = |_: &mut Shut, old: Option<&Attachment>, new: Option<&Attachment>| {
             let old = old.map(|old| forget(stream, old.to));
             let arrive: ArrayVec<Counted, 3> = match (new, self.caches_absence()) {
                 (Some(new), true) => forget(stream, new.to).into(),
@@ -110,6 +111,14 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         self.reservations().of(stream, each);
+    }
+
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {

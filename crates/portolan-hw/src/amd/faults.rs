@@ -74,6 +74,11 @@ impl<P: UnitPlatform> Events<P> {
         })
     }
 
+    /// Reads at the first slot next, of a log without events.
+    pub(super) fn begin_again(&self) {
+        *self.reader.lock() = EventReader::default();
+    }
+
     /// Value of the base register.
     pub(super) fn address(&self) -> u64 {
         self.base.get() | reg::LENGTH.at(self.lg2_slots.into())

@@ -129,6 +129,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// Makes each event raise an interrupt, or none: at `target` if registers say where it goes.
     pub(crate) fn signal_events(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
         let unit = &self.shared.control;
+        *self.signals.lock() = target;
         // So that none is sent while its target is changed.
         unit.switch(!control::EVENT_INTERRUPT, 0)?;
         let Some(target) = target else { return Ok(()) };

@@ -6,6 +6,7 @@ mod config;
 mod faults;
 mod features;
 mod interrupts;
+mod power;
 mod queue;
 mod tables;
 mod takeover;

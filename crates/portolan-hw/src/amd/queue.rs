@@ -14,7 +14,7 @@ use super::command::Counted;
 use super::faults::Events;
 use super::features::AmdFeature;
 use super::{command, refusal};
-use crate::chassis::{Ring, RingShape, Stop, Submitters, Unit, Words};
+use crate::chassis::{Operation, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PhysAddr};
@@ -58,6 +58,10 @@ impl<P: UnitPlatform> Unit for AmdShared<P> {
 
     fn machine(&self) -> (&P::Memory, &P, Nanos) {
         (&self.control.mem, &self.control.clock, self.control.limit)
+    }
+
+    fn running(&self) -> Result<(), IommuError> {
+        self.operation.running()
     }
 
     fn words((_, words): &Counted) -> Words {
@@ -132,12 +136,17 @@ pub(super) struct AmdShared<P: UnitPlatform> {
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
     pub(super) submitters: Submitters<P>,
+    pub(super) operation: Operation,
 }
 
 impl<P: UnitPlatform> AmdShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.control.clock
+    }
+
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
     }
 
     /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
@@ -230,7 +239,8 @@ impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
 impl<P: UnitPlatform> TagPool for AmdQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let domain = command::domain_of(context);
-        self.0.run([command::domain(domain)].into_iter())?;
+        let forgotten = self.0.run([command::domain(domain)].into_iter());
+        self.0.operation.paid(forgotten)?;
         self.0.ids.give_back(domain.into());
         Ok(())
     }

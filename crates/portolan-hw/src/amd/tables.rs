@@ -21,7 +21,7 @@ use super::features::{AmdFeature, Features};
 use super::queue::{AmdShared, NOTHING};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
-use crate::chassis::{Block, book, entry};
+use crate::chassis::{Block, Shut, book, entry};
 use crate::ids::Ids;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
@@ -199,7 +199,7 @@ impl DeviceTable {
     }
 
     /// The entry of `stream`, which has one.
-    fn at(&self, stream: u16) -> At {
+    pub(super) fn at(&self, stream: u16) -> At {
         At { table: self.base, size: self.size, first: usize::from(stream) * WORDS, words: WORDS }
     }
 
@@ -370,7 +370,7 @@ impl<P: UnitPlatform> AmdInterruptTables<P> {
 pub(super) type Attachment = book::Attachment<u16>;
 
 /// Streams with their attachments.
-pub(super) type Streams = book::Streams<u16, u16, ()>;
+pub(super) type Streams = book::Streams<u16, u16, Shut>;
 
 /// The entry of a stream that `table` translates, tagged by `context`.
 pub(super) fn entry_of(

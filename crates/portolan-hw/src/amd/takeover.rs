@@ -14,7 +14,7 @@ use super::config::{self, Config};
 use super::queue::AmdShared;
 use super::queue::address;
 use super::tables::DeviceTable;
-use crate::chassis::Present as _;
+use crate::chassis::{OperationState, Present as _};
 use crate::interrupt::{ApicMode, Remapping};
 use portolan_spec::amd::reg::{self, control, status};
 
@@ -57,8 +57,10 @@ pub(super) fn start<P: UnitPlatform>(
     table: &DeviceTable,
     config: &Config,
 ) -> Result<(), IommuError> {
-    let AmdShared { control: unit, queue, events, .. } = shared;
+    let AmdShared { control: unit, queue, events, operation, .. } = shared;
     let regs = &unit.regs;
+    queue.restart::<AmdShared<P>>();
+    events.begin_again();
     regs.write64(reg::COMMAND_BASE, address(queue));
     regs.write64(reg::EVENT_BASE, events.address());
     // While SNP is on they keep the addresses of the kernel that turned it on, as does the range in which completions
@@ -83,6 +85,7 @@ pub(super) fn start<P: UnitPlatform>(
     unit.switch(!control::SEGMENTS, first)?;
     let run = status::COMMANDS_RUN | status::EVENT_RUNS;
     unit.await_status(run, run)?;
+    operation.set(OperationState::Running);
     shared.forget_everything()?;
     // Memory that firmware excluded from translation: none from now on. The half with the enable goes first: a
     // write of both may change the upper half of the base before that, and exclude more.

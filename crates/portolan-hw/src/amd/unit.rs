@@ -8,8 +8,8 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks, Ranges};
-use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{AllMemory, TableMem, UnitPlatform};
+use portolan::iommu::{InterruptTarget, IommuError, PagedDomain};
+use portolan::platform::{AllMemory, Guarded, TableMem, UnitPlatform};
 use portolan::table::Format as _;
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
@@ -28,7 +28,7 @@ use super::tables::{AmdInterruptTables, DeviceTable};
 use super::tables::{Attachment, Streams};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
-use crate::chassis::{Ring, Submitters};
+use crate::chassis::{Operation, Ring, Shut, Submitters};
 use crate::ids::Ids;
 use crate::promise::leading_to_firmware;
 use crate::reservations::Reservations;
@@ -49,8 +49,10 @@ pub struct AmdVi<P: UnitPlatform> {
     pub(super) shared: Arc<AmdShared<P>>,
     pub(crate) config: Config,
     pub(super) table: DeviceTable,
-    pub(super) book: Book<P, u16, u16, ()>,
+    pub(super) book: Book<P, u16, u16, Shut>,
     pub(super) remap: Option<AmdInterruptTables<P>>,
+    /// Target of the interrupt that events raise, if they do.
+    pub(super) signals: Guarded<P, Option<InterruptTarget>>,
 }
 
 crate::chassis::opaque!(AmdVi, AtomicU64);
@@ -122,6 +124,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             ids,
             streams: table.streams(),
             submitters,
+            operation: Operation::default(),
         });
         if let Err(error) = start(&shared, &table, &config) {
             for mut of in prepared {
@@ -129,7 +132,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
             return Err(error);
         }
-        let mut known = Streams::new(());
+        let mut known = Streams::new(Shut::default());
         for of in prepared {
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
@@ -143,7 +146,8 @@ impl<P: UnitPlatform> AmdVi<P> {
                 }
             }
         }
-        Ok(Self { shared, config, table, book: Book::new(known), remap })
+        let (book, signals) = (Book::new(known), Guarded::default());
+        Ok(Self { shared, config, table, book, remap, signals })
     }
 }
 

@@ -285,8 +285,7 @@ mod tests {
     use super::*;
     use portolan_chips::fixture::Still;
 
-    const TURN: TurnWait<'static, Still> =
-        TurnWait { clock: &Still, limit: portolan::platform::Nanos::new(1) };
+    const TURN: TurnWait<'static, Still> = TurnWait::new(&Still, portolan::platform::Nanos::new(1));
 
     #[test]
     fn streams_that_are_blocked_are_not_blocked_again() {

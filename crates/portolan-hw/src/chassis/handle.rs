@@ -1,7 +1,7 @@
 //! Handles to the state that a unit and its domains share.
 
 /// Declares a handle to `$shared`, which is a queue: `Handle of Shared, AtomicU64`.
-/// Submissions through it go by its `submitters`.
+/// Submissions through it go by its `submitters`, and fail only while its `operation` owes any.
 macro_rules! handle {
     ($name:ident of $shared:ident, $word:ident) => {
         /// A handle to the unit's invalidations, which its domains hold.
@@ -33,10 +33,11 @@ macro_rules! handle {
                 tables: portolan::inval::TablesLeft,
             ) -> Result<(), Self::Error> {
                 let shared = &*self.0;
-                match shared.submitters.combiner() {
+                let paid = match shared.submitters.combiner() {
                     Some(combiner) => combiner.pay(shared.cpus(), shared, steps, tables),
                     None => shared.pay(steps, tables),
-                }
+                };
+                shared.operation().paid(paid)
             }
 
             #[inline]
@@ -51,7 +52,7 @@ macro_rules! handle {
                         let steps = [Step::Invalidate(command), Step::Sync];
                         self.pay(&mut steps.into_iter(), tables)
                     }
-                    None => self.0.pay_by(command, tables),
+                    None => self.0.operation().paid(self.0.pay_by(command, tables)),
                 }
             }
         }

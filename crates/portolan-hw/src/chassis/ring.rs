@@ -184,6 +184,15 @@ impl<C: Cpus> Ring<C> {
         self.word(NUMBERS)
     }
 
+    /// Begins again at the first slot, for a unit that is told so next: commands that it has not carried
+    /// out are lost. No command is accepted until the unit is [running](Unit::running) again.
+    pub(crate) fn restart<U: Unit<Cpus = C>>(&self) {
+        let state = &mut *self.state.lock();
+        let begin = state.tail.next_multiple_of(self.shape.slots() << U::TURN_BITS);
+        (state.tail, state.head, state.sync.position) = (begin, begin, begin);
+        self.tell(begin);
+    }
+
     /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
     pub(crate) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
         for block in [Some(self.commands), self.numbers].into_iter().flatten() {

@@ -58,7 +58,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     /// than the limit.
     pub(super) fn turn(&self) -> TurnWait<'_, P> {
         let control = &self.shared.control;
-        TurnWait { clock: &control.clock, limit: control.limit }
+        let wait = TurnWait::new(&control.clock, control.limit);
+        wait.while_running(&self.shared.operation)
     }
 
     /// Blocks all streams.
@@ -243,6 +244,14 @@ impl<P: UnitPlatform> Iommu for RiscvIommu<P> {
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         self.reservations().of(stream, each);
+    }
+
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
     }
 
     /// A fault is [`FaultReason::Permission`] where the domain maps the address at the time of this call,

@@ -145,7 +145,9 @@ impl<P: UnitPlatform> RecordQueue<P> {
     pub(super) fn install(&self, unit: &RiscvControl<P>) -> Result<(), IommuError> {
         let length = LENGTH.at(u64::from(self.lg2_slots) - 1);
         unit.install(self.registers.base, page_of(self.block.at.get()) | length)?;
-        unit.regs.write32(self.registers.head, 0);
+        let mut next = self.next.lock();
+        *next = 0;
+        unit.regs.write32(self.registers.head, *next);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod events;
 mod faults;
 mod features;
 mod interrupts;
+mod power;
 mod queue;
 mod tables;
 mod takeover;

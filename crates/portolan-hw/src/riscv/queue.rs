@@ -14,7 +14,7 @@ use super::command::{self, CommandKind as Kind, Counted, RiscvControl, RiscvTag}
 use super::faults::RecordQueue;
 use super::refusal;
 use crate::chassis::sets::{Atc, Sets, Touched};
-use crate::chassis::{Outcome, Ring, RingShape, Stop, Submitters, Unit, Words};
+use crate::chassis::{Operation, Outcome, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{InvalTag, IovaRange, PhysAddr};
@@ -59,6 +59,10 @@ impl<P: UnitPlatform> Unit for RiscvShared<P> {
 
     fn machine(&self) -> (&P::Memory, &P, Nanos) {
         (&self.control.mem, &self.control.clock, self.control.limit)
+    }
+
+    fn running(&self) -> Result<(), IommuError> {
+        self.operation.running()
     }
 
     fn words((_, words): &Counted) -> Words {
@@ -142,12 +146,17 @@ pub(super) struct RiscvShared<P: UnitPlatform> {
     pub(super) firsts: Ids<P>,
     pub(super) seconds: Ids<P>,
     pub(super) submitters: Submitters<P>,
+    pub(super) operation: Operation,
 }
 
 impl<P: UnitPlatform> RiscvShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.control.clock
+    }
+
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
     }
 
     /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
@@ -336,7 +345,8 @@ impl<P: UnitPlatform> InvalidationQueue for RiscvShared<P> {
 impl<P: UnitPlatform> TagPool for RiscvQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = RiscvTag::of(context);
-        self.0.run([command::context(tag)].into_iter())?;
+        let forgotten = self.0.run([command::context(tag)].into_iter());
+        self.0.operation.paid(forgotten)?;
         match tag {
             RiscvTag::First(id) => self.0.firsts.give_back(id),
             RiscvTag::Second(id) => self.0.seconds.give_back(id),

@@ -13,6 +13,7 @@ use super::command::{RiscvControl, Turned};
 use super::features::{RiscvFeature, Signal};
 use super::queue::RiscvShared;
 use super::tables::Directory;
+use crate::chassis::OperationState;
 
 use portolan::iommu::IommuError;
 use portolan::platform::{Mmio, UnitPlatform};
@@ -62,7 +63,8 @@ pub(super) fn start<P: UnitPlatform>(
     shared: &RiscvShared<P>,
     signal: Signal,
 ) -> Result<(), IommuError> {
-    let RiscvShared { control: unit, queue, faults, requests, .. } = shared;
+    let RiscvShared { control: unit, queue, faults, requests, operation, .. } = shared;
+    queue.restart::<RiscvShared<P>>();
     set_features(unit, signal)?;
     set_signal(unit, signal)?;
     unit.install(reg::COMMAND_BASE, super::queue::base(queue))?;
@@ -79,6 +81,7 @@ pub(super) fn start<P: UnitPlatform>(
     for records in records.into_iter().flatten() {
         records.turn_on(unit)?;
     }
+    operation.set(OperationState::Running);
     shared.forget_everything()
 }
 

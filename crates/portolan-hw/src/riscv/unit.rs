@@ -13,7 +13,7 @@ use super::tables::{
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;
-use crate::chassis::{Block, Ring, Submitters};
+use crate::chassis::{Block, Operation, Ring, Submitters};
 use crate::ids::Ids;
 use crate::reservations::Reservations;
 use alloc::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub type SecondDomain<P> =
 pub struct RiscvIommu<P: UnitPlatform> {
     pub(super) shared: Arc<RiscvShared<P>>,
     pub(super) book: Book<P, Key, Option<RiscvTag>, Tables>,
-    config: Config,
+    pub(super) config: Config,
 }
 
 crate::chassis::opaque!(RiscvIommu, AtomicU64);
@@ -180,6 +180,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             firsts: Ids::new(1, LAST_FIRST),
             seconds: Ids::new(1, NO_DOMAIN - 1),
             submitters,
+            operation: Operation::default(),
         });
         start(&shared, config.signal)?;
         let streams = Streams::new(Tables {

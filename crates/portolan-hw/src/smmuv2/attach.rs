@@ -77,9 +77,10 @@ impl<P: UnitPlatform> SmmuV2<P> {
         })
     }
 
-    fn turn(&self) -> TurnWait<'_, P> {
+    pub(super) fn turn(&self) -> TurnWait<'_, P> {
         let machine = &self.shared.machine;
-        TurnWait { clock: &machine.clock, limit: machine.limit }
+        let wait = TurnWait::new(&machine.clock, machine.limit);
+        wait.while_running(&self.shared.operation)
     }
 
     /// Makes the unit forget translations that were cached by way of an attachment.
@@ -211,6 +212,14 @@ impl<P: UnitPlatform> Iommu for SmmuV2<P> {
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         self.reservations().of(stream, each);
+    }
+
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {

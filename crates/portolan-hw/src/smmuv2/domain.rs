@@ -5,11 +5,10 @@
 //! *Context.* Domains are made by tasks: tables and records are allocated. Their methods are those
 //! of [`PagedDomain`]. Dropping one is for tasks too: it waits until the unit has forgotten it.
 
-use super::config::WriteKind;
+use super::banks::{DomainBank, Registers};
 use super::faults::OnFault;
 use super::features::Features;
-use super::machine::SmmuV2Hardware;
-use super::queue::{BankTag, SmmuV2Queue};
+use super::queue::SmmuV2Queue;
 use super::unit::SmmuV2;
 use crate::chassis::arm::{self, StageReach};
 use core::sync::atomic::AtomicU64;
@@ -132,12 +131,17 @@ impl<P: UnitPlatform> SmmuV2<P> {
         registers: impl FnOnce(PhysAddr, u16) -> Registers,
     ) -> Result<Over<F, P>, IommuError> {
         let shared = &self.shared;
+        shared.operation.running()?;
         let machine = &shared.machine;
         let table = PageTable::new(format, machine.mem.clone())?;
         let tag = shared.take(stage)?;
         let number = shared.number(tag);
-        let registers = registers(table.root(), number);
-        let written = registers.write(machine, tag, number, options.on_fault);
+        let mut registers = registers(table.root(), number);
+        if options.on_fault == OnFault::Stall {
+            registers.sctlr |= bank::sctlr::CFCFG;
+        }
+        let bank = DomainBank { bank: tag.bank, stage, number, registers };
+        let written = bank.write(machine);
         if let Err(error) = written {
             // No stream ever came here.
             machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
@@ -145,6 +149,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
             return Err(error);
         }
         shared.in_use.lock().add(tag.bank);
+        shared.written.note(tag.bank, Some(bank));
         if options.on_fault == OnFault::Stall {
             shared.stalling.lock().add(tag.bank);
         }
@@ -173,54 +178,4 @@ fn common(features: &Features, input_lg2: u32, g: u32) -> u32 {
         | tcr::IRGN0.at(cacheable)
         | tcr::ORGN0.at(cacheable)
         | tcr::SH0.at(shareable)
-}
-
-/// Registers of a context bank for a domain.
-struct Registers {
-    cbar: u32,
-    tcr: u32,
-    tcr2: u32,
-    ttbr0: u64,
-    mair: [u32; 2],
-    /// Bits beside those that every bank has.
-    sctlr: u32,
-}
-
-impl Registers {
-    /// Writes them to the bank, which is off, and turns it on.
-    fn write<P: UnitPlatform>(
-        &self,
-        machine: &SmmuV2Hardware<P>,
-        tag: BankTag,
-        number: u16,
-        on_fault: OnFault,
-    ) -> Result<(), IommuError> {
-        use bank::sctlr;
-        let at = |offset| machine.bank(tag.bank, offset);
-        let n = usize::from(tag.bank.0);
-        machine.configure(machine.space1(global::cba2r(n)), global::VA64);
-        machine.configure(machine.space1(global::cbar(n)), self.cbar);
-        machine.configure(at(bank::TCR), self.tcr);
-        if tag.stage == Stage::First {
-            machine.configure(at(bank::TCR2), self.tcr2);
-            machine.write64(WriteKind::Configuration, at(bank::TTBR1), 0);
-            machine.configure(at(bank::MAIR0), self.mair[0]);
-            machine.configure(at(bank::MAIR1), self.mair[1]);
-            machine.configure(at(bank::CONTEXTIDR), number.into());
-        }
-        machine.write64(WriteKind::Configuration, at(bank::TTBR0), self.ttbr0);
-        // One fault does not hold up others.
-        let all = sctlr::M | sctlr::TRE | sctlr::AFE | sctlr::CFRE | sctlr::CFIE | sctlr::HUPCF;
-        let stall = match on_fault {
-            OnFault::Terminate => 0,
-            OnFault::Stall => sctlr::CFCFG,
-        };
-        let value = all | stall | self.sctlr;
-        machine.configure(at(bank::SCTLR), value);
-        let found = machine.read(at(bank::SCTLR))?;
-        match (found ^ value) & (sctlr::M | sctlr::CFCFG) {
-            0 => Ok(()),
-            _ => Err(IommuError::Nonsense { offset: at(bank::SCTLR), value: found.into() }),
-        }
-    }
 }

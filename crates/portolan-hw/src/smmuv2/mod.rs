@@ -18,11 +18,13 @@
 //! translation operations, broadcast invalidation by processors, performance monitors.
 
 mod attach;
+mod banks;
 mod config;
 mod domain;
 mod faults;
 mod features;
 mod machine;
+mod power;
 mod queue;
 mod quirks;
 mod streams;

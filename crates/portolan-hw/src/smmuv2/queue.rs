@@ -18,11 +18,11 @@
 //! *Context.* Atomic where a function waits for the hardware, as synchronisations do; interrupt
 //! otherwise.
 
+use super::banks::WrittenBanks;
 use super::config::WriteKind;
-use super::machine::Stalling;
-use super::machine::{ANYTHING, Bank, Banks, SmmuV2Hardware};
+use super::machine::{ANYTHING, Bank, Banks, SmmuV2Hardware, Stalling};
 use super::quirks::Implementation;
-use crate::chassis::Submitters;
+use crate::chassis::{Operation, Submitters};
 use crate::ids::Ids;
 use alloc::vec::Vec;
 use portolan::addr::{InvalTag, Iova};
@@ -91,12 +91,18 @@ pub(super) struct SmmuV2Shared<P: UnitPlatform> {
     pub stalling: Guarded<P, Stalling>,
     /// Each CPU its own: those that meet share their waits already ([`Gate`]), and commands are no ranges.
     pub submitters: Submitters<P>,
+    pub operation: Operation,
+    pub written: WrittenBanks<P>,
 }
 
 impl<P: UnitPlatform> SmmuV2Shared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.machine.clock
+    }
+
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
     }
 
     pub fn new(machine: SmmuV2Hardware<P>, implementation: Implementation, banks: u32) -> Self {
@@ -114,6 +120,8 @@ impl<P: UnitPlatform> SmmuV2Shared<P> {
             in_use: Guarded::default(),
             stalling: Guarded::new(Stalling::new(most as usize)),
             submitters: Submitters::alone(),
+            operation: Operation::default(),
+            written: WrittenBanks::new(most),
             machine,
             implementation,
         }
@@ -142,6 +150,7 @@ impl<P: UnitPlatform> SmmuV2Shared<P> {
     }
 
     pub fn give_back(&self, tag: BankTag) {
+        self.written.note(tag.bank, None);
         self.in_use.lock().remove(tag.bank);
         self.stalling.lock().remove(tag.bank);
         let bank = u32::from(tag.bank.0);
@@ -293,6 +302,10 @@ impl<P: UnitPlatform> InvalidationQueue for SmmuV2Shared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
+        // A unit without power may not be accessed.
+        if self.operation.is_off() {
+            return Ok(());
+        }
         let mut pending = Pending::Nothing;
         for step in steps {
             match step {
@@ -313,10 +326,12 @@ impl<P: UnitPlatform> TagPool for SmmuV2Queue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = BankTag::of(context).ok_or(IommuError::Unsupported)?;
         let machine = &self.0.machine;
-        // No stream comes here any more: the bank walks nothing from now on.
-        machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
-        machine.clear_fault(tag.bank)?;
-        self.0.forget(tag)?;
+        if !self.0.operation.is_off() {
+            // No stream comes here any more: the bank walks nothing from now on.
+            machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
+            machine.clear_fault(tag.bank)?;
+            self.0.forget(tag)?;
+        }
         self.0.give_back(tag);
         Ok(())
     }

@@ -10,6 +10,7 @@
 //!
 //! *Context.* Task.
 
+use super::banks::WrittenBanks;
 use super::config::Config;
 use super::config::WriteKind;
 use super::features::Selection;
@@ -52,6 +53,44 @@ pub(super) fn take_over<P: UnitPlatform>(
     pass_through(machine, &mapping, &groups)?;
     measure(machine, &mut mapping, &groups)?;
     keep_at_work(machine, &mapping, &mut groups, &config.at_work)?;
+    forget_banks(machine)?;
+    let prefetch = turn_prefetch_off(machine, implementation)?;
+    turn_on(machine, running)?;
+    Ok(Taken { mapping, groups, prefetch })
+}
+
+/// Gives a unit that this driver has the registers again that it may have lost, with all streams
+/// blocked. Translation stays on where it is on, as in [`take_over`].
+pub(super) fn restore<P: UnitPlatform>(
+    machine: &SmmuV2Hardware<P>,
+    mapping: &StreamMatching,
+    groups: &StreamGroups,
+    banks: &WrittenBanks<P>,
+    implementation: Implementation,
+    running: u32,
+) -> Result<(), IommuError> {
+    let off = machine.read(global::CR0)? & cr0::CLIENTPD;
+    machine.configure(global::CR0, running | off);
+    for slot in 0..machine.features.streams as usize {
+        mapping.point(machine, slot, None)?;
+        mapping.match_streams(machine, slot, None)?;
+    }
+    pass_through(machine, mapping, &StreamGroups::default())?;
+    forget_banks(machine)?;
+    turn_prefetch_off(machine, implementation)?;
+    banks.write(machine)?;
+    for group in &groups.0 {
+        mapping.match_streams(machine, group.slot, Some(group.streams))?;
+    }
+    // Of a unit that has lost its power since, this bit is clear.
+    match machine.read(global::CR0)? & cr0::USFCFG {
+        0 => Err(IommuError::Stopped),
+        _ => turn_on(machine, running),
+    }
+}
+
+/// Turns all banks off, with what the unit keeps of them forgotten before, and clears all records.
+fn forget_banks<P: UnitPlatform>(machine: &SmmuV2Hardware<P>) -> Result<(), IommuError> {
     let banks = || (0..machine.features.banks).map(|n| Bank(n as u8));
     for bank in banks() {
         // A stalled access may keep a synchronisation from its end.
@@ -62,16 +101,20 @@ pub(super) fn take_over<P: UnitPlatform>(
         machine.configure(machine.bank(bank, bank::SCTLR), 0);
         machine.clear_fault(bank)?;
     }
-    let prefetch = turn_prefetch_off(machine, implementation)?;
     let old = machine.read(global::GFSR)?;
     machine.write(WriteKind::Fault, global::GFSR, old);
+    Ok(())
+}
+
+/// Has the unit translate.
+fn turn_on<P: UnitPlatform>(machine: &SmmuV2Hardware<P>, running: u32) -> Result<(), IommuError> {
     machine.configure(global::CR0, running);
     let found = machine.read(global::CR0)?;
     if found & (cr0::CLIENTPD | cr0::USFCFG) != cr0::USFCFG {
         let (offset, value) = (global::CR0, found.into());
         return Err(IommuError::Nonsense { offset, value });
     }
-    Ok(Taken { mapping, groups, prefetch })
+    Ok(())
 }
 
 /// Finds out if firmware turns pass-through into a fault, as some of Qualcomm's does; returns the

@@ -14,7 +14,7 @@ use super::streams::{GroupDestination, StreamGroups, StreamMatching};
 use super::takeover;
 use crate::chassis::arm::WhenDisabled;
 use crate::chassis::book::{Attachment, Book, Streams};
-use crate::chassis::{common_methods, plain};
+use crate::chassis::{OperationState, common_methods, plain};
 use crate::promise;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
@@ -55,13 +55,13 @@ pub struct SmmuV2<P: UnitPlatform> {
     pub(super) book: Book<P, usize, GroupDestination, StreamGroups>,
     pub(super) search: Guarded<P, Search>,
     pub(super) stopped: AtomicBool,
-    config: Config,
+    pub(super) config: Config,
 }
 
 crate::chassis::opaque!(SmmuV2, AtomicU64);
 
 /// Global faults are recorded, unmatched streams fault, invalidations of processors are not heard.
-const RUNNING: u32 =
+pub(super) const RUNNING: u32 =
     cr0::GFRE | cr0::GFIE | cr0::GCFGFRE | cr0::GCFGFIE | cr0::USFCFG | cr0::VMIDPNE | cr0::PTM;
 
 impl<P: UnitPlatform> SmmuV2<P> {
@@ -90,6 +90,7 @@ impl<P: UnitPlatform> SmmuV2<P> {
         let banks = taken.mapping.bypass_bank;
         let banks = banks.map_or(features.banks, |bank| bank.0.into());
         let shared = SmmuV2Shared::new(machine, config.implementation, banks);
+        shared.operation.set(OperationState::Running);
         let inherited: Vec<_> = taken.groups.0.iter().map(|group| group.slot).collect();
         let mut streams = Streams::new(taken.groups);
         for slot in inherited {

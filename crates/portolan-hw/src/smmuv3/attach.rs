@@ -70,6 +70,14 @@ impl<P: UnitPlatform> Iommu for Smmu<P> {
         self.reservations().of(stream, each);
     }
 
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
+    }
+
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.next_event()
     }

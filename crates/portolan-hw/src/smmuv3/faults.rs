@@ -12,8 +12,8 @@
 use super::command;
 use super::command::Resume;
 use super::unit::Smmu;
-use crate::chassis::NextRecord;
 pub use crate::chassis::PageRequestEvent;
+use crate::chassis::{NextRecord, OperationState};
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::iopf::{
@@ -204,9 +204,12 @@ impl<P: UnitPlatform> Smmu<P> {
     /// If the unit is gone.
     pub fn service_errors(&self) -> Result<GlobalErrors, IommuError> {
         let machine = &*self.shared.machine;
+        if self.shared.queue.operation.is_off() {
+            return Err(IommuError::Stopped);
+        }
         let errors = machine.errors()?;
         if errors & reg::gerror::SFM != 0 {
-            self.shared.queue.set_stopped();
+            self.shared.queue.operation.set(OperationState::Stopped);
         } else if errors & reg::gerror::CMDQ != 0 {
             self.shared.queue.service()?;
         }

@@ -42,10 +42,10 @@ impl<P: UnitPlatform> Smmu<P> {
         id: StreamId,
         work: impl FnOnce(&mut Stream, At) -> Result<T, AttachError>,
     ) -> Result<T, AttachError> {
-        self.shared.queue.running()?;
+        self.shared.queue.operation.running()?;
         let machine = &*self.shared.machine;
         let place = self.table.place(machine, id)?;
-        let wait = TurnWait { clock: &machine.clock, limit: machine.limit };
+        let wait = TurnWait::new(&machine.clock, machine.limit);
         self.streams.of(id).with(wait, |stream| work(stream, place))?
     }
 

@@ -20,7 +20,7 @@ use super::command::{CommandCounts, Counters};
 use super::features::Features;
 use super::machine::SmmuHardware;
 use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
-use crate::chassis::{Published, Ring, RingShape, Stop, Submitters, Unit};
+use crate::chassis::{Operation, OperationState, Ring, RingShape, Stop, Submitters, Unit};
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
@@ -33,10 +33,6 @@ use portolan::platform::{Mmio, Nanos, UnitPlatform};
 use portolan_spec::smmuv3::command::{Words, error, op};
 use portolan_spec::smmuv3::{command as layout, reg};
 
-const RUNNING: u64 = 0;
-const OFF: u64 = 1;
-const STOPPED: u64 = 2;
-
 /// The queue.
 ///
 /// *Context.* Interrupt, but for [`CommandQueue::run`], which waits for the unit (atomic), and
@@ -44,7 +40,9 @@ const STOPPED: u64 = 2;
 pub(super) struct CommandQueue<P: UnitPlatform> {
     machine: Arc<SmmuHardware<P>>,
     ring: Ring<P>,
-    state: Published,
+    /// Nothing has to be invalidated while it is off: the unit is disabled, and forgets everything when
+    /// it is enabled.
+    pub operation: Operation,
     counters: Counters,
 }
 
@@ -61,7 +59,7 @@ impl<P: UnitPlatform> CommandQueue<P> {
         Ok(Self {
             ring: Ring::new(&machine.mem, shape, most_unsynced, messages)?,
             machine,
-            state: Published::new(RUNNING),
+            operation: Operation::default(),
             counters: Counters::default(),
         })
     }
@@ -70,6 +68,7 @@ impl<P: UnitPlatform> CommandQueue<P> {
     pub fn install(&self) {
         let (at, lg2) = (self.ring.commands().at, self.ring.shape().lg2_slots);
         let base = reg::BASE_ALLOCATE.at(1) | at.get() | u64::from(lg2);
+        self.ring.restart::<Self>();
         self.machine.barrier();
         self.machine.registers.write64(reg::CMDQ_BASE, base);
         self.machine.registers.write32(reg::CMDQ_PROD, 0);
@@ -80,38 +79,19 @@ impl<P: UnitPlatform> CommandQueue<P> {
         &self.counters
     }
 
-    /// From now on commands are carried out.
-    pub fn set_running(&self) {
-        self.state.publish(RUNNING);
-    }
-
     /// Reads the progress of the unit, and puts it back to work if it stopped at a command.
     pub fn service(&self) -> Result<(), IommuError> {
         self.ring.service(self)
     }
 
-    /// From now on nothing has to be invalidated: the unit is disabled, and forgets everything
-    /// when it is enabled.
-    pub fn set_off(&self) {
-        self.state.publish(OFF);
-    }
-
-    /// From now on every command fails.
-    pub fn set_stopped(&self) {
-        self.state.publish(STOPPED);
-    }
-
-    /// Checks that commands can be written.
-    pub fn running(&self) -> Result<(), IommuError> {
-        match self.state.get() {
-            RUNNING => Ok(()),
-            _ => Err(IommuError::Stopped),
-        }
+    /// Waits until the unit has fetched everything.
+    pub fn drain(&self) -> Result<(), IommuError> {
+        self.ring.drain(self)
     }
 
     /// Writes `commands` and a sync, and waits until they are complete.
     pub fn run(&self, commands: impl Iterator<Item = Words>) -> Result<(), IommuError> {
-        if self.state.get() == OFF {
+        if self.operation.is_off() {
             return Ok(());
         }
         let devices = Cell::new(false);
@@ -126,7 +106,7 @@ impl<P: UnitPlatform> CommandQueue<P> {
     /// Writes one command if there is room for it at once, and tells if there was; it waits for
     /// nothing. Only for commands that need no sync (4.6: answers to stalls and page requests).
     pub fn post(&self, words: &Words) -> Result<bool, IommuError> {
-        if self.state.get() == OFF {
+        if self.operation.is_off() {
             return Ok(true);
         }
         self.ring.post(self, words)
@@ -150,7 +130,7 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
     }
 
     fn running(&self) -> Result<(), IommuError> {
-        self.running()
+        self.operation.running()
     }
 
     fn words(command: &Words) -> Words {
@@ -196,7 +176,7 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
             _ => self.machine.errors()?,
         };
         if errors & reg::gerror::SFM != 0 {
-            self.set_stopped();
+            self.operation.set(OperationState::Stopped);
             return Err(IommuError::Stopped);
         }
         Ok((errors & reg::gerror::CMDQ != 0).then_some(Stop {
@@ -216,7 +196,7 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
 impl<P: UnitPlatform> Drop for CommandQueue<P> {
     /// Gives the memory back if the unit is known to be disabled. *Context.* Task.
     fn drop(&mut self) {
-        if self.state.get() == OFF {
+        if self.operation.is_off() {
             self.ring.free(&self.machine.mem);
         }
     }
@@ -267,6 +247,10 @@ impl<P: UnitPlatform> SmmuShared<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.machine.clock
+    }
+
+    pub(super) fn operation(&self) -> &Operation {
+        &self.queue.operation
     }
 
     /// Commands, a sync, and the wait for it.

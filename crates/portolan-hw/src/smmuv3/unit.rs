@@ -13,6 +13,7 @@ use super::quirks::{Errata, SYNC_OFTEN_LIMIT};
 use super::tables::NamedStreams;
 use super::tables::{Blocking, StreamTable};
 use crate::at_work::AtWork;
+use crate::chassis::OperationState;
 use crate::chassis::arm::WhenDisabled;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
@@ -183,11 +184,28 @@ crate::chassis::opaque!(Smmu, AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EnableState {
     On,
+    /// It is disabled until it is resumed.
+    Suspended,
     Off,
     /// A caller is disabling it.
     Changing,
     /// It did not answer when it was to be disabled.
     Unknown,
+}
+
+/// Outcome of the wish for a change.
+enum Change {
+    /// It is under way, and others are refused meanwhile.
+    Begun,
+    /// There is nothing to change.
+    Made,
+}
+
+/// State in which the unit is found: enabled, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FoundEnabled {
+    Yes,
+    No,
 }
 
 impl<P: UnitPlatform> Smmu<P> {
@@ -214,7 +232,12 @@ impl<P: UnitPlatform> Smmu<P> {
         unit.start()?;
         // From here on a failure drops the unit, which disables it.
         unit.power.with(|power| *power = EnableState::On);
+        let found = unit.found()?;
+        unit.prepare_on(found)?;
         unit.switch_on()?;
+        if found == FoundEnabled::No {
+            unit.set_bypass(WhenDisabled::Abort)?;
+        }
         Ok(unit)
     }
 
@@ -230,7 +253,7 @@ impl<P: UnitPlatform> Smmu<P> {
             if features.errata.contains(Errata::SYNC_OFTEN) { SYNC_OFTEN_LIMIT } else { u64::MAX };
         let queue = CommandQueue::new(machine.clone(), lg2.max(1), most, messages)?;
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
-        queue.set_off();
+        queue.operation.set(OperationState::Off);
         let shared = Arc::new(SmmuShared::new(machine.clone(), queue, features, config.combining));
         let lg2 = config.streams().min(features.stream_lg2);
         let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
@@ -269,20 +292,23 @@ impl<P: UnitPlatform> Smmu<P> {
         })
     }
 
-    fn switch_on(&self) -> Result<(), IommuError> {
+    fn found(&self) -> Result<FoundEnabled, IommuError> {
+        match self.shared.machine.read(reg::CR0ACK)? & reg::cr0::SMMUEN {
+            0 => Ok(FoundEnabled::No),
+            _ => Ok(FoundEnabled::Yes),
+        }
+    }
+
+    /// Has a unit in any state carry commands out, with everything set up and forgotten, and disabled
+    /// yet.
+    fn prepare_on(&self, found: FoundEnabled) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let features = &self.shared.features;
-        let before = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
         // Where the unit is off, devices that are at work go on as they do until it is on.
-        let was_on = before & reg::cr0::SMMUEN != 0;
-        if was_on {
+        if found == FoundEnabled::Yes {
             self.set_bypass(WhenDisabled::Abort)?;
         }
-        // Translation ends first, the queues after it.
-        let control = |value| machine.control(reg::CR0, reg::CR0ACK, value);
-        control(before & !reg::cr0::SMMUEN)?;
-        control(0)?;
-        machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
+        self.turn_off()?;
         self.forget_messages();
         let attributes =
             if features.coherent { reg::cr1::WRITE_BACK } else { reg::cr1::NON_CACHEABLE };
@@ -296,22 +322,35 @@ impl<P: UnitPlatform> Smmu<P> {
             requests.lock().install(machine, reg::PRIQ_BASE);
         }
         machine.acknowledge(machine.errors()?)?;
-        let mut enables = reg::cr0::CMDQEN;
-        control(enables)?;
-        self.shared.queue.set_running();
+        machine.control(reg::CR0, reg::CR0ACK, reg::cr0::CMDQEN)?;
+        self.shared.queue.operation.set(OperationState::Running);
         let mut forget = [command::config_everything(); 3];
         forget[1] = command::invalidate_everything();
         forget[2] = command::invalidate_hyp();
         let count = 2 + usize::from(features.hyp);
-        self.shared.queue.run(forget.into_iter().take(count))?;
-        enables |= reg::cr0::EVENTQEN;
+        self.shared.queue.run(forget.into_iter().take(count))
+    }
+
+    /// Ends translation first, and the queues after it.
+    fn turn_off(&self) -> Result<(), IommuError> {
+        let machine = &*self.shared.machine;
+        let before = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
+        machine.control(reg::CR0, reg::CR0ACK, before & !reg::cr0::SMMUEN)?;
+        machine.control(reg::CR0, reg::CR0ACK, 0)?;
+        machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)
+    }
+
+    /// Enables the unit that is prepared.
+    fn switch_on(&self) -> Result<(), IommuError> {
+        let machine = &*self.shared.machine;
+        let mut enables = reg::cr0::CMDQEN | reg::cr0::EVENTQEN;
         if self.requests.is_some() {
             enables |= reg::cr0::PRIQEN;
         }
-        if features.ats {
+        if self.shared.features.ats {
             enables |= reg::cr0::ATSCHK;
         }
-        control(enables)?;
+        machine.control(reg::CR0, reg::CR0ACK, enables)?;
         if self.config.interrupts == Want::IfThere {
             let mut lines = reg::irq::GERROR | reg::irq::EVENTQ;
             if self.requests.is_some() {
@@ -319,8 +358,7 @@ impl<P: UnitPlatform> Smmu<P> {
             }
             machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, lines)?;
         }
-        control(enables | reg::cr0::SMMUEN)?;
-        if was_on { Ok(()) } else { self.set_bypass(WhenDisabled::Abort) }
+        machine.control(reg::CR0, reg::CR0ACK, enables | reg::cr0::SMMUEN)
     }
 
     /// Interrupts come by wire. Addresses of messages reset to an unknown value, and a kernel before
@@ -339,8 +377,7 @@ impl<P: UnitPlatform> Smmu<P> {
         }
     }
 
-    /// Sets the treatment of accesses while the unit is disabled. Units may ignore it. Units may
-    /// ignore it.
+    /// Sets the treatment of accesses while the unit is disabled. Units may ignore it.
     fn set_bypass(&self, when: WhenDisabled) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let settled = || {
@@ -373,39 +410,75 @@ impl<P: UnitPlatform> Smmu<P> {
     /// If the unit does not follow: memory that it may still use is then kept until another call
     /// succeeds, or for good. [`IommuError::Stopped`] while another caller is at it.
     pub fn disable(&self) -> Result<(), IommuError> {
-        {
-            let mut power = self.power.lock();
-            match *power {
-                EnableState::Off => return Ok(()),
-                EnableState::Changing => return Err(IommuError::Stopped),
-                EnableState::On | EnableState::Unknown => *power = EnableState::Changing,
-            }
+        match self.begin_change(&[EnableState::On, EnableState::Suspended, EnableState::Unknown])? {
+            Change::Made => return Ok(()),
+            Change::Begun => {}
         }
         // Later callers are refused.
-        self.shared.queue.set_stopped();
-        let result = self.switch_off();
-        self.power.with(|power| {
-            *power = match result {
-                Ok(()) => EnableState::Off,
-                Err(_) => EnableState::Unknown,
-            }
+        let operation = &self.shared.queue.operation;
+        if !operation.is_off() {
+            operation.set(OperationState::Stopped);
+        }
+        let result = self.turn_off().and_then(|()| match self.config.when_disabled {
+            when @ WhenDisabled::Bypass(_) => self.set_bypass(when),
+            WhenDisabled::Abort => Ok(()),
         });
+        self.end_change(&result, EnableState::Off);
         if result.is_ok() {
-            self.shared.queue.set_off();
+            operation.set(OperationState::Off);
         }
         result
     }
 
-    fn switch_off(&self) -> Result<(), IommuError> {
-        let machine = &*self.shared.machine;
-        let enabled = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
-        machine.control(reg::CR0, reg::CR0ACK, enabled & !reg::cr0::SMMUEN)?;
-        machine.control(reg::CR0, reg::CR0ACK, 0)?;
-        machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
-        match self.config.when_disabled {
-            when @ WhenDisabled::Bypass(_) => self.set_bypass(when),
-            WhenDisabled::Abort => Ok(()),
+    /// Begins a change of the unit's enables, unless they are in none of the states `from`: then there
+    /// is nothing to change.
+    fn begin_change(&self, from: &[EnableState]) -> Result<Change, IommuError> {
+        let mut power = self.power.lock();
+        match *power {
+            EnableState::Changing => Err(IommuError::Stopped),
+            now if from.contains(&now) => {
+                *power = EnableState::Changing;
+                Ok(Change::Begun)
+            }
+            _ => Ok(Change::Made),
         }
+    }
+
+    fn end_change(&self, result: &Result<(), IommuError>, to: EnableState) {
+        let state = if result.is_ok() { to } else { EnableState::Unknown };
+        self.power.with(|power| *power = state);
+    }
+
+    /// As [`Iommu::suspend`](portolan::iommu::Iommu::suspend): disables the unit, which then aborts all
+    /// accesses.
+    pub(super) fn power_down(&self) -> Result<(), IommuError> {
+        match self.begin_change(&[EnableState::On, EnableState::Unknown])? {
+            Change::Made => return Ok(()),
+            Change::Begun => {}
+        }
+        let (machine, queue) = (&*self.shared.machine, &self.shared.queue);
+        let shut = || {
+            let enables = machine.read(reg::CR0ACK)? & reg::cr0::ALL & !reg::cr0::SMMUEN;
+            machine.control(reg::CR0, reg::CR0ACK, enables)
+        };
+        let drain = || queue.drain().and_then(|()| self.turn_off());
+        let result = queue.operation.suspend(shut, drain);
+        self.end_change(&result, EnableState::Suspended);
+        result
+    }
+
+    /// As [`Iommu::resume`](portolan::iommu::Iommu::resume). A unit whose power is back passes accesses or
+    /// aborts them, as it was made, until its first registers are written.
+    pub(super) fn power_up(&self) -> Result<(), IommuError> {
+        match self.begin_change(&[EnableState::Suspended, EnableState::Unknown])? {
+            Change::Made => return Ok(()),
+            Change::Begun => {}
+        }
+        let operation = &self.shared.queue.operation;
+        let start = |_: &mut _| self.prepare_on(FoundEnabled::Yes);
+        let result = operation.resume(&mut (), start, |_| self.switch_on());
+        self.end_change(&result, EnableState::On);
+        result
     }
 
     /// Features of the unit. *Context.* Interrupt.

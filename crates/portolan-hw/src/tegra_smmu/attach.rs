@@ -37,8 +37,9 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
 
     /// Clock and limit for a turn: a caller that has the turn moves streams; no other waits for it
     /// longer than the limit.
-    fn turn(&self) -> TurnWait<'_, P> {
-        TurnWait { clock: &self.shared.clock, limit: self.shared.limit }
+    pub(super) fn turn(&self) -> TurnWait<'_, P> {
+        let wait = TurnWait::new(&self.shared.clock, self.shared.limit);
+        wait.while_running(&self.shared.operation)
     }
 
     /// The swgroup of `stream`, and its number among them.
@@ -78,14 +79,14 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
 
 /// State of the enable bits of a swgroup's clients: as they were last written, or not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
+pub(super) enum Written {
     AsNoted,
     Unsure,
 }
 
 impl<P: UnitPlatform<AtomicU32>> TegraShared<P> {
     /// Writes where `group` is, and checks that the registers took it.
-    fn place(
+    pub(super) fn place(
         &self,
         enables: &mut EnableBits,
         group: &Swgroup,
@@ -138,6 +139,14 @@ impl<P: UnitPlatform<AtomicU32>> Iommu for TegraSmmu<P> {
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         self.reservations().of(stream, each);
+    }
+
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {

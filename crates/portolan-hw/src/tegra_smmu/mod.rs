@@ -20,6 +20,7 @@
 mod attach;
 mod config;
 mod faults;
+mod power;
 mod queue;
 mod shared;
 pub mod swgroup;

@@ -129,6 +129,9 @@ impl<P: UnitPlatform<AtomicU32>> InvalidationQueue for TegraShared<P> {
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
     ) -> Result<(), IommuError> {
+        if self.operation.is_off() {
+            return Ok(());
+        }
         let mut flush = Flush { shared: self, tables, ptc: Ptc::Nothing, last: None };
         let carry_out = || {
             for step in steps {

@@ -5,6 +5,7 @@
 //! order; a read of the same block returns after them.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{InvalTag, PhysAddr};
@@ -20,7 +21,7 @@ use super::config::Chip;
 use super::config::Config;
 use super::config::{Counters, WriteKind};
 use super::tables::{Noted, Stale};
-use crate::chassis::{Present, Published, Submitters};
+use crate::chassis::{Operation, Present, Submitters};
 use crate::ids::Ids;
 use portolan_spec::tegra_smmu::reg::{self, asid, config, directory, ptc_flush, tlb_flush};
 
@@ -29,14 +30,6 @@ pub(super) const BLOCKED: u32 = 0;
 
 /// Exponents of the pages that one write drops at most: a section.
 const SECTION_LG2_PAGES: u8 = (tlb_flush::SECTION_LG2 - 12) as u8;
-
-/// State of the hardware: while it is on, it may use the memory that the unit gave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(super) enum Power {
-    On,
-    Off,
-}
 
 /// Shared by the unit, its handles and its domains.
 ///
@@ -55,9 +48,10 @@ pub(super) struct TegraShared<P: UnitPlatform<AtomicU32>> {
     pub(super) lines_at_most: u64,
     /// Held while the page-table cache is flushed, whose lines of 34 bits take two writes.
     pub(super) noted: Noted<P>,
-    /// Held from the choice of an address space to the write of its directory.
-    select: Guarded<P, ()>,
-    power: Published,
+    /// Directories of the address spaces that have one. Held from the choice of an address space to the
+    /// write of its directory.
+    directories: Guarded<P, Vec<Option<PhysAddr>>>,
+    pub(super) operation: Operation,
     pub(super) submitters: Submitters<P>,
 }
 
@@ -89,17 +83,13 @@ impl<P: UnitPlatform<AtomicU32>> TegraShared<P> {
             nothing,
             lines_at_most: config.lines_at_most,
             noted: Arc::new(Guarded::default()),
-            select: Guarded::new(()),
-            power: Published::new(Power::Off as u64),
+            directories: Guarded::new(alloc::vec![None; chip.asids() as usize]),
+            operation: Operation::default(),
         }
     }
 
-    pub(super) fn set_power(&self, power: Power) {
-        self.power.publish(power as u64);
-    }
-
-    fn is_off(&self) -> bool {
-        self.power.get() == Power::Off as u64
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
     }
 
     pub(super) fn write(&self, kind: WriteKind, offset: usize, value: u32) {
@@ -150,12 +140,24 @@ impl<P: UnitPlatform<AtomicU32>> TegraShared<P> {
     pub(super) fn set_directory(&self, id: u32, root: PhysAddr) -> Result<(), IommuError> {
         const ALL: u32 = directory::READABLE | directory::WRITABLE | directory::NON_SECURE;
         let frame = (root.get() >> directory::ADDRESS_LG2) as u32;
-        let chosen = self.select.lock();
+        let mut directories = self.directories.lock();
+        if let Some(of) = directories.get_mut(id as usize) {
+            *of = Some(root);
+        }
         self.write(WriteKind::SelectAsid, reg::PTB_ASID, id & asid::VALUE);
         self.write(WriteKind::Directory, reg::PTB_DATA, frame | ALL);
         let taken = self.must_hold(reg::PTB_DATA, u32::MAX, frame | ALL);
-        drop(chosen);
+        drop(directories);
         taken
+    }
+
+    /// Gives each address space the directory that it had.
+    pub(super) fn restore_directories(&self) -> Result<(), IommuError> {
+        for id in 0..self.chip.asids() {
+            let root = self.directories.lock().get(id as usize).copied().flatten();
+            root.map_or(Ok(()), |root| self.set_directory(id, root))?;
+        }
+        Ok(())
     }
 
     /// Flushes the whole page-table cache.
@@ -230,10 +232,14 @@ crate::chassis::handle!(TegraQueue of TegraShared, AtomicU32);
 impl<P: UnitPlatform<AtomicU32>> TagPool for TegraQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let shared = &*self.0;
-        if shared.is_off() {
+        let id = context.get();
+        if shared.operation.is_off() {
+            if let Some(of) = shared.directories.lock().get_mut(id as usize) {
+                *of = None;
+            }
+            shared.ids.give_back(id);
             return Ok(());
         }
-        let id = context.get();
         // Nothing that is cached again from here on leads into the tables.
         shared.set_directory(id, shared.nothing)?;
         shared.forget_tables();

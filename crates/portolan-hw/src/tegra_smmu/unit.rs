@@ -17,10 +17,10 @@ use portolan::table::format::{Format, Tegra};
 use super::config::Chip;
 use super::config::Config;
 use super::config::{Counters, Counts, WriteKind};
-use super::shared::{self, BLOCKED, Power, TegraQueue, TegraShared};
+use super::shared::{self, BLOCKED, TegraQueue, TegraShared};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
-use crate::chassis::{Present, wait_until};
+use crate::chassis::{OperationState, Present, wait_until};
 use crate::chassis::{common_methods, plain};
 use crate::promise;
 use crate::reservations::Reservations;
@@ -112,13 +112,19 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// From a unit that is off, or translates for a previous owner, to one that blocks everything.
     /// Each swgroup is named before its clients are translated, so that no client is translated by
     /// tables that are not its own.
-    fn start(&self, enables: EnableBits) -> Result<(), IommuError> {
+    pub(super) fn start(&self, enables: EnableBits) -> Result<(), IommuError> {
         const TO_BLOCKED: u32 = asid::ENABLE | BLOCKED;
         let shared = &*self.shared;
         let chip = shared.chip;
-        shared.set_power(Power::On);
-        shared.write(WriteKind::Config, reg::PTC_CONFIG, chip.ptc_config());
-        shared.write(WriteKind::Config, reg::TLB_CONFIG, chip.tlb_config());
+        shared.operation.set(OperationState::Running);
+        for (register, value) in
+            [(reg::PTC_CONFIG, chip.ptc_config()), (reg::TLB_CONFIG, chip.tlb_config())]
+        {
+            // They change only while nothing is cached.
+            if shared.read(register)? != value {
+                shared.write(WriteKind::Config, register, value);
+            }
+        }
         shared.set_directory(BLOCKED, shared.nothing)?;
         for group in chip.swgroups() {
             shared.write(WriteKind::SwgroupAsid, group.register, TO_BLOCKED);
@@ -196,7 +202,7 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
         let shared = &*self.shared;
         self.block_all()?;
         self.switch(0)?;
-        shared.set_power(Power::Off);
+        shared.operation.set(OperationState::Off);
         shared.mem.free(shared.nothing, Tegra::GRANULE);
         Ok(())
     }
@@ -221,6 +227,7 @@ impl<P: UnitPlatform<AtomicU32>> TegraSmmu<P> {
     /// As [`TegraSmmu::domain`].
     pub fn domain_with(&self, quirks: Quirks) -> Result<TegraDomain<P>, IommuError> {
         let shared = &*self.shared;
+        shared.operation.running()?;
         let memory = shared.chip.memory();
         let noted = Arc::clone(&shared.noted);
         let tables = TegraTables::new(shared.mem.clone(), noted, shared.chip.memory_lg2());

@@ -286,7 +286,7 @@ impl<P: Platform> Iommus<P> {
         &self,
         work: impl FnOnce(&mut Vec<OpenGroup<P>>) -> Result<R, OpenError>,
     ) -> Result<R, OpenError> {
-        let done = self.groups.with(TurnWait { clock: &self.platform, limit: TURN }, work);
+        let done = self.groups.with(TurnWait::new(&self.platform, TURN), work);
         done.map_err(OpenError::Turn)?
     }
 

@@ -23,6 +23,7 @@ mod iommus;
 mod join;
 pub mod pci;
 mod platform_device;
+mod power;
 mod remark;
 mod serve;
 mod survey;
@@ -36,6 +37,7 @@ pub use iommus::{DeviceOptions, Iommus, SpaceScope};
 pub use platform_device::PlatformDevice;
 pub use portolan_tables::claim::{Claim, ClaimUid};
 pub use portolan_tables::wires::Wire;
+pub use power::PowerError;
 pub use remark::Remark;
 pub use survey::{Place, ReachedBy, Served, Survey, SurveyedUnit, UnitKind};
 

@@ -128,13 +128,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
         } else {
             0
         };
-        if has(spec::F_BYPASS_CONFIG) {
-            let now = transport.set_config8(config::BYPASS, 0)?;
-            if now != 0 {
-                return Err(nonsense(config::BYPASS, now.into()));
-            }
-        }
-        Ok(Self {
+        let device = Self {
             transport,
             clock,
             limits,
@@ -144,7 +138,20 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
             domains: Ids::new(first, last),
             probe_bytes,
             counts: Default::default(),
-        })
+        };
+        device.block_others()?;
+        Ok(device)
+    }
+
+    /// Blocks endpoints without a domain, as far as the device can.
+    pub(super) fn block_others(&self) -> Result<(), IommuError> {
+        if self.features & spec::F_BYPASS_CONFIG == 0 {
+            return Ok(());
+        }
+        match self.transport.set_config8(config::BYPASS, 0)? {
+            0 => Ok(()),
+            now => Err(nonsense(config::BYPASS, now.into())),
+        }
     }
 
     fn count(&self, request: Request) {

@@ -13,6 +13,7 @@
 mod claim;
 mod device;
 mod domain;
+mod power;
 mod records;
 mod settle;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::transport;
 use super::transport::{NO_SUCH, Transport};
 use crate::chassis::book;
 use crate::chassis::book::Book;
-use crate::chassis::played;
+use crate::chassis::{Operation, OperationState, played};
 use crate::promise;
 use crate::turn::TurnWait;
 use alloc::sync::Arc;
@@ -26,7 +26,7 @@ use portolan_spec::virtio as spec;
 use portolan_spec::virtio::Request;
 
 /// Attachment of an endpoint; it keeps the domain alive itself.
-enum To<T: Transport + Send + Sync, C: Cpus> {
+pub(super) enum To<T: Transport + Send + Sync, C: Cpus> {
     /// The domain that passes through.
     Bypass(u32),
     /// A domain.
@@ -38,6 +38,22 @@ impl<T: Transport + Send + Sync, C: Cpus> To<T, C> {
         match self {
             Self::Bypass(id) => *id,
             Self::Domain(domain) => domain.number(),
+        }
+    }
+
+    /// The same once more.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Bypass(id) => Self::Bypass(*id),
+            Self::Domain(domain) => Self::Domain(domain.clone()),
+        }
+    }
+
+    /// Sends the mappings that its domain has.
+    pub(super) fn replay(&self) -> Result<(), IommuError> {
+        match self {
+            Self::Bypass(_) => Ok(()),
+            Self::Domain(domain) => domain.replay(),
         }
     }
 
@@ -54,8 +70,11 @@ impl<T: Transport + Send + Sync, C: Cpus> To<T, C> {
     }
 }
 
-type Attachment<T, C> = book::Attachment<To<T, C>>;
-type Streams<T, C> = book::Streams<u32, To<T, C>, ()>;
+pub(super) type Attachment<T, C> = book::Attachment<To<T, C>>;
+/// Endpoints that are detached while the unit is suspended.
+type Detached<T, C> = Vec<(u32, To<T, C>)>;
+/// Endpoints with their attachments, and those that are detached.
+pub(super) type Streams<T, C> = book::Streams<u32, To<T, C>, Detached<T, C>>;
 type Left<T, C> = book::Left<To<T, C>>;
 
 /// One virtio-iommu.
@@ -65,9 +84,10 @@ type Left<T, C> = book::Left<To<T, C>>;
 /// unit is dropped its endpoints are detached; domains of endpoints that the device does not detach
 /// are kept for good.
 pub struct Viommu<T: Transport + Send + Sync, C: Cpus> {
-    device: Arc<Device<T, C>>,
+    pub(super) device: Arc<Device<T, C>>,
     bypass: Option<u32>,
-    book: Book<C, u32, To<T, C>, ()>,
+    pub(super) book: Book<C, u32, To<T, C>, Detached<T, C>>,
+    pub(super) operation: Operation,
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for Viommu<T, C> {
@@ -92,7 +112,10 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         let device = Device::start(transport, clock, config)?;
         let bypass =
             if device.features & spec::F_BYPASS_CONFIG != 0 { device.domains.take() } else { None };
-        Ok(Self { device: Arc::new(device), bypass, book: Book::new(Streams::new(())) })
+        let operation = Operation::default();
+        operation.set(OperationState::Running);
+        let book = Book::new(Streams::new(Vec::new()));
+        Ok(Self { device: Arc::new(device), bypass, book, operation })
     }
 
     /// An empty address space.
@@ -140,8 +163,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         &self.device.transport
     }
 
-    fn turn(&self) -> TurnWait<'_, C> {
-        TurnWait { clock: &self.device.clock, limit: self.device.limits.turn_timeout }
+    pub(super) fn turn(&self) -> TurnWait<'_, C> {
+        let wait = TurnWait::new(&self.device.clock, self.device.limits.turn_timeout);
+        wait.while_running(&self.operation)
     }
 
     /// Calls `go` with the streams, in a turn; the caller drops the result without the turn.
@@ -150,12 +174,12 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 
     /// Detaches `stream` from all that an unanswered request may have attached it to.
-    fn settle(
+    pub(super) fn settle(
         &self,
         stream: StreamId,
         streams: &mut Streams<T, C>,
     ) -> Result<Left<T, C>, IommuError> {
-        let settled = streams.settle(stream.get(), |(), unsettled| {
+        let settled = streams.settle(stream.get(), |_, unsettled| {
             let mut failed = Ok(());
             for attachment in unsettled {
                 match self.detach(stream, attachment) {
@@ -175,7 +199,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 
     /// Moves `stream` to `new`.
-    fn attach_to(
+    pub(super) fn attach_to(
         &self,
         stream: StreamId,
         new: Attachment<T, C>,
@@ -204,7 +228,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 
     /// Detaches `stream` from the domain to which it is or may be attached.
-    fn block(
+    pub(super) fn leave(
         &self,
         stream: StreamId,
         streams: &mut Streams<T, C>,
@@ -264,7 +288,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
         let blocked = self.with(|streams| {
             let key = stream.get();
             let blocked = streams.not_blocked(key..=key).next().is_none();
-            (!blocked).then(|| self.block(stream, streams)).transpose()
+            (!blocked).then(|| self.leave(stream, streams)).transpose()
         })??;
         match blocked {
             None if self.device.features & spec::F_PROBE != 0 => self.reserved(stream).map(drop),
@@ -282,6 +306,14 @@ impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
             }
         })?;
         left.map(drop)
+    }
+
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
@@ -314,7 +346,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<
                 let new = Attachment::without_domain(To::Domain(domain.clone()));
                 let left = self.attach_to(stream, new, streams)?;
                 domain.replay().or_else(|error| {
-                    self.block(stream, streams)?;
+                    self.leave(stream, streams)?;
                     Err(error)
                 })?;
                 Ok(left)
@@ -328,7 +360,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Drop for Viommu<T, C> {
     /// *Context.* Task: waits for the device.
     fn drop(&mut self) {
         let _ = self.book.block_all(self.turn(), |stream| {
-            let block = |streams: &mut _| self.block(StreamId::new(stream), streams);
+            let block = |streams: &mut _| self.leave(StreamId::new(stream), streams);
             self.with(block)?.map(drop)
         });
     }

@@ -46,7 +46,8 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     pub(super) fn turn(&self) -> TurnWait<'_, P> {
-        TurnWait { clock: &self.core.control.clock, limit: self.config.limit }
+        let wait = TurnWait::new(&self.core.control.clock, self.config.limit);
+        wait.while_running(&self.core.operation)
     }
 
     /// Blocks all streams.
@@ -308,6 +309,14 @@ impl<P: UnitPlatform> Iommu for Vtd<P> {
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         self.config.reserved.of(stream, each);
+    }
+
+    fn suspend(&self) -> Result<(), IommuError> {
+        self.power_down()
+    }
+
+    fn resume(&self) -> Result<(), IommuError> {
+        self.power_up()
     }
 
     /// *Context.* Interrupt.

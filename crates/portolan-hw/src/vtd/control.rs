@@ -13,7 +13,7 @@ use super::command::{
 };
 use super::features::{Features, VtdFeature};
 use crate::chassis::{
-    BatchEnd, Outcome, Present, Published, Ring, Sorted, Submitters, Ticket, wait_for, wait_until,
+    BatchEnd, Operation, Outcome, Present, Ring, Sorted, Submitters, Ticket, wait_for, wait_until,
     wait_while_it_works, with_room,
 };
 use crate::ids::Ids;
@@ -63,6 +63,11 @@ impl<P: UnitPlatform> VtdControl<P> {
             counters: Counters::default(),
             under_way: Guarded::default(),
         }
+    }
+
+    /// Forgets a command that a unit without power will not follow any more.
+    pub(super) fn begin_again(&self) {
+        *self.under_way.lock() = None;
     }
 
     /// Waits until the bits `mask` of a 32-bit register are `wanted`.
@@ -388,8 +393,7 @@ pub(super) struct Core<P: UnitPlatform> {
     pub(super) way: Way<P>,
     pub(super) ids: Ids<P>,
     pub(super) tags: Guarded<P, Sorted<u32, Arc<TagUsers>>>,
-    /// Translation is off for good, and everything was invalidated: nothing is owed any more.
-    pub(super) released: Published,
+    pub(super) operation: Operation,
     pub(super) submitters: Submitters<P>,
 }
 
@@ -397,6 +401,10 @@ impl<P: UnitPlatform> Core<P> {
     /// The CPUs that submit.
     pub(super) fn cpus(&self) -> &P {
         &self.control.clock
+    }
+
+    pub(super) fn operation(&self) -> &Operation {
+        &self.operation
     }
 
     /// Changes the data under `context`. Memory is taken and given back outside the lock, so
@@ -483,7 +491,7 @@ impl<P: UnitPlatform> Core<P> {
     }
 
     fn run_once(&self, stages: &[&[Request]], drain: Drain) -> Result<(), IommuError> {
-        if self.released.get() != 0 {
+        if self.operation.is_off() {
             return Ok(());
         }
         for attempt in 0..ATTEMPTS {

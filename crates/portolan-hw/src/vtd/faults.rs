@@ -208,12 +208,19 @@ impl PageQueue {
             core.mem.free(base, size);
             return Err(IommuError::Unsupported);
         }
-        let regs = &core.control.regs;
-        regs.write64(reg::PQH, 0);
-        regs.write64(reg::PQT, 0);
-        regs.write64(reg::PQA, address);
-        regs.write32(reg::PRS, prs::PPR | prs::PRO);
+        self.install(&core.control);
         Ok(())
+    }
+
+    /// Gives the unit the queue, empty, if there is one.
+    pub(super) fn install<P: UnitPlatform>(&self, control: &VtdControl<P>) {
+        let (regs, address) = (&control.regs, self.address.get());
+        if address != 0 {
+            regs.write64(reg::PQH, 0);
+            regs.write64(reg::PQT, 0);
+            regs.write64(reg::PQA, address);
+            regs.write32(reg::PRS, prs::PPR | prs::PRO);
+        }
     }
 
     /// Tells if there is a queue.

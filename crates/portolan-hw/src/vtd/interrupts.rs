@@ -98,7 +98,8 @@ impl<P: UnitPlatform> Core<P> {
         self.run(&[&[Request::InterruptEntries(which)]])
     }
 
-    fn walker(&self) -> Walker {
+    /// The way in which the unit reads tables.
+    pub(super) fn walker(&self) -> Walker {
         if self.control.features.has.contains(VtdFeature::SNOOPS) {
             Walker::Coherent
         } else {
@@ -275,8 +276,26 @@ impl<P: UnitPlatform> Vtd<P> {
         }
     }
 
-    /// Programs the message whose control register is `control`.
+    /// Programs the message whose control register is `control`, again after a loss of power.
     fn program(&self, control: usize, target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        self.write_message(control, target)?;
+        let mut messages = self.messages.0.lock();
+        messages.retain(|(of, _)| *of != control);
+        messages.extend(target.map(|target| (control, target)));
+        Ok(())
+    }
+
+    /// Programs the messages once more.
+    pub(super) fn restore_messages(&self) -> Result<(), IommuError> {
+        let messages = self.messages.0.lock().clone();
+        messages.into_iter().try_for_each(|(of, target)| self.write_message(of, Some(target)))
+    }
+
+    fn write_message(
+        &self,
+        control: usize,
+        target: Option<InterruptTarget>,
+    ) -> Result<(), IommuError> {
         let regs = &self.core.control.regs;
         regs.write32(control, event::IM);
         // So that no message is sent with half of an address.

@@ -10,6 +10,7 @@ mod domain;
 mod faults;
 mod features;
 mod interrupts;
+mod power;
 mod queue;
 mod tables;
 mod takeover;

@@ -77,6 +77,10 @@ impl<P: UnitPlatform> Unit for Core<P> {
         (&self.mem, &self.control.clock, self.control.limit)
     }
 
+    fn running(&self) -> Result<(), IommuError> {
+        self.operation.running()
+    }
+
     fn words((_, words): &Counted) -> Words {
         *words
     }
@@ -483,12 +487,21 @@ fn iotlb(domain: u16, extent: Extent) -> Iotlb {
     }
 }
 
+impl<P: UnitPlatform> Core<P> {
+    /// Has all device TLBs forget everything, and waits.
+    pub(super) fn forget_devices(&self) -> Result<(), IommuError> {
+        let mut paying = Paying::new(self);
+        paying.owed.everything = matches!(self.way, Way::Ring(_));
+        paying.sync()
+    }
+}
+
 impl<P: UnitPlatform> InvalidationQueue for Core<P> {
     type Error = IommuError;
 
     /// *Context.* Atomic: waits for the hardware; uses no heap.
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
-        if self.released.get() != 0 {
+        if self.operation.is_off() {
             return Ok(());
         }
         let mut paying = Paying::new(self);
@@ -503,7 +516,7 @@ impl<P: UnitPlatform> InvalidationQueue for Core<P> {
     }
 
     fn pay_by(&self, command: Command, _: TablesLeft) -> Result<(), IommuError> {
-        if self.released.get() != 0 {
+        if self.operation.is_off() {
             return Ok(());
         }
         let mut paying = Paying::new(self);

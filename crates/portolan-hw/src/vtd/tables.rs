@@ -9,15 +9,15 @@ use super::command::{Drain, Remote, Request};
 use super::control::Core;
 use super::features::{Features, Mode, VtdFeature};
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
-use crate::chassis::{Block, Published, book};
+use crate::chassis::{Block, Published, Shut, book};
 use crate::interrupt::{ApicMode, Remapping, Slots};
 use crate::turn::Turn;
 use alloc::collections::{BTreeMap, BTreeSet};
+use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr};
-use portolan::inval::Walker;
-use portolan::iommu::{Interrupt, InterruptError, InterruptPlace, IommuError};
-use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform};
+use portolan::iommu::{Interrupt, InterruptError, InterruptPlace, InterruptTarget, IommuError};
+use portolan::platform::{Guarded, OutOfTableMemory, TableMem, UnitPlatform};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P};
 use portolan_spec::vtd::reg::{irta, root_mode};
@@ -67,6 +67,8 @@ pub(super) struct Structures {
     directory_size: PageSize,
     /// Streams of which the unit may have kept an old scalable context entry after a failure.
     pub(super) stale: BTreeSet<u16>,
+    /// Root entries that are closed while the unit is suspended.
+    shut: Shut,
 }
 
 impl Structures {
@@ -84,6 +86,7 @@ impl Structures {
             lower: BTreeMap::new(),
             directory_size: PageSize::of_lg2(lg2.max(PAGE.lg2())),
             stale: BTreeSet::new(),
+            shut: Shut::default(),
         })
     }
 
@@ -94,6 +97,19 @@ impl Structures {
             mem.free(table, self.size_of(place));
         }
         self.lower.clear();
+    }
+
+    /// Has the root table lead nowhere.
+    pub(super) fn shut<P: UnitPlatform>(&mut self, core: &Core<P>) {
+        for first in 0..PAGE.bytes() as usize / 8 {
+            let at = At { table: self.root, size: PAGE, first, words: 1 };
+            self.shut.close(&core.mem, core.walker(), at, ABSENT[0]);
+        }
+    }
+
+    /// Has the root table lead where it did before [`Structures::shut`].
+    pub(super) fn open<P: UnitPlatform>(&mut self, core: &Core<P>) {
+        self.shut.open(&core.mem, core.walker());
     }
 
     fn size_of(&self, place: LowerTable) -> PageSize {
@@ -189,9 +205,7 @@ pub(super) fn change<P: UnitPlatform>(
     forget: EntryRequests<'_>,
 ) -> Result<(), IommuError> {
     let has = core.control.features.has;
-    let walker =
-        if has.contains(VtdFeature::SNOOPS) { Walker::Coherent } else { Walker::NonCoherent };
-    at.change(&core.mem, walker, &ENTRY, new, |after| {
+    at.change(&core.mem, core.walker(), &ENTRY, new, |after| {
         core.control.flush_write_buffer()?;
         match after {
             After::Closed => core.run_to(forget.old, forget.drain),
@@ -326,5 +340,19 @@ impl<P: UnitPlatform> VtdInterruptTable<P> {
         } else {
             Err(InterruptError::NotInUse)
         }
+    }
+}
+
+/// The messages that a unit has: one for faults and one for page requests.
+const MESSAGES: usize = 2;
+
+/// Targets of the unit's own messages, by their control registers.
+pub(super) struct OwnMessages<P: UnitPlatform>(
+    pub(super) Guarded<P, ArrayVec<(usize, InterruptTarget), MESSAGES>>,
+);
+
+impl<P: UnitPlatform> Default for OwnMessages<P> {
+    fn default() -> Self {
+        Self(Guarded::default())
     }
 }

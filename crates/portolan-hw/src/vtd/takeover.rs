@@ -11,13 +11,13 @@ use super::faults::{FaultReader, PageQueue};
 use super::features::{Config, Features, Invalidation, Mode, Quirks, Takeover, VtdFeature};
 use super::queue::{self, Width};
 use super::tables::{
-    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Root, Streams,
-    change, mode_bits,
+    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, OwnMessages, Root,
+    Streams, change, mode_bits,
 };
 use super::unit::{KnownDevices, PASS, Vtd, VtdAllocations};
 use crate::chassis::book::Book;
 use crate::chassis::entry::Words;
-use crate::chassis::{Present, Published, Submitters, wait_until};
+use crate::chassis::{Operation, OperationState, Present, Submitters, wait_until};
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -50,8 +50,8 @@ pub(super) fn inherited(
 }
 
 /// Stops all parts that were left running: translation, unless it is inherited, then the queue,
-/// once that is empty. The remapping of interrupts as well if the driver is to do it: otherwise it
-/// is the embedder's.
+/// once that is empty or has been waited for in vain. The remapping of interrupts as well if the driver
+/// is to do it: otherwise it is the embedder's.
 pub(super) fn quiet<P: UnitPlatform>(
     control: &VtdControl<P>,
     inherited: InheritedTranslation,
@@ -73,8 +73,11 @@ pub(super) fn quiet<P: UnitPlatform>(
     let regs = &control.regs;
     let at = |offset| regs.present64(offset).map(|index| reg::queue::OFFSET.of(index));
     let is_empty = || Ok(at(reg::IQH)? == at(reg::IQT)?);
-    wait_until(&control.clock, control.limit, Awaited::Completion, is_empty)?;
-    control.switch(command::QIE, Switch::Off)
+    match wait_until(&control.clock, control.limit, Awaited::Completion, is_empty) {
+        // Whatever it waits for, a crash left it so, and nothing of it is needed.
+        Ok(()) | Err(IommuError::TimedOut { .. }) => control.switch(command::QIE, Switch::Off),
+        Err(error) => Err(error),
+    }
 }
 
 impl<P: UnitPlatform> Vtd<P> {
@@ -131,7 +134,7 @@ impl<P: UnitPlatform> Vtd<P> {
             way,
             ids: Ids::new(u32::from(PASS) + 1, last),
             tags: Guarded::default(),
-            released: Published::default(),
+            operation: Operation::default(),
             submitters,
         };
         let unit = Self {
@@ -143,6 +146,7 @@ impl<P: UnitPlatform> Vtd<P> {
             requests: PageQueue::default(),
             root,
             remap,
+            messages: OwnMessages::default(),
         };
         unit.start()?;
         Ok(unit)
@@ -150,13 +154,7 @@ impl<P: UnitPlatform> Vtd<P> {
 
     /// From a quiet unit to one that is about to use the new tables.
     fn start(&self) -> Result<(), IommuError> {
-        let control = &self.core.control;
-        self.faults.discard(control)?;
-        if let Way::Ring(ring) = &self.core.way {
-            control.regs.write64(reg::IQT, 0);
-            control.regs.write64(reg::IQA, queue::address(ring));
-            control.switch(command::QIE, Switch::On)?;
-        }
+        self.start_queue()?;
         self.start_interrupts()?;
         if !self.features().translates() {
             return Ok(());
@@ -168,8 +166,22 @@ impl<P: UnitPlatform> Vtd<P> {
         }
     }
 
+    /// Gives back old records, and has the unit carry commands out.
+    pub(super) fn start_queue(&self) -> Result<(), IommuError> {
+        let Core { control, way, operation, .. } = &*self.core;
+        self.faults.discard(control)?;
+        if let Way::Ring(ring) = way {
+            ring.restart::<Core<P>>();
+            control.regs.write64(reg::IQT, 0);
+            control.regs.write64(reg::IQA, queue::address(ring));
+            control.switch(command::QIE, Switch::On)?;
+        }
+        operation.set(OperationState::Running);
+        Ok(())
+    }
+
     /// Has the unit use the new tables, and forget all of the old.
-    fn set_root(&self) -> Result<(), IommuError> {
+    pub(super) fn set_root(&self) -> Result<(), IommuError> {
         let control = &self.core.control;
         control.flush_write_buffer()?;
         control.set_root(self.root.address())?;

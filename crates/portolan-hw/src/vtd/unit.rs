@@ -11,12 +11,12 @@ use super::faults::{FaultReader, PageEvent, PageQueue};
 use super::features::{Config, Features, Mode, Quirks, VtdFeature};
 use super::queue::{self, VtdQueue, Width};
 use super::tables::{
-    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Key, Root, Streams,
-    Structures, VtdInterruptTable, change,
+    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Key, OwnMessages,
+    Root, Streams, Structures, VtdInterruptTable, change,
 };
 use crate::chassis::book::{Book, Hold};
 use crate::chassis::entry::At;
-use crate::chassis::{Sorted, common_methods, plain, played, with_room};
+use crate::chassis::{OperationState, Sorted, common_methods, plain, played, with_room};
 use crate::promise;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -82,6 +82,7 @@ pub struct Vtd<P: UnitPlatform> {
     pub(super) requests: PageQueue,
     pub(super) root: Root,
     pub(super) remap: Option<VtdInterruptTable<P>>,
+    pub(super) messages: OwnMessages<P>,
 }
 
 crate::chassis::opaque!(Vtd, AtomicU64);
@@ -253,10 +254,10 @@ impl<P: UnitPlatform> Vtd<P> {
         if let Some(remap) = &self.remap {
             remap.free(&self.core.mem);
         }
-        self.core.released.publish(1);
+        self.core.operation.set(OperationState::Off);
         self.requests.free(&self.core);
         let free = |streams: &mut Streams| streams.state.free(&self.core.mem);
-        self.book.with(self.turn(), free)?;
+        self.book.with(self.turn().always(), free)?;
         let core = Arc::clone(&self.core);
         drop(self);
         // While domains are still held so is the ring, in which one of them may be writing.

@@ -2,6 +2,7 @@
 #![allow(missing_docs, unsafe_code)]
 
 mod anywhere;
+mod asleep;
 mod chips;
 mod embedder;
 mod grouped;

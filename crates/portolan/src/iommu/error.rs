@@ -63,7 +63,7 @@ pub enum IommuError {
     /// It reads as all ones: removed, or without power.
     #[error("the unit is gone")]
     Gone,
-    /// It was disabled, or stopped because of an error of its own.
+    /// It was disabled or suspended, or stopped because of an error of its own.
     #[error("the unit has stopped")]
     Stopped,
     /// A register has an impossible value.

@@ -245,6 +245,35 @@ pub trait Iommu: Send + Sync {
     /// # Errors
     /// If the unit is gone or its fault queue is beyond repair.
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError>;
+
+    /// Prepares the unit for a loss of its power, with the devices behind it quiet. All streams are
+    /// blocked, the unit reaches none of its tables and keeps no copy of them, and its queue is empty.
+    /// Maps, unmaps and their invalidations go on meanwhile and owe the unit nothing. Streams cannot be
+    /// moved nor interrupts changed until [`Iommu::resume`]: that is [`IommuError::Stopped`]. A device
+    /// with a TLB of its own loses its translations with its power, or by ATS switched off and on.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if its driver has no part for it. If the hardware does not follow, it
+    /// may still use its tables: invalidations fail as well, and nothing is freed, until this succeeds or
+    /// [`Iommu::resume`] does.
+    fn suspend(&self) -> Result<(), IommuError> {
+        Err(IommuError::Unsupported)
+    }
+
+    /// Brings a suspended unit back, with its power lost meanwhile or not: streams are where they were,
+    /// and mappings are those of the tables. Devices stay quiet until it returns: many units let
+    /// everything pass between the return of their power and this. Does nothing if the unit is not
+    /// suspended.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If the hardware does not follow: the unit is still suspended, and its devices have to stay quiet.
+    fn resume(&self) -> Result<(), IommuError> {
+        Err(IommuError::Unsupported)
+    }
 }
 
 /// A unit that streams can be attached to domains of type `D` on.

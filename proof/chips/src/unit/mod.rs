@@ -299,6 +299,11 @@ impl<D: Design> Unit<D> {
         Some(())
     }
 
+    /// Turns its power off and on again. Devices keep their translations.
+    pub fn cut_power(&self) {
+        self.lose_power(&mut self.lock());
+    }
+
     /// Everything that it held is lost. Devices keep their translations.
     fn lose_power(&self, state: &mut DesignState<D>) {
         state.own = D::reset(&self.setup);

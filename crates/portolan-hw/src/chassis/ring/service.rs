@@ -24,9 +24,14 @@ impl<C: Cpus> Ring<C> {
             return Err(IommuError::Nonsense { offset, value });
         }
         state.head += ahead;
-        // After what became of the commands in front (`news`); who holds the lock alone writes.
-        self.done.store(state.head, Ordering::Release);
+        self.tell(state.head);
         Ok(value)
+    }
+
+    /// Tells who does not hold the lock that the unit has reached `head`, after what became of the commands
+    /// in front (`news`). For who holds it.
+    pub(super) fn tell(&self, head: u64) {
+        self.done.store(head, Ordering::Release);
     }
 
     /// Reads the progress of the unit, and sets it going again if it has stopped.

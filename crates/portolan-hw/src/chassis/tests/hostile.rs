@@ -16,7 +16,7 @@ use super::suite::{BASE, Driven, map, unmap};
 pub(super) const HERE: u64 = BASE.get() + 0x123;
 pub(super) const MAPPED: Option<PhysAddr> = Some(PhysAddr::new(0x1123));
 /// Address that a device reaches that passes.
-const PASSED: Option<PhysAddr> = Some(PhysAddr::new(HERE));
+pub(super) const PASSED: Option<PhysAddr> = Some(PhysAddr::new(HERE));
 
 /// A machine whose unit a driver drives, with any kind of commands.
 pub(crate) trait Hosted: Sized + From<Machine<Self::Kind>> {
@@ -93,6 +93,21 @@ macro_rules! on_a_hostile_machine {
             fn a_unit_that_loses_power_is_an_error_keeps_memory_and_harms_no_other() {
                 $crate::chassis::tests::power::loses_power_at_each_access::<$hosted>();
             }
+
+            #[test]
+            fn a_suspended_unit_owes_nothing_and_comes_back_with_its_mappings() {
+                $crate::chassis::tests::suspend::comes_back::<$hosted>();
+            }
+
+            #[test]
+            fn at_every_write_of_suspend_and_resume_a_device_reaches_what_it_did_or_nothing() {
+                $crate::chassis::tests::suspend::passes_nothing::<$hosted>();
+            }
+
+            #[test]
+            fn a_unit_that_loses_power_while_it_is_suspended_or_resumed_comes_back() {
+                $crate::chassis::tests::suspend::loses_power_at_each_access::<$hosted>();
+            }
         }
     };
     ($hosted:ty) => {
@@ -108,7 +123,7 @@ macro_rules! on_a_hostile_machine {
 
 pub(crate) use on_a_hostile_machine;
 
-fn observe<H: Hosted>(hosted: &H) {
+pub(super) fn observe<H: Hosted>(hosted: &H) {
     let unit = hosted.machine().unit();
     for stream in H::STREAMS {
         unit.observe(stream, None, Iova::new(HERE), AccessKind::Read);

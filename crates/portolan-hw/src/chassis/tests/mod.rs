@@ -5,3 +5,4 @@ pub(crate) mod hostile;
 pub(crate) mod power;
 mod sets;
 pub(crate) mod suite;
+pub(crate) mod suspend;

@@ -21,7 +21,7 @@ use super::suite::{map, unmap};
 /// Longest wait of the drivers of these tests.
 pub(crate) const LIMIT: Nanos = Nanos::from_millis(10);
 /// Waits that an operation may take: for some commands, and for what tidies up behind a failure.
-const MOST_WAITS: u64 = 8;
+pub(super) const MOST_WAITS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
@@ -35,9 +35,22 @@ enum Operation {
 
 /// Accesses to registers for which the power is off.
 #[derive(Clone, Copy, Debug)]
-enum Off {
+pub(super) enum Off {
     For(u64),
     Ever,
+}
+
+impl Off {
+    pub(super) const ALL: [Self; 4] = [Self::Ever, Self::For(1), Self::For(3), Self::For(20)];
+
+    /// The power goes at the access of that number.
+    pub(super) fn from(self, access: u64) -> RegisterFaults {
+        let back_at = match self {
+            Self::For(accesses) => Some(access + accesses),
+            Self::Ever => None,
+        };
+        RegisterFaults { gone_from: Some(access), back_at, ..RegisterFaults::NONE }
+    }
 }
 
 /// A unit with a domain that is attached and has a page, and one beside it.
@@ -50,7 +63,7 @@ struct Rig<H: Hosted> {
 }
 
 /// A unit over the same memory, which keeps its power.
-struct Beside<H: Hosted> {
+pub(super) struct Beside<H: Hosted> {
     hosted: H,
     unit: H::Unit,
     domain: Arc<H::Tables>,
@@ -102,13 +115,13 @@ impl<H: Hosted> Rig<H> {
 }
 
 impl<H: Hosted> Beside<H> {
-    fn of(hosted: H) -> Self {
+    pub(super) fn of(hosted: H) -> Self {
         let (unit, domain) = hosted.attached();
         Self { hosted, unit, domain }
     }
 
     /// It serves as before.
-    fn goes_on(&self) {
+    pub(super) fn goes_on(&self) {
         let Self { hosted, unit, domain } = self;
         unit.attach(H::STREAMS[1], domain).unwrap();
         domain.sync(&mut map(&**domain, 1)).unwrap();
@@ -138,15 +151,7 @@ fn cut_short<H: Hosted>(operation: Operation, access: u64, off: Off) -> Vec<Stri
     let mut rig = Rig::<H>::new();
     let mut owed = rig.owed(operation);
     let machine = rig.hosted.machine().clone();
-    let from = machine.unit().accesses() + access;
-    machine.wrong(RegisterFaults {
-        gone_from: Some(from),
-        back_at: match off {
-            Off::For(accesses) => Some(from + accesses),
-            Off::Ever => None,
-        },
-        ..RegisterFaults::NONE
-    });
+    machine.wrong(off.from(machine.unit().accesses() + access));
     let (live, begin) = (machine.live(), rig.now());
     let outcome = rig.carry_out(operation, &mut owed);
     let took = rig.now() - begin;
@@ -184,7 +189,7 @@ pub(crate) fn loses_power_at_each_access<H: Hosted>() {
         [Operation::Attach, Operation::Map, Operation::Unmap, Operation::Block, Operation::Release]
     {
         for access in 1..=accesses::<H>(operation) {
-            for off in [Off::Ever, Off::For(1), Off::For(3), Off::For(20)] {
+            for off in Off::ALL {
                 for what in cut_short::<H>(operation, access, off) {
                     wrong.push(format!("{operation:?}, access {access}, off {off:?}: {what}"));
                 }

@@ -32,6 +32,7 @@ fn queue_with_syncs(messages: bool, most_unsynced: u64) -> (SmmuMachine, Queue) 
     let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, most_unsynced, messages).unwrap();
     queue.install();
     queue.machine.registers.write32(reg::CR0, reg::cr0::CMDQEN);
+    queue.operation.set(OperationState::Running);
     (unit, queue)
 }
 
@@ -234,9 +235,9 @@ fn service_failure_and_disabling_end_it() {
     unit.unit().raise(reg::gerror::SFM);
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
-    queue.set_off();
+    queue.operation.set(OperationState::Off);
     assert_eq!(run(&queue, [numbered(1)]), Ok(()));
-    assert_eq!(queue.running(), Err(IommuError::Stopped));
+    assert_eq!(queue.operation.running(), Err(IommuError::Stopped));
 }
 
 #[test]

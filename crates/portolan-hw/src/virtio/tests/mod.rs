@@ -3,4 +3,5 @@
 mod domain;
 mod kit;
 mod settle;
+mod suspend;
 mod unit;

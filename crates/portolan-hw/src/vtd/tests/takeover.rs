@@ -12,7 +12,7 @@ use portolan::platform::Mmio as _;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
-use crate::chassis::tests::suite::Driven;
+use crate::chassis::tests::suite::{Driven, reaches_what_is_mapped};
 use crate::vtd::command::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
 use portolan_chips::machine::Event;
@@ -225,4 +225,21 @@ fn a_sound_controller_that_would_hang_translated_is_passed_through_or_blocked() 
     unit.attach(next, &domain).unwrap();
     unit.pass_through(azalia, all_memory()).unwrap();
     unit.block(azalia).unwrap();
+}
+
+/// A kernel that crashed may have left its queue at a command that never completes.
+#[test]
+fn a_queue_that_was_left_stuck_does_not_keep_a_unit_from_being_taken_over() {
+    let machine = new_machine(CAP, ECAP);
+    machine.write64(reg::IQT, 0);
+    machine.write64(reg::IQA, 0x10_0000_0000);
+    machine.command(&[command::QIE]);
+    let mut times = 3;
+    machine.refuse(move |_| {
+        times -= i32::from(times > 0);
+        (times > 0).then_some(super::kit::REFUSED)
+    });
+    machine.write64(reg::IQT, 16);
+    assert_ne!(machine.reg(reg::IQH), machine.reg(reg::IQT));
+    reaches_what_is_mapped(&machine);
 }
