@@ -1,17 +1,18 @@
 //! A vhost-user device behind the virtio-iommu: its back-end reaches what the guest was granted, and nothing that was
 //! unmapped.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fastrand::Rng;
-use portolan::addr::PhysAddr;
+use portolan::addr::{Iova, PhysAddr};
 use portolan_chips::fixture::seed;
 use portolan_spec::virtio::Request;
-use portolan_vmm::frontend::VhostFrontend;
+use portolan_vmm::frontend::{BackendChannel, VhostFrontend};
 use portolan_vmm::viommu::Reset;
 use portolan_vmm::{FrontendAddr, IotlbOptions, MemoryRegion, Message, Replacement, VhostIotlb};
 use vm_memory::iommu::{Iommu, IommuMemory};
@@ -234,4 +235,59 @@ fn misses_that_make_no_sense_are_refused() {
         assert_eq!(reply.get(12), replied.then_some(&1), "{message:?}");
         assert_eq!(serving.join().unwrap(), replied, "{message:?}");
     }
+}
+
+/// A back-end that must not get a translation while there is no mapping.
+#[derive(Clone, Debug, Default)]
+struct Strict {
+    mapped: Arc<AtomicBool>,
+    updates: Arc<AtomicUsize>,
+    wrong: Arc<AtomicUsize>,
+}
+
+impl BackendChannel for Strict {
+    fn send(&mut self, payload: &[u8; Message::BYTES]) -> io::Result<()> {
+        // Another thread may come in between.
+        std::thread::yield_now();
+        if matches!(Message::read(payload), Ok(Message::Update { .. })) {
+            self.updates.fetch_add(1, SeqCst);
+            if !self.mapped.load(SeqCst) {
+                self.wrong.fetch_add(1, SeqCst);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_miss_is_never_answered_with_what_was_unmapped() {
+    let channel = Strict::default();
+    let frontend = Arc::new(VhostFrontend::new(channel.clone()));
+    let (guest, frontend_addr) = (PhysAddr::new(0), FrontendAddr::new(0));
+    let region = MemoryRegion { guest, frontend: frontend_addr, bytes: 128 * PAGE };
+    frontend.set_memory(&[region]).unwrap();
+    let mut machine = Machine::new();
+    machine.device.remove_listener(FIRST).unwrap();
+    machine.device.listen(FIRST, frontend.clone()).unwrap();
+    assert_eq!(machine.send(attach_first()), OK);
+    let end = Arc::new(AtomicBool::new(false));
+    let asking = [(); 2].map(|()| {
+        let (frontend, end) = (Arc::clone(&frontend), Arc::clone(&end));
+        std::thread::spawn(move || {
+            while !end.load(SeqCst) {
+                // Refused as long as there is no mapping.
+                let _ = frontend.miss(&Message::miss(Iova::new(0), Permissions::Read));
+            }
+        })
+    });
+    while channel.updates.load(SeqCst) < 500 {
+        channel.mapped.store(true, SeqCst);
+        assert_eq!(machine.send(map(1, 0, 3)), OK);
+        std::thread::yield_now();
+        assert_eq!(machine.send(unmap(1, 0..=0)), OK);
+        channel.mapped.store(false, SeqCst);
+    }
+    end.store(true, SeqCst);
+    asking.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(channel.wrong.load(SeqCst), 0);
 }
