@@ -3,22 +3,23 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fastrand::Rng;
-use portolan::addr::{Iova, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan_chips::fixture::seed;
 use portolan_spec::virtio::Request;
 use portolan_vmm::frontend::{BackendChannel, VhostFrontend};
-use portolan_vmm::viommu::Reset;
+use portolan_vmm::viommu::{Grant, Listener, Mapping, MemoryKind, Reset};
 use portolan_vmm::{FrontendAddr, IotlbOptions, MemoryRegion, Message, Replacement, VhostIotlb};
 use vm_memory::iommu::{Iommu, IommuMemory};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap, Permissions};
 
 use crate::passed::{DEVERR, FIRST, Machine, OK, PAGE, SECOND, attach, map, random, unmap};
+use crate::range;
 
 /// The guest's memory, in two regions that the front-end has apart.
 const REGIONS: [(u64, u64, u64); 2] =
@@ -237,57 +238,116 @@ fn misses_that_make_no_sense_are_refused() {
     }
 }
 
-/// A back-end that must not get a translation while there is no mapping.
+/// A back-end that must not get a translation while there is no mapping, and that takes its time for one
+/// invalidation.
 #[derive(Clone, Debug, Default)]
 struct Strict {
     mapped: Arc<AtomicBool>,
-    updates: Arc<AtomicUsize>,
     wrong: Arc<AtomicUsize>,
+    /// Taken for the invalidation of [`SLOW`], which is noted before.
+    gate: Arc<Mutex<()>>,
+    waiting: Arc<AtomicBool>,
+    /// Set if invalidations fail.
+    failing: Arc<AtomicBool>,
+    invalidated: Arc<Mutex<Vec<IovaRange>>>,
 }
+
+/// First address of the page whose invalidation takes long.
+const SLOW: u64 = 7 * PAGE;
 
 impl BackendChannel for Strict {
     fn send(&mut self, payload: &[u8; Message::BYTES]) -> io::Result<()> {
-        // Another thread may come in between.
-        std::thread::yield_now();
-        if matches!(Message::read(payload), Ok(Message::Update { .. })) {
-            self.updates.fetch_add(1, SeqCst);
-            if !self.mapped.load(SeqCst) {
-                self.wrong.fetch_add(1, SeqCst);
+        match Message::read(payload).unwrap() {
+            Message::Update { .. } if self.mapped.load(SeqCst) => {}
+            Message::Update { .. } => drop(self.wrong.fetch_add(1, SeqCst)),
+            Message::Invalidate { .. } if self.failing.load(SeqCst) => {
+                return Err(io::Error::other("it was asked to"));
+            }
+            Message::Invalidate { iova } => {
+                self.invalidated.lock().unwrap().push(iova);
+                if iova.start().get() == SLOW {
+                    self.waiting.store(true, SeqCst);
+                    drop(self.gate.lock().unwrap());
+                }
             }
         }
         Ok(())
     }
 }
 
-#[test]
-fn a_miss_is_never_answered_with_what_was_unmapped() {
+fn strict() -> (Strict, VhostFrontend<Strict>) {
     let channel = Strict::default();
-    let frontend = Arc::new(VhostFrontend::new(channel.clone()));
+    let frontend = VhostFrontend::new(channel.clone());
     let (guest, frontend_addr) = (PhysAddr::new(0), FrontendAddr::new(0));
     let region = MemoryRegion { guest, frontend: frontend_addr, bytes: 128 * PAGE };
     frontend.set_memory(&[region]).unwrap();
-    let mut machine = Machine::new();
-    machine.device.remove_listener(FIRST).unwrap();
-    machine.device.listen(FIRST, frontend.clone()).unwrap();
-    assert_eq!(machine.send(attach_first()), OK);
-    let end = Arc::new(AtomicBool::new(false));
-    let asking = [(); 2].map(|()| {
-        let (frontend, end) = (Arc::clone(&frontend), Arc::clone(&end));
-        std::thread::spawn(move || {
-            while !end.load(SeqCst) {
-                // Refused as long as there is no mapping.
-                let _ = frontend.miss(&Message::miss(Iova::new(0), Permissions::Read));
-            }
-        })
-    });
-    while channel.updates.load(SeqCst) < 500 {
+    (channel, frontend)
+}
+
+fn page(start: u64) -> Grant {
+    Grant::Mapping(Mapping {
+        iova: range(start, start + PAGE - 1),
+        target: PhysAddr::new(start),
+        access: Permissions::Read,
+        kind: MemoryKind::Ram,
+    })
+}
+
+#[test]
+fn a_miss_is_never_answered_with_what_was_unmapped() {
+    let (channel, frontend) = strict();
+    for _ in 0..300 {
         channel.mapped.store(true, SeqCst);
-        assert_eq!(machine.send(map(1, 0, 3)), OK);
-        std::thread::yield_now();
-        assert_eq!(machine.send(unmap(1, 0..=0)), OK);
-        channel.mapped.store(false, SeqCst);
+        channel.waiting.store(false, SeqCst);
+        frontend.map(&page(0)).unwrap();
+        frontend.map(&page(SLOW)).unwrap();
+        let gate = channel.gate.lock().unwrap();
+        let asking = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| frontend.unmap(&page(SLOW)).unwrap());
+            wait_for(&channel.waiting);
+            scope.spawn(|| {
+                asking.store(true, SeqCst);
+                // It may be refused.
+                let _ = frontend.miss(&Message::miss(Iova::new(0), Permissions::Read));
+            });
+            wait_for(&asking);
+            // The miss is looked at meanwhile, if nothing keeps it from that.
+            (0..50).for_each(|_| std::thread::yield_now());
+            drop(gate);
+            frontend.unmap(&page(0)).unwrap();
+            channel.mapped.store(false, SeqCst);
+        });
     }
-    end.store(true, SeqCst);
-    asking.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(channel.wrong.load(SeqCst), 0);
+}
+
+fn wait_for(flag: &AtomicBool) {
+    while !flag.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_end_of_bypass_invalidates_all_addresses() {
+    let (channel, frontend) = strict();
+    frontend.map(&Grant::PassThrough).unwrap();
+    frontend.unmap(&Grant::PassThrough).unwrap();
+    let sent = channel.invalidated.lock().unwrap();
+    let middle = u64::MAX >> 1;
+    assert_eq!(*sent, [range(0, middle), range(middle + 1, u64::MAX)]);
+}
+
+#[test]
+fn an_invalidation_that_fails_leaves_the_mapping() {
+    let (channel, frontend) = strict();
+    channel.mapped.store(true, SeqCst);
+    frontend.map(&page(0)).unwrap();
+    channel.failing.store(true, SeqCst);
+    frontend.unmap(&page(0)).unwrap_err();
+    let miss = Message::miss(Iova::new(0), Permissions::Read);
+    frontend.miss(&miss).unwrap();
+    channel.failing.store(false, SeqCst);
+    frontend.unmap(&page(0)).unwrap();
+    frontend.miss(&miss).unwrap_err();
 }
