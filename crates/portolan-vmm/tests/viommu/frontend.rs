@@ -247,6 +247,7 @@ struct Strict {
     /// Taken for the invalidation of [`SLOW`], which is noted before.
     gate: Arc<Mutex<()>>,
     waiting: Arc<AtomicBool>,
+    passed: Arc<AtomicBool>,
     /// Set if invalidations fail.
     failing: Arc<AtomicBool>,
     invalidated: Arc<Mutex<Vec<IovaRange>>>,
@@ -268,6 +269,7 @@ impl BackendChannel for Strict {
                 if iova.start().get() == SLOW {
                     self.waiting.store(true, SeqCst);
                     drop(self.gate.lock().unwrap());
+                    self.passed.store(true, SeqCst);
                 }
             }
         }
@@ -299,6 +301,7 @@ fn a_miss_is_never_answered_with_what_was_unmapped() {
     for _ in 0..300 {
         channel.mapped.store(true, SeqCst);
         channel.waiting.store(false, SeqCst);
+        channel.passed.store(false, SeqCst);
         frontend.map(&page(0)).unwrap();
         frontend.map(&page(SLOW)).unwrap();
         let gate = channel.gate.lock().unwrap();
@@ -315,6 +318,8 @@ fn a_miss_is_never_answered_with_what_was_unmapped() {
             // The miss is looked at meanwhile, if nothing keeps it from that.
             (0..50).for_each(|_| std::thread::yield_now());
             drop(gate);
+            // Before the other thread is awake.
+            wait_for(&channel.passed);
             frontend.unmap(&page(0)).unwrap();
             channel.mapped.store(false, SeqCst);
         });
