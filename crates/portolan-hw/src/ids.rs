@@ -49,6 +49,26 @@ impl<C: Cpus> Ids<C> {
         )
     }
 
+    /// Takes `id` out of the free ones; tells if it was one.
+    ///
+    /// *Context.* Task: the bitmap may grow.
+    pub fn take_this(&self, id: u32) -> bool {
+        let Some(index) = id.checked_sub(self.first).filter(|_| id <= self.last) else {
+            return false;
+        };
+        let (word, bit) = (index as usize / 64, 1 << (index % 64));
+        loop {
+            let here = {
+                let mut used = self.used.lock();
+                used.get_mut(word).map(|used| core::mem::replace(used, *used | bit) & bit == 0)
+            };
+            if let Some(free) = here {
+                return free;
+            }
+            with_room(&self.used, |used| used, |used| used.push(0));
+        }
+    }
+
     /// Takes `id` back. Numbers that are not out are left alone.
     ///
     /// *Context.* Interrupt.
@@ -82,6 +102,16 @@ mod tests {
         ids.give_back(0);
         ids.give_back(5000);
         assert_eq!((ids.out(), ids.take(), ids.take()), (129, Some(77), None));
+    }
+
+    #[test]
+    fn a_number_is_taken_by_its_name_once() {
+        let ids = Ids::<Still>::new(2, 200);
+        assert_eq!([1, 150, 150, 201].map(|id| ids.take_this(id)), [false, true, false, false]);
+        let all: alloc::vec::Vec<_> = core::iter::from_fn(|| ids.take()).collect();
+        assert_eq!((all.len(), all.contains(&150)), (198, false));
+        ids.give_back(150);
+        assert!(ids.take_this(150));
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub mod amd;
 mod at_work;
 #[cfg(feature = "chassis")]
 mod chassis;
+pub mod handover;
 #[cfg(feature = "chassis")]
 pub mod ids;
 pub mod interrupt;

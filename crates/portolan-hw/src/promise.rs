@@ -10,7 +10,7 @@ use portolan::addr::{InvalTag, IovaRange, PhysAddr, PhysRange};
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{PagedDomain, TagPool};
 use portolan::platform::{
-    AllMemory, DmaMemory, Platform, PromisedMappings, RawMemory, TableMem, TrustedBase,
+    AllMemory, DmaMemory, Platform, PreservedMemory, PromisedMappings, RawMemory, TableMem, TrustedBase,
 };
 use portolan::table::{Format, PageTable};
 
@@ -97,6 +97,12 @@ pub(crate) fn leading_to_firmware<F: Format, M: TableMem<F::Word>, Q: TagPool>(
     // SAFETY: as in `of_firmware`.
     let promised = unsafe { PromisedMappings::new() };
     PagedDomain::with_mappings(table, promised, context, caps, quirks, queue)
+}
+
+/// Tables of a former kernel that were checked: each leaf leads to memory of `memory`.
+pub(crate) fn of_former_kernel(_memory: &PreservedMemory<'_>) -> PromisedMappings {
+    // SAFETY: it is part of that promise.
+    unsafe { PromisedMappings::new() }
 }
 
 /// The drivers of this crate and their domains.

@@ -69,7 +69,11 @@ struct Script {
     seen: Vec<(Event, Vec<u64>)>,
 }
 
+/// A look at the machine behind each write of a register.
+type Judge = Box<dyn FnMut() + Send>;
+
 struct Board<D: Design> {
+    judge: Mutex<Option<Judge>>,
     unit: Arc<Unit<D>>,
     memory: Arc<ModelMemory<D::Word>>,
     script: Arc<Mutex<Script>>,
@@ -130,13 +134,27 @@ impl<D: Design> Machine<D> {
             }
             refused
         }));
-        Self(Arc::new(Board { unit, memory, script }))
+        Self(Arc::new(Board { judge: Mutex::default(), unit, memory, script }))
     }
 
     /// A machine with the same memory and another unit like this one, after reset.
     pub fn beside(&self) -> Self {
         let Board { unit, memory, .. } = &*self.0;
         Self::over(unit.setup.clone(), memory.clone())
+    }
+
+    /// Calls `judge` behind each write of a register from now on; nothing with `None`.
+    pub fn judge(&self, judge: Option<Box<dyn FnMut() + Send>>) {
+        *self.0.judge.lock().unwrap_or_else(PoisonError::into_inner) = judge;
+    }
+
+    /// A register was written.
+    fn written(&self) {
+        let judge = self.0.judge.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut judge) = judge {
+            judge();
+            self.judge(Some(judge));
+        }
     }
 
     /// The unit.
@@ -312,6 +330,7 @@ where
         if self.takes(offset, value.into()) {
             Stepping(&*self.0.unit).write32(offset, value);
         }
+        self.written();
     }
 
     fn read64(&self, offset: usize) -> u64 {
@@ -327,6 +346,7 @@ where
         if self.takes(offset, value) {
             Stepping(&*self.0.unit).write64(offset, value);
         }
+        self.written();
     }
 }
 

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 use portolan::addr::StreamId;
+use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, FaultEvent, FaultReason, InterruptTarget, Iommu,
     IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage,
@@ -27,6 +28,11 @@ use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 /// the translations, so that nothing is cached again from a stale entry.
 fn forget(stream: u16, id: u16) -> [Counted; 3] {
     [command::device_entry(stream), command::fence(), command::domain(id)]
+}
+
+/// Words about memory of an entry that passes through.
+pub(super) fn passing() -> Memory {
+    [BLOCKED | IR | IW, DOMAIN.at(PASS.into())]
 }
 
 impl<P: UnitPlatform> AmdVi<P> {
@@ -105,8 +111,7 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
     }
 
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        let memory = [BLOCKED | IR | IW, DOMAIN.at(PASS.into())];
-        self.go(stream, Some(memory), Some(Attachment::without_domain(PASS)))
+        self.go(stream, Some(passing()), Some(Attachment::without_domain(PASS)))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -165,6 +170,18 @@ impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
 
     fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
         self.config.interrupts.map(|_| self as _)
+    }
+
+    fn handover(&self) -> Result<UnitHandover, IommuError> {
+        self.state()
+    }
+
+    fn leave(&self) -> Result<(), IommuError> {
+        self.leave_unit()
+    }
+
+    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
+        self.adopted.open(Arc::clone(&self), stream)
     }
 
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {

@@ -5,6 +5,7 @@ mod command;
 mod config;
 mod faults;
 mod features;
+mod handover;
 mod interrupts;
 mod power;
 mod queue;

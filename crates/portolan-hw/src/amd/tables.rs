@@ -22,6 +22,7 @@ use super::queue::{AmdShared, NOTHING};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
 use crate::chassis::{Block, Shut, book, entry};
+use crate::handover::AdoptError;
 use crate::ids::Ids;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
@@ -35,11 +36,12 @@ use portolan::inval::{Gather, Walker};
 use portolan::iommu::{
     Interrupt, InterruptError, InterruptPlace, IommuError, ReservedRegion, disjoint,
 };
-use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform, Word};
+use portolan::iommu::handover::UnitHandover;
+use portolan::platform::{OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word};
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, PageTable, TableMapError, TableView};
 use portolan_spec::amd::entry::{
-    DOMAIN, INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
+    DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
 use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
@@ -177,6 +179,60 @@ impl DeviceTable {
     pub(super) fn abort_interrupts(&self, mem: &impl TableMem<AtomicU64>) {
         for stream in (0..=u16::MAX).take(self.streams() as usize) {
             self.set_interrupts(mem, stream, u64::MAX, INTERRUPTS_VALID);
+        }
+    }
+
+    /// The table that a former kernel left, which claims its memory. That its entries are recorded is for the
+    /// caller to check.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub(super) fn adopt(
+        mem: &impl TableMem<AtomicU64>,
+        config: &Config,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let base = PhysAddr::new(former.root & ADDRESS);
+        let lg2_streams = config.streams_lg2.clamp(*LG2_STREAMS.start(), *LG2_STREAMS.end());
+        let size = PageSize::of_lg2(lg2_streams + LG2_BYTES);
+        let nothing = (former.shape != 0).then_some(PhysAddr::new(former.shape));
+        let table = Self { base, size, nothing };
+        if table.address() != former.root {
+            return Err(AdoptError::Shape { root: base });
+        }
+        claims.claim(base, size)?;
+        if let Some(root) = nothing {
+            let page = PageSize::SIZE_4K;
+            claims.claim(root, page)?;
+            if mem.table(root, page).iter().any(|word| Word::load(word) != 0) {
+                return Err(AdoptError::Unrecorded { table: root });
+            }
+        }
+        Ok(table)
+    }
+
+    /// Address of the table.
+    pub(super) fn base(&self) -> PhysAddr {
+        self.base
+    }
+
+    /// Address of the tables in which nothing is mapped; 0 without such.
+    pub(super) fn nothing_at(&self) -> u64 {
+        self.nothing.map_or(0, PhysAddr::get)
+    }
+
+    /// Tells if the entry of `stream` has the words `memory` about memory.
+    pub(super) fn holds(&self, mem: &impl TableMem<AtomicU64>, stream: u16, memory: Memory) -> bool {
+        let entry = self.at(stream).read(mem);
+        entry == merged(entry, memory)
+    }
+
+    /// Has interrupts of all streams aborted, by one write each, as long as they have no table.
+    pub(super) fn abort_all_interrupts(&self, mem: &impl TableMem<AtomicU64>) {
+        let fields = INTERRUPT_ENTRIES.mask() | INTERRUPT_TABLE | INTERRUPT_CONTROL.mask();
+        for stream in (0..=u16::MAX).take(self.streams() as usize) {
+            self.set_interrupts(mem, stream, !fields, INTERRUPTS_VALID);
         }
     }
 

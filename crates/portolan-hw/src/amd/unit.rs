@@ -28,6 +28,7 @@ use super::tables::{AmdInterruptTables, DeviceTable};
 use super::tables::{Attachment, Streams};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
+use crate::chassis::handed::Adopted;
 use crate::chassis::{Operation, Ring, Shut, Submitters};
 use crate::ids::Ids;
 use crate::promise::leading_to_firmware;
@@ -53,6 +54,7 @@ pub struct AmdVi<P: UnitPlatform> {
     pub(super) remap: Option<AmdInterruptTables<P>>,
     /// Target of the interrupt that events raise, if they do.
     pub(super) signals: Guarded<P, Option<InterruptTarget>>,
+    pub(super) adopted: Adopted<P, Self>,
 }
 
 crate::chassis::opaque!(AmdVi, AtomicU64);
@@ -147,7 +149,8 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
         }
         let (book, signals) = (Book::new(known), Guarded::default());
-        Ok(Self { shared, config, table, book, remap, signals })
+        let adopted = Adopted::default();
+        Ok(Self { shared, config, table, book, remap, signals, adopted })
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod book;
 mod conditions;
 mod counts;
 pub(crate) mod entry;
+pub(crate) mod handed;
 mod handle;
 mod lists;
 mod operation;

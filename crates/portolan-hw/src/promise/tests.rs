@@ -3,8 +3,9 @@
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{PhysAddr, PhysRange};
 use portolan::dma::Doorbell;
+use portolan::platform::PreservedMemory;
 
 use super::TrustedDescription;
 
@@ -20,4 +21,13 @@ pub(crate) fn described() -> TrustedDescription {
 pub(crate) fn doorbell(at: PhysAddr) -> Doorbell {
     // SAFETY: as above.
     unsafe { Doorbell::new(at) }
+}
+
+/// Memory that a former kernel of a model left.
+pub(crate) fn preserved<'r>(
+    tables: &'r [PhysRange],
+    buffers: &'r [PhysRange],
+) -> PreservedMemory<'r> {
+    // SAFETY: as above.
+    unsafe { PreservedMemory::new(tables, buffers) }
 }

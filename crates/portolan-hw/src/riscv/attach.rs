@@ -28,6 +28,7 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use portolan::addr::{Pasid, StreamId};
 use portolan::inval::Walker;
+use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, DeviceTlb, FaultAccess, FaultEvent, FaultReason,
     FaultRecord, InterruptRefusal, Iommu, IommuDomains, IommuError, PagedDomain, RecoverableFaults,
@@ -430,6 +431,18 @@ impl<P: UnitPlatform> IommuDomains for RiscvIommu<P> {
 
     fn recoverable_faults(&self) -> RecoverableFaults {
         if self.reads_requests() { RecoverableFaults::Present } else { RecoverableFaults::Absent }
+    }
+
+    fn handover(&self) -> Result<UnitHandover, IommuError> {
+        self.state()
+    }
+
+    fn leave(&self) -> Result<(), IommuError> {
+        self.leave_unit()
+    }
+
+    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
+        self.adopted.open(Arc::clone(&self), stream)
     }
 
     fn use_device_tlb(

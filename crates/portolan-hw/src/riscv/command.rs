@@ -7,7 +7,7 @@
 //!
 //! *Context.* Interrupt, but for functions that wait for the unit (atomic).
 
-use super::features::{Features, MAX_LG2_PAGES, RiscvFeature};
+use super::features::{Config, Features, MAX_LG2_PAGES, RiscvFeature};
 use crate::chassis::entry::{self, WORDS};
 use crate::chassis::{Present, Words, book, wait_for, wait_until};
 use portolan::addr::{InvalTag, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
@@ -314,6 +314,17 @@ pub(super) struct RiscvControl<P: UnitPlatform> {
 }
 
 impl<P: UnitPlatform> RiscvControl<P> {
+    /// The registers of a unit with `features`.
+    pub(super) fn new(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        config: &Config,
+        features: Features,
+    ) -> Self {
+        Self { regs, mem, clock, limit: config.limit, features, counters: Counters::default() }
+    }
+
     /// A register that never reads as all ones while the unit is there.
     pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
         self.regs.present32(offset)

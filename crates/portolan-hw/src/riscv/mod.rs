@@ -9,6 +9,7 @@ mod device_tlb;
 mod events;
 mod faults;
 mod features;
+mod handover;
 mod interrupts;
 mod power;
 mod queue;

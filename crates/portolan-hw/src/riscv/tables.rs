@@ -18,8 +18,10 @@ use super::command::{self, Counted, RiscvTag, process_context, translated};
 use super::features::Messages;
 use crate::chassis::entry::{self, At, Kind, Live, Words};
 use crate::chassis::{Block, book};
+use crate::handover::AdoptError;
 use crate::interrupt::Slots;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Walker;
@@ -27,12 +29,12 @@ use portolan::iommu::{
     AttachError, Interrupt, InterruptError, InterruptPlace, InterruptTarget, IommuError,
     MsiMessage, ReservedKind, ReservedRegion,
 };
-use portolan::platform::{TableMem, Word};
+use portolan::platform::{TableClaims, TableMem, Word};
 use portolan_spec::riscv::context::{
     BASE_WORDS, MESSAGE_MASK, MESSAGE_MODE, MESSAGE_PATTERN, MESSAGE_TABLE, PROCESS_WORDS, ROOT, V,
 };
 use portolan_spec::riscv::message::{LG2_BYTES, WORDS};
-use portolan_spec::riscv::page_of;
+use portolan_spec::riscv::{PPN, page_of};
 
 /// The unit may read a context word by word, whenever it likes, and keeps valid ones until it is
 /// told to forget them (section "Updating in-memory data structure entries").
@@ -93,6 +95,67 @@ impl Directory {
     pub(super) fn new(root: Block, shape: DirectoryShape) -> Self {
         let pages = BTreeMap::new();
         Self { shape, root, pages }
+    }
+
+    /// Finds the pages of a directory that a former kernel left, and claims each of them.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub(super) fn adopt(
+        mem: &impl TableMem<AtomicU64>,
+        root: PhysAddr,
+        shape: DirectoryShape,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let block = |at| Block { at, size: PageSize::SIZE_4K };
+        claims.claim(root, PageSize::SIZE_4K)?;
+        let mut directory = Self::new(block(root), shape);
+        let mut upper = Vec::from([(0, block(root))]);
+        for level in (0..shape.levels - 1).rev() {
+            let mut lower = Vec::new();
+            for (above, page) in upper {
+                for (index, word) in (0..).zip(page.words(mem)) {
+                    let word = Word::load(word);
+                    let at = PhysAddr::new(PPN.of(word) << 12);
+                    match word {
+                        0 => continue,
+                        word if word == V | page_of(at.get()) => {}
+                        _ => return Err(AdoptError::Unrecorded { table: page.at }),
+                    }
+                    claims.claim(at, PageSize::SIZE_4K)?;
+                    let below = above << INDEX_LG2 | index;
+                    directory.pages.insert((level, below), block(at));
+                    lower.push((below, block(at)));
+                }
+            }
+            upper = lower;
+        }
+        Ok(directory)
+    }
+
+    /// Streams whose contexts count.
+    pub(super) fn contexts(&self, mem: &impl TableMem<AtomicU64>) -> Vec<u32> {
+        let root = (self.shape.levels == 1).then_some((0, self.root));
+        let others = self.pages.range((0, 0)..(1, 0)).map(|((_, above), page)| (*above, *page));
+        let lg2 = DirectoryShape::leaf_lg2(self.shape.words);
+        let of_page = |(above, page): (u32, Block)| {
+            let places = (0..1 << lg2).map(move |index: u32| {
+                (above << lg2 | index, page.entry(index as usize * self.shape.words, 1))
+            });
+            places.filter(|(_, at)| at.read(mem)[0] & V != 0).map(|(stream, _)| stream)
+        };
+        root.into_iter().chain(others).flat_map(of_page).collect()
+    }
+
+    /// Place of the context of `stream`, if there is a page for it.
+    pub(super) fn known(&self, stream: u32) -> Option<At> {
+        let Self { shape, root, pages } = self;
+        let page = match shape.levels {
+            1 => root,
+            _ => pages.get(&(0, shape.above(stream, 0)))?,
+        };
+        let index = stream as usize & ((1 << DirectoryShape::leaf_lg2(shape.words)) - 1);
+        Some(page.entry(index * shape.words, shape.words))
     }
 
     /// `stream`, if it can have a context.

@@ -26,16 +26,30 @@ pub(super) fn stop<P: UnitPlatform>(
     signal: Signal,
     at_work: bool,
 ) -> Result<(), IommuError> {
+    stop_queues(unit)?;
+    let as_wanted = has_features(unit, signal)?;
+    let bare = directory::MODE.of(unit.directory()?) == directory::BARE;
+    if at_work && bare && as_wanted { Ok(()) } else { close(unit) }
+}
+
+/// Stops the queues.
+pub(super) fn stop_queues<P: UnitPlatform>(unit: &RiscvControl<P>) -> Result<(), IommuError> {
     let requests = unit.features.has.contains(RiscvFeature::ATS);
     let requests = requests.then_some(reg::REQUEST_CONTROL);
     let queues = [reg::COMMAND_CONTROL, reg::FAULT_CONTROL];
     for control in queues.into_iter().chain(requests) {
         unit.turn_queue(control, Turned::Off)?;
     }
+    Ok(())
+}
+
+/// Tells if the unit has the features that are wanted.
+pub(super) fn has_features<P: UnitPlatform>(
+    unit: &RiscvControl<P>,
+    signal: Signal,
+) -> Result<bool, IommuError> {
     let (of_us, wanted) = features(signal);
-    let as_wanted = unit.read(reg::FEATURES)? & of_us == wanted;
-    let bare = directory::MODE.of(unit.directory()?) == directory::BARE;
-    if at_work && bare && as_wanted { Ok(()) } else { close(unit) }
+    Ok(unit.read(reg::FEATURES)? & of_us == wanted)
 }
 
 /// Lets no access through.
@@ -120,13 +134,13 @@ fn features(signal: Signal) -> (u32, u32) {
 }
 
 fn set_features<P: UnitPlatform>(unit: &RiscvControl<P>, signal: Signal) -> Result<(), IommuError> {
-    let (of_us, wanted) = features(signal);
-    let before = unit.read(reg::FEATURES)?;
-    if before & of_us == wanted {
+    if has_features(unit, signal)? {
         return Ok(());
     }
+    let (of_us, wanted) = features(signal);
+    let before = unit.read(reg::FEATURES)?;
     unit.regs.write32(reg::FEATURES, before & !of_us | wanted);
-    if unit.read(reg::FEATURES)? & of_us == wanted { Ok(()) } else { Err(IommuError::Unsupported) }
+    if has_features(unit, signal)? { Ok(()) } else { Err(IommuError::Unsupported) }
 }
 
 /// All features.

@@ -13,6 +13,7 @@ use super::tables::{
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::sets::Sets;
+use crate::chassis::handed::Adopted;
 use crate::chassis::{Block, Operation, Ring, Submitters};
 use crate::ids::Ids;
 use crate::reservations::Reservations;
@@ -51,24 +52,24 @@ pub struct RiscvIommu<P: UnitPlatform> {
     pub(super) shared: Arc<RiscvShared<P>>,
     pub(super) book: Book<P, Key, Option<RiscvTag>, Tables>,
     pub(super) config: Config,
+    pub(super) adopted: Adopted<P, Self>,
 }
 
 crate::chassis::opaque!(RiscvIommu, AtomicU64);
 
 /// Memory that the hardware is going to be told of.
-struct RiscvAllocations<P: UnitPlatform> {
-    queue: Ring<P>,
-    faults: RecordQueue<P>,
-    requests: Option<RecordQueue<P>>,
-    root: Block,
-    messages: Option<MessageTables>,
+pub(super) struct RiscvAllocations<P: UnitPlatform> {
+    pub(super) queue: Ring<P>,
+    pub(super) faults: RecordQueue<P>,
+    pub(super) requests: Option<RecordQueue<P>>,
+    pub(super) messages: Option<MessageTables>,
 }
 
 /// The tag of streams that have interrupts and no domain.
 const NO_DOMAIN: u32 = LAST_SECOND;
 
 impl<P: UnitPlatform> RiscvAllocations<P> {
-    fn new(
+    pub(super) fn new(
         mem: &impl TableMem<AtomicU64>,
         config: &Config,
         features: &Features,
@@ -93,16 +94,12 @@ impl<P: UnitPlatform> RiscvAllocations<P> {
             faults.free(mem);
             requests.iter().for_each(|requests| requests.free(mem));
         };
-        let root = Block::new(mem, 12).inspect_err(|_| free())?;
         let messages = config.interrupts.map(|wanted| {
             let levels = levels.ok_or(IommuError::Unsupported)?.count();
             MessageTables::new(mem, wanted, levels, RiscvTag::Second(NO_DOMAIN))
         });
-        let messages = messages.transpose().inspect_err(|_| {
-            free();
-            root.free(mem);
-        })?;
-        Ok(Self { queue, faults, requests, root, messages })
+        let messages = messages.transpose().inspect_err(|_| free())?;
+        Ok(Self { queue, faults, requests, messages })
     }
 
     fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
@@ -112,7 +109,6 @@ impl<P: UnitPlatform> RiscvAllocations<P> {
         self.queue.free(mem);
         self.faults.free(mem);
         self.requests.iter().for_each(|requests| requests.free(mem));
-        self.root.free(mem);
     }
 }
 
@@ -126,7 +122,58 @@ fn served(config: &Config, features: &Features) -> Option<DirectoryShape> {
     shape.filter(|_| !absent && features.can_signal(config.signal))
 }
 
+impl<P: UnitPlatform> RiscvShared<P> {
+    /// State over memory that the hardware is going to be told of.
+    pub(super) fn of(
+        control: RiscvControl<P>,
+        parts: RiscvAllocations<P>,
+        config: &Config,
+    ) -> Self {
+        let RiscvAllocations { queue, faults, requests, .. } = parts;
+        let ranges = Ranges::of(&control.features.capabilities());
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
+        Self {
+            control,
+            queue,
+            faults,
+            requests,
+            monitor: Monitor::new(),
+            requests_cut: AtomicBool::new(false),
+            streams_lg2: config.streams_lg2,
+            atcs: Sets::default(),
+            silences: AtomicU64::new(0),
+            firsts: Ids::new(1, LAST_FIRST),
+            seconds: Ids::new(1, NO_DOMAIN - 1),
+            submitters,
+            operation: Operation::default(),
+        }
+    }
+
+    /// Gives the queues back. The unit must have stopped using them, or not begun.
+    pub(super) fn free_queues(&self) {
+        let mem = &self.control.mem;
+        self.queue.free(mem);
+        self.faults.free(mem);
+        self.requests.iter().for_each(|requests| requests.free(mem));
+    }
+}
+
 impl<P: UnitPlatform> RiscvIommu<P> {
+    /// Features of a unit, and the shape of its directory; makes `config` fit for it.
+    pub(super) fn offered(
+        regs: &P::Registers,
+        config: &mut Config,
+    ) -> Result<(Features, DirectoryShape), IommuError> {
+        config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
+        let features = Features::read(regs)?;
+        let shape = served(config, &features).ok_or(IommuError::Unsupported)?;
+        config.reserved.within(features.output_lg2);
+        if let Some(interrupts) = &config.interrupts {
+            config.reserved.hold([message_window(interrupts)].into_iter());
+        }
+        Ok((features, shape))
+    }
+
     /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
     /// are blocked. The former go on meanwhile where the unit lets all accesses through and has the features that
     /// are wanted; where it had another directory, or features have to change, it has to let nothing through
@@ -144,44 +191,18 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         clock: P,
         mut config: Config,
     ) -> Result<Self, IommuError> {
-        config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
-        let features = Features::read(&regs)?;
-        let shape = served(&config, &features).ok_or(IommuError::Unsupported)?;
-        config.reserved.within(features.output_lg2);
-        if let Some(interrupts) = &config.interrupts {
-            config.reserved.hold([message_window(interrupts)].into_iter());
-        }
-        let control = RiscvControl {
-            regs,
-            mem,
-            clock,
-            limit: config.limit,
-            features,
-            counters: Default::default(),
-        };
+        let (features, shape) = Self::offered(&regs, &mut config)?;
+        let control = RiscvControl::new(regs, mem, clock, &config, features);
         let at_work = !config.reserved.at_work()?.is_empty();
         let mem = &control.mem;
         let mut parts = RiscvAllocations::new(mem, &config, &features)?;
-        stop(&control, config.signal, at_work).inspect_err(|_| parts.free(mem))?;
-        let RiscvAllocations { queue, faults, requests, root, messages } = parts;
-
-        let ranges = Ranges::of(&features.capabilities());
-        let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let shared = Arc::new(RiscvShared {
-            control,
-            queue,
-            faults,
-            requests,
-            monitor: Monitor::new(),
-            requests_cut: AtomicBool::new(false),
-            streams_lg2: config.streams_lg2,
-            atcs: Sets::default(),
-            silences: AtomicU64::new(0),
-            firsts: Ids::new(1, LAST_FIRST),
-            seconds: Ids::new(1, NO_DOMAIN - 1),
-            submitters,
-            operation: Operation::default(),
-        });
+        let root = Block::new(mem, 12).inspect_err(|_| parts.free(mem))?;
+        stop(&control, config.signal, at_work).inspect_err(|_| {
+            parts.free(mem);
+            root.free(mem);
+        })?;
+        let messages = parts.messages.take();
+        let shared = Arc::new(RiscvShared::of(control, parts, &config));
         start(&shared, config.signal)?;
         let streams = Streams::new(Tables {
             directory: Directory::new(root, shape),
@@ -189,7 +210,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             processes: BTreeMap::new(),
             remotes: Remotes::default(),
         });
-        let unit = Self { shared, book: Book::new(streams), config };
+        let (book, adopted) = (Book::new(streams), Adopted::default());
+        let unit = Self { shared, book, config, adopted };
         let control = &unit.shared.control;
         unit.use_tables().inspect_err(|_| {
             let _ = close(control);
@@ -329,22 +351,19 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         drop(self);
         // Domains that are still held keep the queue: they will find it off.
         if let Some(shared) = Arc::into_inner(shared) {
-            shared.queue.free(&shared.control.mem);
-            let mem = &shared.control.mem;
-            shared.faults.free(mem);
-            shared.requests.iter().for_each(|requests| requests.free(mem));
+            shared.free_queues();
         }
         Ok(())
     }
 }
 
 /// The stages' tables by the unit's features, those first that cover the addresses of most devices.
-const FIRST: [(RiscvLevels, RiscvFeature); 3] = [
+pub(super) const FIRST: [(RiscvLevels, RiscvFeature); 3] = [
     (RiscvLevels::Four, RiscvFeature::FIRST_4),
     (RiscvLevels::Three, RiscvFeature::FIRST_3),
     (RiscvLevels::Five, RiscvFeature::FIRST_5),
 ];
-const SECOND: [(RiscvLevels, RiscvFeature); 3] = [
+pub(super) const SECOND: [(RiscvLevels, RiscvFeature); 3] = [
     (RiscvLevels::Four, RiscvFeature::SECOND_4),
     (RiscvLevels::Three, RiscvFeature::SECOND_3),
     (RiscvLevels::Five, RiscvFeature::SECOND_5),
@@ -357,7 +376,7 @@ fn best(of: &[(RiscvLevels, RiscvFeature)], has: RiscvFeature) -> Option<RiscvLe
 
 impl<P: UnitPlatform> RiscvIommu<P> {
     /// Checks that the unit has that many levels.
-    fn walks(
+    pub(super) fn walks(
         &self,
         of: &[(RiscvLevels, RiscvFeature)],
         levels: RiscvLevels,
@@ -368,7 +387,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Tables of `levels` levels whose root has `2^ROOT` bytes.
-    fn format<const ROOT: u32>(&self, levels: RiscvLevels) -> Riscv<ROOT> {
+    pub(super) fn format<const ROOT: u32>(&self, levels: RiscvLevels) -> Riscv<ROOT> {
         let features = self.features();
         Riscv {
             levels,

@@ -27,7 +27,7 @@ pub(super) struct OpenGroup<P: Platform> {
     unit: usize,
     /// Scope of its space.
     scope: SpaceScope,
-    space: Weak<DmaSpace<P>>,
+    pub(super) space: Weak<DmaSpace<P>>,
     /// Streams that accesses of several devices carry, or that are no function's own.
     shared: Vec<(StreamId, Weak<Device<P>>)>,
 }
@@ -39,6 +39,14 @@ pub(super) enum GroupKey {
     Functions(PciFunction),
     /// The only stream that it is known to have, of a device that is no PCI function.
     Stream(StreamId),
+}
+
+/// Member of a group behind a unit, by that unit's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'s> {
+    pub(super) key: GroupKey,
+    pub(super) unit: usize,
+    pub(super) streams: &'s [StreamId],
 }
 
 /// Devices that are in one address space.
@@ -274,7 +282,8 @@ impl<P: Platform> Iommus<P> {
         self.with_groups(|groups| {
             let first = self.survey.groups().first(self.survey.tree(), function);
             let key = GroupKey::Functions(first);
-            let (at, space) = self.group(groups, key, unit, options)?;
+            let streams = &self.streams(function).streams;
+            let (at, space) = self.group(groups, Member { key, unit, streams }, options)?;
             // It was found or added there.
             let group = groups.get_mut(at).ok_or(OpenError::NotServed { function })?;
             self.open(group, &space, function, options)
@@ -290,14 +299,14 @@ impl<P: Platform> Iommus<P> {
         done.map_err(OpenError::Turn)?
     }
 
-    /// The place in `groups` of a group behind `unit`, with its space, which is made if need be, by `options`.
+    /// The place in `groups` of a member's group, with its space, which is made if need be, by `options`.
     pub(super) fn group(
         &self,
         groups: &mut Vec<OpenGroup<P>>,
-        key: GroupKey,
-        unit: usize,
+        member: Member<'_>,
         options: &DeviceOptions,
     ) -> Result<(usize, Arc<DmaSpace<P>>), OpenError> {
+        let Member { key, unit, .. } = member;
         groups.retain(|group| group.space.strong_count() > 0);
         let found = groups.iter().position(|group| (group.key, group.unit) == (key, unit));
         if let Some((at, group)) = found.and_then(|at| Some((at, groups.get(at)?))) {
@@ -314,7 +323,7 @@ impl<P: Platform> Iommus<P> {
         };
         let space = match groups.iter().find(common).and_then(|group| group.space.upgrade()) {
             Some(space) => space,
-            None => self.new_space(unit, options)?,
+            None => self.new_space(member, options)?,
         };
         if let GroupKey::Functions(PciFunction { segment, .. }) = key {
             let here = |group: &OpenGroup<P>| {
@@ -334,20 +343,29 @@ impl<P: Platform> Iommus<P> {
         Ok((groups.len() - 1, space))
     }
 
-    /// A space of the unit of that number, which is enabled.
+    /// A space of a member's unit, which is enabled; that of a former kernel, if it has left the member one.
     fn new_space(
         &self,
-        unit: usize,
+        member: Member<'_>,
         options: &DeviceOptions,
     ) -> Result<Arc<DmaSpace<P>>, OpenError> {
-        let Some(Ok(unit)) = self.units.get(unit) else {
+        let Some(Ok(unit)) = self.units.get(member.unit) else {
             return Err(OpenError::OtherSpace);
         };
-        let bound = unit.clone().new_domain().map_err(OpenError::Domain)?;
+        let mut streams = member.streams.iter();
+        let adopted = streams.find_map(|stream| unit.clone().adopted(*stream));
+        let (bound, in_use) = match adopted {
+            Some(adopted) => (adopted.bound, adopted.in_use),
+            None => (unit.clone().new_domain().map_err(OpenError::Domain)?, Vec::new()),
+        };
         let mut how = options.space;
         how.trust = Some(options.trust());
         how.policy = self.decide(&**unit, options).policy;
-        Ok(Arc::new(DmaSpace::new(bound, self.platform.clone(), &how)?))
+        let space = DmaSpace::new(bound, self.platform.clone(), &how)?;
+        for range in in_use {
+            space.reserve(range).map_err(|_| SpaceError::Memory)?;
+        }
+        Ok(Arc::new(space))
     }
 
     /// Opens `function` in the space of its group, by all its streams.

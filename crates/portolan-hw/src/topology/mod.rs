@@ -18,6 +18,7 @@ mod chipset;
 mod enable;
 mod error;
 mod external;
+mod handover;
 mod interrupts;
 mod iommus;
 mod join;
@@ -32,6 +33,7 @@ mod tests;
 mod unserved;
 
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
+pub use handover::{Adoption, Prepared};
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus, SpaceScope};
 pub use platform_device::PlatformDevice;
@@ -58,6 +60,7 @@ use crate::promise::TrustedDescription;
 use crate::reservations::Reserved;
 use enable::Enabling;
 use external::External;
+use handover::Former;
 use pci::PciOverrides;
 
 /// Options of enabling units.
@@ -245,7 +248,18 @@ impl Topology {
         options: Options,
         description: TrustedDescription,
     ) -> Result<Iommus<P>, EnableError> {
-        self.enable_by(platform, options, description, |place, _| {
+        self.enable_from(platform, options, description, None)
+    }
+
+    /// Enables all units but those of virtio, or takes them over from a former kernel.
+    fn enable_from<P: Platform>(
+        self,
+        platform: P,
+        options: Options,
+        description: TrustedDescription,
+        former: Option<&Former<'_>>,
+    ) -> Result<Iommus<P>, EnableError> {
+        self.enable_by(platform, options, description, former, |place, _| {
             let error = IommuError::Unsupported;
             Err(match cfg!(feature = "virtio") {
                 true => EnableError::Viommu { place, error },
@@ -260,6 +274,7 @@ impl Topology {
         platform: P,
         options: Options,
         description: TrustedDescription,
+        former: Option<&Former<'_>>,
         virtio: impl Fn(Viommu, &P) -> enable::Outcome,
     ) -> Result<Iommus<P>, EnableError> {
         self.offers(options, |of, at| platform.pci_config(of, at))?;
@@ -271,6 +286,7 @@ impl Topology {
             topology: &self,
             survey: &survey,
             banks: Cell::new(0),
+            former,
         };
         let units = enabling.all(|place| virtio(place, &platform))?;
         let apic = options.interrupts.map(|wanted| wanted.apic);

@@ -13,7 +13,7 @@ use portolan::dma::Device;
 use portolan::platform::Platform;
 use portolan_tables::claim::{Claim, ClaimUid};
 
-use super::iommus::GroupKey;
+use super::iommus::{GroupKey, Member};
 use super::{DeviceOptions, Iommus, OpenError};
 
 /// Name of a device that is no PCI function.
@@ -108,7 +108,8 @@ impl<P: Platform> Iommus<P> {
         let options = &self.on_its_bus(device, unit, options)?;
         let limits = options.constraints;
         self.with_groups(|groups| {
-            let (_, space) = self.group(groups, GroupKey::Stream(own), unit, options)?;
+            let member = Member { key: GroupKey::Stream(own), unit, streams: &[own] };
+            let (_, space) = self.group(groups, member, options)?;
             let opened = Device::translated(space.clone(), own, limits)?;
             let more = self.claims_of(device).map(|(_, stream)| stream);
             let more = more.filter(|stream| *stream != own);

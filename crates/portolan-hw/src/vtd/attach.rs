@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{InvalTag, Pasid, StreamId};
+use portolan::addr::{InvalTag, Pasid, PhysAddr, StreamId};
 use portolan::iommu::{
     Attach, AttachError, DeviceTlb, FaultEvent, FaultReason, Iommu, IommuError, PagedDomain,
     ReservedRegion,
@@ -31,7 +31,7 @@ use portolan_spec::vtd::entry::{P, context, pasid as pasid_entry, scalable};
 pub(super) const RID_PASID: u32 = 0;
 
 /// The device TLB of a stream, as far as it concerns one PASID.
-fn remote((stream, pasid): Key, device: DeviceTlb) -> Remote {
+pub(super) fn remote((stream, pasid): Key, device: DeviceTlb) -> Remote {
     Remote { stream, pasid: (pasid != RID_PASID).then_some(pasid), device }
 }
 
@@ -170,7 +170,7 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     /// From now on invalidations of the domain reach this stream.
-    fn note(&self, to: AttachedContext, pasid: u32) {
+    pub(super) fn note(&self, to: AttachedContext, pasid: u32) {
         if let Some(context) = to.context {
             self.core.tag(context, |tag| {
                 // Legacy mode knows no PASIDs, and refuses their invalidations.
@@ -246,18 +246,8 @@ impl<P: UnitPlatform> Vtd<P> {
         stages
     }
 
-    /// The entry that decides about a stream and a PASID, made if there is none.
-    fn entry(&self, streams: &mut Streams, key: Key) -> Result<At, IommuError> {
-        let (stream, pasid) = key;
-        let device = self.usable_device(streams, key).is_some();
-        let structures = &mut streams.state;
-        let context = structures.context(&self.core, stream)?;
-        if structures.mode == Mode::Legacy {
-            return Ok(context);
-        }
-        let directory = structures.directory(&self.core, stream)?;
-        let at = structures.pasid(&self.core, stream, pasid)?;
-        let code = structures.directory_code();
+    /// The words of the scalable context entry of a stream, whose device may have a TLB that is used.
+    fn scalable_words(&self, directory: PhysAddr, code: u64, device: bool) -> Words {
         let has = self.features().has;
         let flag = |condition: bool, bit: u64| if condition { bit } else { 0 };
         let requests = device && self.requests.is_read();
@@ -269,6 +259,30 @@ impl<P: UnitPlatform> Vtd<P> {
             | flag(requests, scalable::PRE)
             | P;
         words[1] = scalable::RID_PASID.at(RID_PASID.into());
+        words
+    }
+
+    /// The scalable context entry of a stream, if it has one, and the words that its attachments make.
+    pub(super) fn context_of(&self, streams: &Streams, stream: u16) -> (Option<At>, Words) {
+        let tables = &streams.state;
+        let device = self.usable_device(streams, (stream, u32::MAX)).is_some();
+        let directory = tables.known_directory(stream).unwrap_or(PhysAddr::new(0));
+        let words = self.scalable_words(directory, tables.directory_code(), device);
+        (tables.known_context(stream), words)
+    }
+
+    /// The entry that decides about a stream and a PASID, made if there is none.
+    fn entry(&self, streams: &mut Streams, key: Key) -> Result<At, IommuError> {
+        let (stream, pasid) = key;
+        let device = self.usable_device(streams, key).is_some();
+        let structures = &mut streams.state;
+        let context = structures.context(&self.core, stream)?;
+        if structures.mode == Mode::Legacy {
+            return Ok(context);
+        }
+        let directory = structures.directory(&self.core, stream)?;
+        let at = structures.pasid(&self.core, stream, pasid)?;
+        let words = self.scalable_words(directory, structures.directory_code(), device);
         let (domain, all) = (0, Request::Iotlb(Iotlb::All));
         let context_cache = [Request::Contexts(Contexts::Device { domain, stream })];
         let forget = EntryRequests {

@@ -80,23 +80,28 @@ impl<P: UnitPlatform> Vtd<P> {
         caps: Capabilities,
         quirks: Quirks,
     ) -> Result<SecondDomain<P>, IommuError> {
-        let has = self.features().has;
-        let mode = self.config.mode == Mode::Legacy || has.contains(VtdFeature::SCALABLE_SECOND);
-        let deep = self.features().second_levels().any(|has| has == levels);
-        if !mode || !deep {
-            return Err(IommuError::Unsupported);
-        }
-        let format = VtdSecondStage {
-            levels,
-            output_lg2: self.config.output_lg2,
-            dirty: DirtyTracking::Off,
-        };
+        let format = self.second_format(levels)?;
         let features = self.features();
         let table = PageTable::new(format, self.core.mem.clone())?;
         let table = table.limited(features.width, features.second_sizes());
         let context = context_id(self.core.take_id()?, Stage::Second);
         let domain = PagedDomain::new(table, context, caps, quirks, self.queue());
         Ok(domain.shadowed(self.features().shadowing()))
+    }
+
+    /// The format of second-stage tables.
+    pub(super) fn second_format(&self, levels: VtdLevels) -> Result<VtdSecondStage, IommuError> {
+        let has = self.features().has;
+        let mode = self.config.mode == Mode::Legacy || has.contains(VtdFeature::SCALABLE_SECOND);
+        let deep = self.features().second_levels().any(|has| has == levels);
+        if !mode || !deep {
+            return Err(IommuError::Unsupported);
+        }
+        Ok(VtdSecondStage {
+            levels,
+            output_lg2: self.config.output_lg2,
+            dirty: DirtyTracking::Off,
+        })
     }
 
     /// An empty domain with first-stage tables.
@@ -127,7 +132,7 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     /// The format of first-stage tables.
-    fn first_format(&self, levels: VtdFirstLevels) -> Result<VtdFirstStage, IommuError> {
+    pub(super) fn first_format(&self, levels: VtdFirstLevels) -> Result<VtdFirstStage, IommuError> {
         let scalable = self.config.mode == Mode::Scalable;
         if !scalable || !self.features().has_first(levels) {
             return Err(IommuError::Unsupported);

@@ -9,6 +9,7 @@ mod control;
 mod domain;
 mod faults;
 mod features;
+mod handover;
 mod interrupts;
 mod power;
 mod queue;

@@ -10,14 +10,18 @@ use super::control::Core;
 use super::features::{Features, Mode, VtdFeature};
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 use crate::chassis::{Block, Published, Shut, book};
+use crate::handover::AdoptError;
 use crate::interrupt::{ApicMode, Remapping, Slots};
 use crate::turn::Turn;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::iommu::{Interrupt, InterruptError, InterruptPlace, InterruptTarget, IommuError};
-use portolan::platform::{Guarded, OutOfTableMemory, TableMem, UnitPlatform};
+use portolan::platform::{
+    Guarded, OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word,
+};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P};
 use portolan_spec::vtd::reg::{irta, root_mode};
@@ -78,16 +82,149 @@ impl Structures {
         mode: Mode,
         pasid_bits: u32,
     ) -> Result<Self, OutOfTableMemory> {
+        Ok(Self::at(mem.alloc(PAGE)?, mode, pasid_bits))
+    }
+
+    /// The root table at `root`, without others.
+    pub(super) fn at(root: PhysAddr, mode: Mode, pasid_bits: u32) -> Self {
         // Eight bytes for each table of 64 entries; a page at least, by which it is aligned.
         let lg2 = pasid_bits.clamp(6, 20) - entry::PASID_TABLE_LG2 + 3;
-        Ok(Self {
-            root: mem.alloc(PAGE)?,
+        let directory_size = PageSize::of_lg2(lg2.max(PAGE.lg2()));
+        Self {
+            root,
             mode,
             lower: BTreeMap::new(),
-            directory_size: PageSize::of_lg2(lg2.max(PAGE.lg2())),
+            directory_size,
             stale: BTreeSet::new(),
             shut: Shut::default(),
+        }
+    }
+
+    /// Finds the tables below a root that a former kernel left, and claims each of them.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub(super) fn adopt(
+        &mut self,
+        mem: &impl TableMem<AtomicU64>,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<(), AdoptError> {
+        claims.claim(self.root, PAGE)?;
+        let contexts = self.hung(mem, self.root, PAGE)?;
+        for (word, table) in contexts {
+            if self.mode == Mode::Legacy && word % entry::ROOT_WORDS != 0 {
+                return Err(AdoptError::Unrecorded { table: self.root });
+            }
+            claims.claim(table, PAGE)?;
+            self.lower.insert(LowerTable::Contexts(word), table);
+        }
+        if self.mode == Mode::Legacy {
+            return Ok(());
+        }
+        for (stream, at) in self.open_contexts(mem) {
+            let directory = PhysAddr::new(at.read(mem)[0] & ADDRESS);
+            claims.claim(directory, self.directory_size)?;
+            self.lower.insert(LowerTable::Directory(stream), directory);
+            for (word, table) in self.hung(mem, directory, self.directory_size)? {
+                claims.claim(table, PAGE)?;
+                self.lower.insert(LowerTable::Pasids(stream, word as u32), table);
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a table that lead to others, with these.
+    fn hung(
+        &self,
+        mem: &impl TableMem<AtomicU64>,
+        table: PhysAddr,
+        size: PageSize,
+    ) -> Result<Vec<(usize, PhysAddr)>, AdoptError> {
+        let words = mem.table(table, size).iter().map(Word::load).enumerate();
+        let hung = words.filter(|(_, word)| *word != 0);
+        hung.map(|(index, word)| match word & !ADDRESS {
+            P => Ok((index, PhysAddr::new(word & ADDRESS))),
+            _ => Err(AdoptError::Unrecorded { table }),
         })
+        .collect()
+    }
+
+    /// Entries of context tables that are present, with their streams.
+    fn open_contexts(&self, mem: &impl TableMem<AtomicU64>) -> Vec<(u16, At)> {
+        let tables = self.lower.range(LowerTable::Contexts(0)..LowerTable::Directory(0));
+        let words = match self.mode {
+            Mode::Legacy => entry::CONTEXT_WORDS,
+            Mode::Scalable => entry::SCALABLE_WORDS,
+        };
+        let mut open = Vec::new();
+        for (place, &table) in tables {
+            let &LowerTable::Contexts(word) = place else { continue };
+            // The upper half of a bus has a word of its own in scalable mode alone.
+            let first = word << 7;
+            let count = PAGE.bytes() as usize / 8 / words;
+            let all = (0..count).map(|index| At { table, size: PAGE, first: index * words, words });
+            let present = all.enumerate().filter(|(_, at)| at.read(mem)[0] & P != 0);
+            open.extend(present.map(|(index, at)| ((first + index) as u16, at)));
+        }
+        open
+    }
+
+    /// Entries that are present and decide about a stream and a PASID, of tables that are there.
+    pub(super) fn open_entries(&self, mem: &impl TableMem<AtomicU64>) -> Vec<((u16, u32), At)> {
+        if self.mode == Mode::Legacy {
+            return self.open_contexts(mem).into_iter().map(|(stream, at)| ((stream, 0), at)).collect();
+        }
+        let mut open = Vec::new();
+        for (place, &table) in self.lower.range(LowerTable::Pasids(0, 0)..) {
+            let &LowerTable::Pasids(stream, upper) = place else { continue };
+            for slot in 0..1u32 << entry::PASID_TABLE_LG2 {
+                let at = pasid_entry(table, slot);
+                if at.read(mem)[0] & P != 0 {
+                    open.push(((stream, upper << entry::PASID_TABLE_LG2 | slot), at));
+                }
+            }
+        }
+        open
+    }
+
+    /// Streams with a PASID directory.
+    pub(super) fn devices(&self) -> impl Iterator<Item = u16> {
+        self.lower.keys().filter_map(|place| match place {
+            LowerTable::Directory(stream) => Some(*stream),
+            LowerTable::Contexts(_) | LowerTable::Pasids(..) => None,
+        })
+    }
+
+    /// The context entry of `stream`, if there is a table for it.
+    pub(super) fn known_context(&self, stream: u16) -> Option<At> {
+        let (word, index, words) = self.context_place(stream);
+        let table = *self.lower.get(&LowerTable::Contexts(word))?;
+        Some(At { table, size: PAGE, first: index * words, words })
+    }
+
+    /// The PASID directory of `stream`, if there is one.
+    pub(super) fn known_directory(&self, stream: u16) -> Option<PhysAddr> {
+        self.lower.get(&LowerTable::Directory(stream)).copied()
+    }
+
+    /// The entry that decides about a stream and a PASID, if there is a table for it.
+    pub(super) fn known_entry(&self, (stream, pasid): Key) -> Option<At> {
+        if self.mode == Mode::Legacy {
+            return self.known_context(stream);
+        }
+        let index = pasid >> entry::PASID_TABLE_LG2;
+        let table = *self.lower.get(&LowerTable::Pasids(stream, index))?;
+        Some(pasid_entry(table, pasid))
+    }
+
+    /// The word of the root for the context entry of `stream`, its number in the table, and its words.
+    fn context_place(&self, stream: u16) -> (usize, usize, usize) {
+        let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
+        let (half, index, words) = match self.mode {
+            Mode::Legacy => (0, function, entry::CONTEXT_WORDS),
+            Mode::Scalable => (function >> 7, function & 0x7f, entry::SCALABLE_WORDS),
+        };
+        (bus * entry::ROOT_WORDS + half, index, words)
     }
 
     /// Gives everything back. The unit must have stopped reading it.
@@ -144,12 +281,7 @@ impl Structures {
         core: &Core<P>,
         stream: u16,
     ) -> Result<At, IommuError> {
-        let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
-        let (half, index, words) = match self.mode {
-            Mode::Legacy => (0, function, entry::CONTEXT_WORDS),
-            Mode::Scalable => (function >> 7, function & 0x7f, entry::SCALABLE_WORDS),
-        };
-        let word = bus * entry::ROOT_WORDS + half;
+        let (word, index, words) = self.context_place(stream);
         let table = self.table(core, LowerTable::Contexts(word))?;
         hang(core, self.root, PAGE, word, table)?;
         Ok(At { table, size: PAGE, first: index * words, words })
@@ -175,9 +307,14 @@ impl Structures {
         let index = pasid >> entry::PASID_TABLE_LG2;
         let table = self.table(core, LowerTable::Pasids(stream, index))?;
         hang(core, directory, self.directory_size, index as usize, table)?;
-        let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
-        Ok(At { table, size: PAGE, first: slot * entry::PASID_WORDS, words: entry::PASID_WORDS })
+        Ok(pasid_entry(table, pasid))
     }
+}
+
+/// The entry of `pasid` in the table that has it.
+fn pasid_entry(table: PhysAddr, pasid: u32) -> At {
+    let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
+    At { table, size: PAGE, first: slot * entry::PASID_WORDS, words: entry::PASID_WORDS }
 }
 
 /// Hangs a table on one word of an upper one, unless it hangs there. That it was not there before

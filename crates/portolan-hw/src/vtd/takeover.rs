@@ -12,10 +12,11 @@ use super::features::{Config, Features, Invalidation, Mode, Quirks, Takeover, Vt
 use super::queue::{self, Width};
 use super::tables::{
     ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, OwnMessages, Root,
-    Streams, change, mode_bits,
+    Streams, Structures, change, mode_bits,
 };
 use super::unit::{KnownDevices, PASS, Vtd, VtdAllocations};
 use crate::chassis::book::Book;
+use crate::chassis::handed::Adopted;
 use crate::chassis::entry::Words;
 use crate::chassis::{Operation, OperationState, Present, Submitters, wait_until};
 use crate::ids::Ids;
@@ -29,6 +30,42 @@ use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
 use portolan_spec::vtd::reg::{self, command, fsts, root_mode};
 use portolan_tables::describe::UnitKind;
+
+/// Features of a unit that are used.
+pub(super) struct Offer {
+    pub(super) features: Features,
+    /// Width of descriptors, if there is to be a queue.
+    pub(super) width: Option<Width>,
+}
+
+impl Offer {
+    /// Reads the features of the unit, and makes `config` fit for them.
+    pub(super) fn read(regs: &impl Mmio, config: &mut Config) -> Result<Self, IommuError> {
+        config.reserved.within(config.output_lg2);
+        config.reserved.hold(UnitKind::Vtd.not_translated());
+        let mut features = Features::read(regs)?;
+        if config.chip.contains(Quirks::WRITE_BUFFER) {
+            features.has.insert(VtdFeature::WRITE_BUFFER);
+        }
+        let scalable = config.mode == Mode::Scalable;
+        if scalable && !features.has.contains(VtdFeature::SCALABLE) {
+            return Err(IommuError::Unsupported);
+        }
+        let queued =
+            features.has.contains(VtdFeature::QUEUE) && config.invalidation == Invalidation::Best;
+        let registers = features.has.contains(VtdFeature::REGISTERS) && !scalable;
+        if !queued && !registers {
+            return Err(IommuError::Unsupported);
+        }
+        let width = if scalable { Width::Bits256 } else { Width::Bits128 };
+        Ok(Self { features, width: queued.then_some(width) })
+    }
+
+    /// Width of the PASIDs of a unit with `config`.
+    pub(super) fn pasid_bits(&self, config: &Config) -> u32 {
+        config.pasid_bits.min(self.features.pasid_bits)
+    }
+}
 
 /// State in which the unit is found; [`IommuError::Unsupported`] if that cannot be changed to the
 /// one of `config` without a moment in which devices reach everything.
@@ -94,38 +131,36 @@ impl<P: UnitPlatform> Vtd<P> {
         clock: P,
         mut config: Config,
     ) -> Result<Self, IommuError> {
-        config.reserved.within(config.output_lg2);
-        config.reserved.hold(UnitKind::Vtd.not_translated());
-        let mut features = Features::read(&regs)?;
-        if config.chip.contains(Quirks::WRITE_BUFFER) {
-            features.has.insert(VtdFeature::WRITE_BUFFER);
-        }
-        let scalable = config.mode == Mode::Scalable;
-        if scalable && !features.has.contains(VtdFeature::SCALABLE) {
-            return Err(IommuError::Unsupported);
-        }
-        let queued =
-            features.has.contains(VtdFeature::QUEUE) && config.invalidation == Invalidation::Best;
-        let registers = features.has.contains(VtdFeature::REGISTERS) && !scalable;
-        if !queued && !registers {
-            return Err(IommuError::Unsupported);
-        }
+        let offer = Offer::read(&regs, &mut config)?;
         let inherited = inherited(&regs, &config)?;
-        let bits = config.pasid_bits.min(features.pasid_bits);
-        let width = if scalable { Width::Bits256 } else { Width::Bits128 };
-        let control = VtdControl::new(regs, clock, config.limit, features);
-        let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
-        let submitters = Submitters::new(&control.clock, ranges, config.combining);
-        let mut parts = VtdAllocations::new(&mem, &config, bits)?;
+        let control = VtdControl::new(regs, clock, config.limit, offer.features);
+        let structures = Structures::new(&mem, config.mode, offer.pasid_bits(&config))?;
+        let mut parts = VtdAllocations::new(structures);
         let inherits = parts
-            .make_ring(&mem, &config, queued.then_some(width))
-            .and_then(|()| parts.make_remap(&mem, &config, &features))
+            .make_ring(&mem, &config, offer.width)
+            .and_then(|()| parts.make_remap(&mem, &config, &offer.features))
             .and_then(|()| quiet(&control, inherited, parts.remap.is_some()));
         if let Err(error) = inherits {
             parts.free(&mem);
             return Err(error);
         }
+        let unit = Self::of(control, mem, config, parts, inherited);
+        unit.start()?;
+        Ok(unit)
+    }
+
+    /// The unit over allocations, of which it was not told.
+    pub(super) fn of(
+        control: VtdControl<P>,
+        mem: P::Memory,
+        config: Config,
+        parts: VtdAllocations<P>,
+        inherited: InheritedTranslation,
+    ) -> Self {
         let VtdAllocations { structures, way, remap } = parts;
+        let features = control.features;
+        let ranges = Ranges::of(&features.second_capabilities(Walker::Coherent));
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let root = Root::new(structures.root, config.mode, inherited);
         let last = (1u32 << features.domain_bits) - 1;
         let core = Core {
@@ -137,7 +172,7 @@ impl<P: UnitPlatform> Vtd<P> {
             operation: Operation::default(),
             submitters,
         };
-        let unit = Self {
+        Self {
             core: Arc::new(core),
             config,
             book: Book::new(Streams::new(structures)),
@@ -147,13 +182,12 @@ impl<P: UnitPlatform> Vtd<P> {
             root,
             remap,
             messages: OwnMessages::default(),
-        };
-        unit.start()?;
-        Ok(unit)
+            adopted: Adopted::default(),
+        }
     }
 
     /// From a quiet unit to one that is about to use the new tables.
-    fn start(&self) -> Result<(), IommuError> {
+    pub(super) fn start(&self) -> Result<(), IommuError> {
         self.start_queue()?;
         self.start_interrupts()?;
         if !self.features().translates() {
@@ -328,21 +362,7 @@ impl<P: UnitPlatform> Vtd<P> {
         if domain == 0 || kept {
             return domain != 0;
         }
-        let ids = &self.core.ids;
-        let mut below = Vec::new();
-        let found = loop {
-            match ids.take() {
-                Some(id) if id < u32::from(domain) => below.push(id),
-                Some(id) if id == u32::from(domain) => break true,
-                Some(id) => {
-                    ids.give_back(id);
-                    break false;
-                }
-                None => break false,
-            }
-        };
-        below.into_iter().for_each(|id| ids.give_back(id));
-        found
+        self.core.ids.take_this(domain.into())
     }
 }
 

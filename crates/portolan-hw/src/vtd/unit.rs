@@ -15,6 +15,7 @@ use super::tables::{
     Root, Streams, Structures, VtdInterruptTable, change,
 };
 use crate::chassis::book::{Book, Hold};
+use crate::chassis::handed::Adopted;
 use crate::chassis::entry::At;
 use crate::chassis::{OperationState, Sorted, common_methods, plain, played, with_room};
 use crate::promise;
@@ -22,6 +23,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     Attach as _, AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu,
     IommuDomains, IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage,
@@ -83,6 +85,7 @@ pub struct Vtd<P: UnitPlatform> {
     pub(super) root: Root,
     pub(super) remap: Option<VtdInterruptTable<P>>,
     pub(super) messages: OwnMessages<P>,
+    pub(super) adopted: Adopted<P, Self>,
 }
 
 crate::chassis::opaque!(Vtd, AtomicU64);
@@ -96,16 +99,8 @@ pub(super) struct VtdAllocations<P: UnitPlatform> {
 
 impl<P: UnitPlatform> VtdAllocations<P> {
     /// Tables alone.
-    pub(super) fn new(
-        mem: &impl TableMem<AtomicU64>,
-        config: &Config,
-        bits: u32,
-    ) -> Result<Self, IommuError> {
-        Ok(Self {
-            structures: Structures::new(mem, config.mode, bits)?,
-            way: Way::Direct(Direct::default()),
-            remap: None,
-        })
+    pub(super) fn new(structures: Structures) -> Self {
+        Self { structures, way: Way::Direct(Direct::default()), remap: None }
     }
 
     /// A queue with descriptors of `width`, if there is to be one.
@@ -138,6 +133,11 @@ impl<P: UnitPlatform> VtdAllocations<P> {
 
     pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
         self.structures.free(mem);
+        self.free_others(mem);
+    }
+
+    /// Gives all but the tables back.
+    pub(super) fn free_others(&self, mem: &impl TableMem<AtomicU64>) {
         if let Way::Ring(ring) = &self.way {
             ring.free(mem);
         }
@@ -462,6 +462,18 @@ impl<P: UnitPlatform> IommuDomains for Vtd<P> {
 
     fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
         self.config.interrupts.map(|_| self as _)
+    }
+
+    fn handover(&self) -> Result<UnitHandover, IommuError> {
+        self.state()
+    }
+
+    fn leave(&self) -> Result<(), IommuError> {
+        self.leave_unit()
+    }
+
+    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
+        self.adopted.open(Arc::clone(&self), stream)
     }
 
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {

@@ -6,6 +6,7 @@
 //! * [`Iommu`]: one IOMMU, with its streams blocked, passed through, or ([`Attach`]) attached.
 //! * [`FaultRecord`]: record of an access or an interrupt that it refused.
 //! * [`RemapInterrupts`]: control of the interrupts that devices may raise.
+//! * [`handover`]: state of a unit, for a kernel that takes it over while devices are at work.
 //!
 //! Not here: addresses for the mappings, ownership of buffers, and when to pay a debt.
 
@@ -13,6 +14,7 @@ mod bound;
 mod claim;
 mod error;
 mod fault;
+pub mod handover;
 mod interrupt;
 mod paged;
 mod reserved;
@@ -38,6 +40,7 @@ use crate::inval::{Flushed, Gather, SyncError, WrongTable};
 use crate::platform::{AllMemory, DmaMemory};
 use crate::table::{Access, SplitError, TableUnmapError, Translation};
 use alloc::sync::Arc;
+use handover::{AdoptedDomain, DomainTables, UnitHandover};
 
 /// One I/O address space.
 ///
@@ -168,6 +171,13 @@ pub trait Domain: Send + Sync {
     /// Number of pages of its tables, those that wait for quiet included; 0 if it has no tables.
     fn table_pages(&self) -> usize {
         0
+    }
+
+    /// The tables, for a kernel that takes them over; `None` if it has no tables of its own.
+    ///
+    /// *Context.* Task: walks all of them.
+    fn tables(&self) -> Option<DomainTables> {
+        None
     }
 
     /// The range of the first table at or after `from` that has no entries: all that it spans. Unmaps
@@ -470,6 +480,35 @@ pub trait IommuDomains: Iommu {
         _all: AllMemory,
     ) -> Result<(), IommuError> {
         Err(IommuError::Unsupported)
+    }
+
+    /// State of the unit, for a kernel that takes it over while devices are at work. No stream is moved, and
+    /// nothing is mapped or unmapped behind it, from this call on.
+    ///
+    /// *Context.* Task: walks the tables of all domains.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if the driver hands nothing over, or not what is attached.
+    fn handover(&self) -> Result<UnitHandover, IommuError> {
+        Err(IommuError::Unsupported)
+    }
+
+    /// Waits for all commands, and takes none from then on ([`IommuError::Stopped`]): the unit goes on as it
+    /// is, also when this value is dropped, and is the next kernel's.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If the hardware does not complete: it is this kernel's as before.
+    fn leave(&self) -> Result<(), IommuError> {
+        Err(IommuError::Unsupported)
+    }
+
+    /// The domain of a former kernel to which `stream` is attached: once, for the caller that opens it.
+    ///
+    /// *Context.* Task.
+    fn adopted(self: Arc<Self>, _stream: StreamId) -> Option<AdoptedDomain> {
+        None
     }
 
     /// Number of commands of each kind that the unit was given since it was taken over: hands the

@@ -3,9 +3,11 @@
 //! *Context.* Interrupt, where a method does not say otherwise: only `sync`, `split`, `unmap_part` and
 //! dropping a domain wait for hardware.
 
+use super::handover::DomainTables;
 use super::{
     Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing, SpaceClaim,
 };
+use alloc::vec::Vec;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Flushed, Gather, InvalidationQueue, OneCommand, PlanInputs,
@@ -13,7 +15,7 @@ use crate::inval::{
 };
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
-use crate::table::{Access, NotedDebts, PageTable, TableView, Translation};
+use crate::table::{Access, AdoptedTable, NotedDebts, PageTable, TableView, Translation};
 
 /// Pool of identifiers: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
@@ -80,6 +82,18 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         queue: Q,
     ) -> Self {
         Self::of(table, context, caps, quirks, queue)
+    }
+
+    /// A domain over the tables of a former kernel, whose translations `context` tags.
+    pub fn adopted(
+        table: AdoptedTable<F, M>,
+        _promised: PromisedMappings,
+        context: InvalTag,
+        caps: Capabilities,
+        quirks: Quirks,
+        queue: Q,
+    ) -> Self {
+        Self::of(table.own(), context, caps, quirks, queue)
     }
 
     fn of(
@@ -290,6 +304,27 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
     fn table_pages(&self) -> usize {
         self.table.pages()
+    }
+
+    fn tables(&self) -> Option<DomainTables> {
+        let mut mapped: Vec<IovaRange> = Vec::new();
+        for run in self.table.mappings(self.table.input_range()) {
+            match mapped.last_mut() {
+                Some(last) if last.last().checked_add(1) == Some(run.range.start()) => {
+                    *last = last.hull(run.range);
+                }
+                _ => mapped.push(run.range),
+            }
+        }
+        let format = self.table.format();
+        Some(DomainTables {
+            root: self.table.root(),
+            levels: format.levels(),
+            input_lg2: self.input_range().last().get().count_ones(),
+            output_lg2: format.output_lg2(),
+            pages: self.table.pages() as u64,
+            mapped,
+        })
     }
 
     fn next_empty_table(&self, from: Iova) -> Option<IovaRange> {

@@ -10,6 +10,7 @@
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
 //! * [`DmaMemory`], [`AllMemory`]: memory that devices may be given, by promise.
+//! * [`PreservedMemory`]: memory that a former kernel left, by promise; [`TableClaims`]: its pages in use.
 //! * [`TrustedBase`]: an implementer's promise for parts that isolation rests on.
 //! * [`Mmio`]: the registers of a device; [`MappedRegisters`]: those that a kernel has mapped, with barriers.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
@@ -42,8 +43,8 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{
-    AliasedMemory, AllMemory, DmaMemory, ForeignTables, MappedRegisters, Platform,
-    PromisedMappings, RawMemory, TrustedBase,
+    AliasedMemory, AllMemory, ClaimError, DmaMemory, ForeignTables, MappedRegisters, Platform,
+    PreservedMemory, PromisedMappings, RawMemory, TableClaims, TrustedBase,
 };
 pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::{CachePadded, count_of};

@@ -18,6 +18,7 @@
 //! *Context.* Interrupt, where a method does not say otherwise; making and dropping a table is for
 //! tasks.
 
+mod adopt;
 mod chain;
 mod clusters;
 mod dirty;
@@ -35,6 +36,7 @@ mod view;
 mod walking;
 mod words;
 
+pub use adopt::{AdoptTableError, AdoptedTable, FormerTable};
 pub use error::{DirtyError, SplitError, TableAccessError, TableMapError, TableUnmapError};
 pub use format::Format;
 pub use query::{MappedRun, Mappings, Translation};

@@ -1,6 +1,7 @@
 //! The driver on the unit of `portolan-chips`.
 
 mod firmware;
+mod handover;
 mod interrupts;
 mod machine;
 mod queue;

@@ -5,11 +5,12 @@
 use portolan::platform::Platform;
 use portolan_tables::describe::{AmdSettings, UnitDescription};
 
+use super::super::handover::NamedUnit;
 use super::super::{EnableError, FirmwareMemory};
 use super::{Enabling, Outcome, window_of};
 use crate::amd::{AmdVi, Capability, Config};
 
-impl<P: Platform> Enabling<'_, P> {
+impl<P: Platform> Enabling<'_, '_, P> {
     pub(super) fn amd(
         &self,
         number: usize,
@@ -35,6 +36,16 @@ impl<P: Platform> Enabling<'_, P> {
             config.reserved = self.believed();
         }
         self.add_to(number, &mut config.reserved);
+        let named = NamedUnit { number, kind: unit.kind, window };
+        let former = self.of_former(named, |parts, state, claims| {
+            let lg2 = capability.physical_lg2.unwrap_or(u64::BITS);
+            let (memory, clock) = (parts.memory.below(lg2), parts.clock);
+            let config = config.clone();
+            AmdVi::adopt(parts.registers, memory, clock, capability, config, state, claims)
+        });
+        if let Some(unit) = former {
+            return Ok(unit);
+        }
         self.at(window, |registers, memory, clock| {
             let memory = match capability.physical_lg2 {
                 Some(lg2) => memory.below(lg2),

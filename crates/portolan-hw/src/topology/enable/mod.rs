@@ -26,13 +26,14 @@ use portolan::platform::{Platform, RawMemory};
 use portolan_tables::describe::{UnitDescription, UnitKind, UnitSettings};
 use portolan_tables::viot::Viommu;
 
+use super::handover::Former;
 use super::survey::{Place, Survey, SurveyedUnit};
 use super::{EnableError, FirmwareMemory, Options, Topology};
 use crate::promise::{self, TrustedDescription};
 use crate::reservations::{Reservations, Reserved};
 
 /// Arguments with which units are enabled.
-pub(super) struct Enabling<'p, P> {
+pub(super) struct Enabling<'p, 'r, P> {
     pub platform: &'p P,
     pub options: Options,
     pub description: TrustedDescription,
@@ -40,6 +41,8 @@ pub(super) struct Enabling<'p, P> {
     pub survey: &'p Survey,
     /// Context banks of the SMMUs of version 2 so far.
     pub banks: Cell<u16>,
+    /// The record of a former kernel, if the units come from one.
+    pub former: Option<&'p Former<'r>>,
 }
 
 /// A unit that is enabled.
@@ -48,7 +51,7 @@ pub(super) type Enabled = Arc<dyn IommuDomains>;
 /// A unit of the table, or why it was not enabled.
 pub(super) type Outcome = Result<Enabled, EnableError>;
 
-impl<P: Platform> Enabling<'_, P> {
+impl<P: Platform> Enabling<'_, '_, P> {
     /// All units, each enabled by its driver, or by `virtio`. A unit in whose place the survey shows
     /// another is not enabled.
     pub(super) fn all(

@@ -7,6 +7,7 @@ use portolan::platform::Platform;
 use portolan_tables::describe::{RiscvSettings, UnitDescription, Window};
 
 use super::super::EnableError;
+use super::super::handover::{NamedUnit, OfUnit};
 use super::super::survey::Place;
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::interrupt::Remapping;
@@ -22,7 +23,7 @@ const FLAGS: u32 = 0xf;
 /// Bytes of a RISC-V unit's registers.
 const RISCV_WINDOW: u64 = 0x1000;
 
-impl<P: Platform> Enabling<'_, P> {
+impl<P: Platform> Enabling<'_, '_, P> {
     /// Starts a RISC-V IOMMU. Without wires, even if the table names some, it does not tell of faults.
     pub(super) fn riscv(
         &self,
@@ -53,6 +54,19 @@ impl<P: Platform> Enabling<'_, P> {
             Some(messages)
         };
         config.interrupts = self.options.interrupts.and_then(messages);
+        let named = NamedUnit { number, kind: unit.kind, window };
+        let former = self.of_former(named, |parts, state, claims| {
+            let OfUnit { registers, memory, clock } = parts;
+            let mut config = config.clone();
+            if !RiscvIommu::<P>::can_signal(&registers, config.signal)? {
+                config.signal = Signal::None;
+            }
+            let memory = memory.below(Features::read(&registers)?.output_lg2);
+            RiscvIommu::adopt(registers, memory, clock, config, state, claims)
+        });
+        if let Some(unit) = former {
+            return Ok(unit);
+        }
         self.at(window, |registers, memory, clock| {
             if !RiscvIommu::<P>::can_signal(&registers, config.signal)? {
                 config.signal = Signal::None;

@@ -12,7 +12,7 @@ use super::{Enabling, Outcome, window_of};
 use crate::promise;
 use crate::smmuv2::{Config, Features, Implementation, Inherited, SmmuV2};
 
-impl<P: Platform> Enabling<'_, P> {
+impl<P: Platform> Enabling<'_, '_, P> {
     /// Enables an SMMU of version 2. Those of version 1 are refused by their registers.
     pub(super) fn smmu(
         &self,

@@ -9,7 +9,7 @@ use super::super::EnableError;
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::smmuv3::{Config, Features, RegisterPages, Smmu, TableUpdate, Want};
 
-impl<P: Platform> Enabling<'_, P> {
+impl<P: Platform> Enabling<'_, '_, P> {
     pub(super) fn smmu_v3(
         &self,
         number: usize,

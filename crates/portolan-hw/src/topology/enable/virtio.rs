@@ -40,7 +40,7 @@ impl Topology {
         description: TrustedDescription,
         transport: impl Fn(Viommu) -> Result<T, IommuError>,
     ) -> Result<Iommus<P>, EnableError> {
-        self.enable_by(platform, options, description, |place, platform| {
+        self.enable_by(platform, options, description, None, |place, platform| {
             let unit = transport(place).and_then(|queues| {
                 virtio::Viommu::start(queues, platform.clone(), virtio::Config::default())
             });

@@ -3,10 +3,12 @@
 //! *Context.* Task.
 
 use portolan::addr::PciSegment;
-use portolan::platform::Platform;
+use portolan::iommu::IommuError;
+use portolan::platform::{Mmio, Platform};
 use portolan_tables::describe::UnitDescription;
 
 use super::super::chipset::{isochronous, own_functions};
+use super::super::handover::NamedUnit;
 use super::super::join::memory_of;
 use super::super::{ConfigSpace, FirmwareMemory};
 use super::{Enabling, Outcome, window_of};
@@ -15,7 +17,7 @@ use crate::vtd::{Config, Features, INTEL, Mode, PciIdentity, Quirks, Vtd, VtdFea
 /// Offset of the class in configuration space.
 const CLASS: u16 = 8;
 
-impl<P: Platform> Enabling<'_, P> {
+impl<P: Platform> Enabling<'_, '_, P> {
     pub(super) fn vtd(&self, number: usize, unit: &UnitDescription, address_lg2: u32) -> Outcome {
         let read: ConfigSpace<'_> = &|of, at| self.platform.pci_config(of, at);
         let segment = unit.segment.unwrap_or_default();
@@ -32,16 +34,31 @@ impl<P: Platform> Enabling<'_, P> {
             let _ = config.reserved.read(memory_of(&self.topology.description, read, segment));
         }
         self.add_to(number, &mut config.reserved);
-        self.at(window_of(unit.place)?, |registers, memory, clock| {
-            // First-stage tables are the hardware's own under a hypervisor, too.
-            let first = VtdFeature::SCALABLE | VtdFeature::FIRST | VtdFeature::CACHING_MODE;
-            config.mode = match Features::read(&registers)?.has.contains(first) {
-                true => Mode::Scalable,
-                false => Mode::Legacy,
-            };
+        let window = window_of(unit.place)?;
+        let named = NamedUnit { number, kind: unit.kind, window };
+        let former = self.of_former(named, |parts, state, claims| {
+            let mut config = config.clone();
+            config.mode = mode(&parts.registers)?;
+            let memory = parts.memory.below(config.output_lg2);
+            Vtd::adopt(parts.registers, memory, parts.clock, config, state, claims)
+        });
+        if let Some(unit) = former {
+            return Ok(unit);
+        }
+        self.at(window, |registers, memory, clock| {
+            config.mode = mode(&registers)?;
             Vtd::enable(registers, memory.below(config.output_lg2), clock, config)
         })
     }
+}
+
+/// Mode in which a unit is used: first-stage tables are the hardware's own under a hypervisor, too.
+fn mode(registers: &impl Mmio) -> Result<Mode, IommuError> {
+    let first = VtdFeature::SCALABLE | VtdFeature::FIRST | VtdFeature::CACHING_MODE;
+    Ok(match Features::read(registers)?.has.contains(first) {
+        true => Mode::Scalable,
+        false => Mode::Legacy,
+    })
 }
 
 /// Quirks of the machine's units, by its own PCI devices; `word` reads their configuration space.

@@ -6,6 +6,7 @@ mod entries;
 mod faults;
 mod features;
 mod forgotten;
+mod handover;
 mod interrupts;
 mod kit;
 mod offers;

@@ -8,6 +8,7 @@
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
 //!   [`Doorbell`]: a register that is.
+//! * [`PreservedMemory`]: memory that a former kernel left to this one.
 //! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: the memory that a device reaches
 //!   untranslated.
 //!
@@ -21,6 +22,7 @@ mod memory;
 mod parked;
 mod part;
 mod platform;
+mod preserved;
 mod reach;
 mod registers;
 mod shared_data;
@@ -41,6 +43,7 @@ pub(crate) use parked::Parked;
 pub use part::MappedPart;
 pub(crate) use part::PartShare;
 pub use platform::Platform;
+pub use preserved::{ClaimError, PreservedMemory, TableClaims};
 pub use reach::{AllMemory, DmaMemory, PromisedMappings};
 pub use registers::MappedRegisters;
 pub use shared_data::{AliasedMemory, SharedData};

@@ -1,0 +1,236 @@
+//! Units that change hands while devices are at work: from a driver in one kernel to one in the next.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2 and 3.4.1 to 3.4.5.
+//! The unit stays on, and so does the device table. The driver that comes brings a command buffer and an event log;
+//! where it remaps interrupts, those of before are aborted until they are set up again.
+
+use super::command::{self, AmdControl};
+use super::config::Config;
+use super::faults::Events;
+use super::features::{Capability, Features, Offers};
+use super::queue::{self, AmdQueue, AmdShared, NOTHING};
+use super::tables::{self, AmdInterruptTables, Attachment, DeviceTable, Streams, entry_of};
+use super::takeover::{start, stop_rings};
+use super::unit::{AmdDomain, AmdVi, PASS};
+use crate::chassis::book::Book;
+use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::chassis::{
+    Operation, OperationState, Present as _, Ring, Shut, Submitters,
+};
+use crate::handover::AdoptError;
+use crate::ids::Ids;
+use crate::promise::of_former_kernel;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use portolan::addr::{InvalTag, StreamId};
+use portolan::inval::Ranges;
+use portolan::iommu::handover::{
+    DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
+};
+use portolan::iommu::{IommuError, PagedDomain, Requester};
+use portolan::platform::{Guarded, TableClaims, UnitPlatform};
+use portolan::table::format::{AmdLevels, AmdV1};
+use portolan::table::{Format as _, FormerTable};
+use portolan_spec::amd::reg::{self, control};
+use portolan_tables::describe::UnitKind;
+
+/// The features that a record has, of a unit that offers some.
+fn features_of<P: UnitPlatform>(
+    regs: &P::Registers,
+    capability: &Capability,
+) -> Result<u64, IommuError> {
+    match capability.offers.contains(Offers::EXTENDED) {
+        true => regs.present64(reg::FEATURES),
+        false => Ok(0),
+    }
+}
+
+impl<P: UnitPlatform> AmdVi<P> {
+    /// State of the unit for the next kernel.
+    pub(super) fn state(&self) -> Result<UnitHandover, IommuError> {
+        let control = &self.shared.control;
+        let features = features_of::<P>(&control.regs, &control.features.capability)?;
+        let commands = self.shared.queue.commands();
+        let queue = MemoryHandover { at: commands.at, bytes: commands.size.bytes() };
+        let mut state = UnitHandover {
+            features: [features, 0, 0, u64::from(self.remap.is_some())],
+            root: control.read(reg::DEVICE_TABLE)?,
+            shape: self.table.nothing_at(),
+            queues: Vec::from([queue]),
+            ..UnitHandover::default()
+        };
+        self.book.with(self.turn(), |streams| {
+            let booked = streams.attached(..).map(|(stream, at)| Booked {
+                requester: Requester { stream: StreamId::new(stream.into()), pasid: None },
+                domain: at.domain.as_ref().map(|hold| (InvalTag::new(at.to.into()), hold)),
+                tlb: None,
+            });
+            record(&mut state, booked)
+        })??;
+        Ok(state)
+    }
+
+    /// Leaves the unit as it is to another driver.
+    pub(super) fn leave_unit(&self) -> Result<(), IommuError> {
+        self.book.with(self.turn(), |_| {
+            self.shared.queue.drain(&*self.shared)?;
+            self.shared.operation.set(OperationState::Stopped);
+            Ok(())
+        })?
+    }
+
+    /// Takes the unit with `capability` over from the driver of a former kernel, which left it as `former` says. No
+    /// access of any device is blocked or goes elsewhere meanwhile: the tables stay in use, and are this driver's
+    /// from then on.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`AdoptError`]. Until a command fails ([`AdoptError::Iommu`]) the unit is as it was; with
+    /// [`AmdVi::enable`] all its streams are blocked.
+    pub fn adopt(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        capability: Capability,
+        mut config: Config,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let features = Features::read(&regs, capability)?;
+        config.reserved.within(tables::address_lg2(&features, &config));
+        config.reserved.hold(UnitKind::AmdVi.not_translated());
+        let remap = config.interrupts.map(AmdInterruptTables::new).transpose()?;
+        if former.features[3] != u64::from(remap.is_some()) {
+            return Err(AdoptError::Interrupts);
+        }
+        if regs.present64(reg::CONTROL)? & control::ENABLE == 0 {
+            return Err(AdoptError::Off);
+        }
+        let (offset, recorded) = (reg::FEATURES, former.features[0]);
+        let value = features_of::<P>(&regs, &capability)?;
+        if value != recorded {
+            return Err(AdoptError::Register { offset, value, recorded });
+        }
+        as_recorded(&regs, reg::DEVICE_TABLE, u64::MAX, former.root)?;
+        let table = DeviceTable::adopt(&mem, &config, former, claims)?;
+        let control = AmdControl::new(regs, mem, clock, config.limit, features);
+        let queue: Ring<P> = queue::ring(&control.mem, config.queue_lg2)?;
+        let events = Events::new(&control.mem, config.events_lg2);
+        let events = events.inspect_err(|_| queue.free(&control.mem));
+        let events = events.map_err(IommuError::from)?;
+        let ranges = Ranges::of(&features.capabilities());
+        let submitters = Submitters::new(&control.clock, ranges, config.combining);
+        let shared = AmdShared {
+            control,
+            queue,
+            events,
+            ids: Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1),
+            streams: table.streams(),
+            submitters,
+            operation: Operation::default(),
+        };
+        let (book, signals) = (Book::new(Streams::new(Shut::default())), Guarded::default());
+        let (shared, adopted) = (Arc::new(shared), Adopted::default());
+        // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
+        let mut unit = Self { shared, config, table, book, remap, signals, adopted };
+        let adopted = unit.go_on_with(former, claims);
+        let adopted = adopted.inspect_err(|_| {
+            unit.shared.queue.free(&unit.shared.control.mem);
+            unit.shared.events.free(&unit.shared.control.mem);
+        })?;
+        if unit.remap.is_some() {
+            unit.table.abort_all_interrupts(&unit.shared.control.mem);
+        }
+        let started = stop_rings(&unit.shared.control)
+            .and_then(|()| start(&unit.shared, &unit.table, unit.config.flags));
+        started.inspect_err(|_| unit.shared.operation.set(OperationState::Stopped))?;
+        unit.adopted = adopted;
+        Ok(unit)
+    }
+
+    /// Notes the attachments of `former`, each of which is checked with the entry that gives it to the unit.
+    fn go_on_with(
+        &self,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Adopted<P, Self>, AdoptError> {
+        let mut domains = Vec::new();
+        for domain in &former.domains {
+            if !self.shared.ids.take_this(domain.tag.get()) {
+                return Err(AdoptError::Shape { root: domain.tables.root });
+            }
+            domains.push((domain.tag, Arc::new(self.domain_of(domain, claims)?)));
+        }
+        let noted = self.book.with(self.turn().always(), |streams| {
+            for stream in &former.streams {
+                self.note_former(streams, stream, claims, &domains)?;
+            }
+            let mem = &self.shared.control.mem;
+            let open = (0..self.table.streams()).map(|stream| stream as u16);
+            let mut open = open.filter(|stream| !self.table.blocks(mem, *stream));
+            match open.find(|stream| streams.attachment(*stream).is_none()) {
+                Some(_) => Err(AdoptError::Unrecorded { table: self.table.base() }),
+                None => Ok(()),
+            }
+        });
+        noted??;
+        Ok(Adopted::new(domains.into_iter(), former))
+    }
+
+    /// Notes one attachment.
+    fn note_former(
+        &self,
+        streams: &mut Streams,
+        former: &StreamHandover,
+        claims: &TableClaims<'_>,
+        domains: &[(InvalTag, Arc<AmdDomain<P>>)],
+    ) -> Result<(), AdoptError> {
+        let stream = former.requester.stream;
+        let wrong = AdoptError::Entry { stream };
+        let whole = former.requester.pasid.is_none() && former.tlb.is_none();
+        let key = self.table.has(stream).filter(|_| whole).ok_or(wrong)?;
+        let (memory, new) = match former.target {
+            HandoverTarget::Domain(tag) => {
+                let of = |(its, _): &&(InvalTag, Arc<AmdDomain<P>>)| *its == tag;
+                let (_, domain) = domains.iter().find(of).ok_or(wrong)?;
+                let new = Attachment::new(command::domain_of(tag), domain);
+                (entry_of(&domain.table(), tag), new)
+            }
+            HandoverTarget::Everything if claims.memory().passes().is_none() => {
+                return Err(AdoptError::Passes { stream });
+            }
+            HandoverTarget::Everything => {
+                (super::attach::passing(), Attachment::without_domain(PASS))
+            }
+        };
+        if !self.table.holds(&self.shared.control.mem, key, memory) {
+            return Err(wrong);
+        }
+        streams.begin(key, new);
+        Ok(())
+    }
+
+    /// A domain over tables of a former kernel.
+    fn domain_of(
+        &self,
+        former: &DomainHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<AmdDomain<P>, AdoptError> {
+        let DomainHandover { tag, tables } = former;
+        let features = self.features();
+        let all = [AmdLevels::Three, AmdLevels::Four, AmdLevels::Five];
+        let walks = |levels: &AmdLevels| levels.count() == tables.levels && features.walks(*levels);
+        let levels = all.into_iter().find(walks);
+        let levels = levels.ok_or(AdoptError::Shape { root: tables.root })?;
+        let format = AmdV1 { levels, output_lg2: features.output_lg2(&self.config) };
+        let table = FormerTable::new(format, self.shared.control.mem.clone(), tables.root);
+        let table = table.limited(features.input_lg2(), format.page_sizes()).check(claims)?;
+        let (caps, quirks) = (self.capabilities(), self.config.quirks);
+        let (promised, queue) =
+            (of_former_kernel(claims.memory()), AmdQueue(Arc::clone(&self.shared)));
+        let domain = PagedDomain::adopted(table, promised, *tag, caps, quirks, queue);
+        same_tables(&domain, tables)?;
+        Ok(domain.shadowed(features.shadowing()))
+    }
+}

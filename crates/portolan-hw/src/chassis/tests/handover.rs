@@ -1,0 +1,277 @@
+//! Tests of a driver that hands its unit to another instance of itself, as one kernel to the next, while
+//! devices are at work.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::sync::Mutex;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::inval::Gather;
+use portolan::iommu::handover::{AdoptedDomain, HandoverTarget, UnitHandover};
+use portolan::iommu::{Domain as _, Iommu as _, IommuDomains, IommuError};
+use portolan::platform::{ClaimError, TableClaims};
+use portolan::table::{Access, AdoptTableError};
+
+use super::hostile::Hosted;
+use super::suite::{BASE, PAGE, map};
+use crate::handover::{AdoptError, Record, RecordedKind, RecordedUnit, write};
+use crate::promise::tests::{preserved, promised};
+
+/// A machine whose unit changes hands.
+pub(crate) trait HandsOver: Hosted
+where
+    Self::Unit: IommuDomains + 'static,
+{
+    const KIND: RecordedKind;
+
+    /// The unit in the hands of the next kernel.
+    fn adopt(
+        &self,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self::Unit, AdoptError>;
+}
+
+/// All memory of the models' tables, and all memory that the tests map.
+const TABLES: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(40))];
+const BUFFERS: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(20))];
+
+/// Pages that are mapped.
+const PAGES: u64 = 3;
+const REGISTERS: PhysAddr = PhysAddr::new(0xfed9_0000);
+
+fn claims() -> TableClaims<'static> {
+    TableClaims::new(preserved(&TABLES, &BUFFERS))
+}
+
+/// The state by way of a record.
+fn recorded<H: HandsOver>(state: &UnitHandover) -> UnitHandover
+where
+    H::Unit: IommuDomains + 'static,
+{
+    let unit = RecordedUnit { base: REGISTERS, kind: H::KIND, state: state.clone() };
+    let mut record = alloc::vec![0; 1 << 16];
+    let length = write(&[unit], &mut record).unwrap();
+    let read = Record::read(&record[..length]).unwrap().unit(REGISTERS, H::KIND).unwrap();
+    assert_eq!(read, *state);
+    read
+}
+
+/// A unit in the hands of a former kernel, which has left.
+struct Left<H: HandsOver>
+where
+    H::Unit: IommuDomains + 'static,
+{
+    hosted: H,
+    unit: H::Unit,
+    domain: Arc<H::Tables>,
+    state: UnitHandover,
+}
+
+impl<H: HandsOver> Left<H>
+where
+    H::Unit: IommuDomains + 'static,
+{
+    fn new() -> Self {
+        let hosted = H::new();
+        let (unit, domain) = hosted.attached();
+        domain.sync(&mut map(&*domain, PAGES)).unwrap();
+        // Something is cached.
+        assert_eq!(reached(&hosted, H::STREAMS[0]), expected());
+        let state = recorded::<H>(&unit.handover().unwrap());
+        unit.leave().unwrap();
+        Self { hosted, unit, domain, state }
+    }
+
+    fn adopt(&self) -> Result<H::Unit, AdoptError> {
+        self.hosted.adopt(&self.state, &mut claims())
+    }
+}
+
+/// Addresses at which the accesses of a stream to all pages and to one behind them arrive.
+fn reached<H: HandsOver>(hosted: &H, stream: StreamId) -> Vec<Option<u64>>
+where
+    H::Unit: IommuDomains + 'static,
+{
+    let pages = (0..=PAGES).map(|page| BASE.get() + page * PAGE);
+    pages.map(|iova| hosted.read(stream, iova)).collect()
+}
+
+fn expected() -> Vec<Option<u64>> {
+    let page = |page: u64| (page < PAGES).then_some(0x1000 + page * PAGE);
+    (0..=PAGES).map(page).collect()
+}
+
+/// Judges each access of both streams behind each write of a register; tells how often.
+fn judged<H: HandsOver + Send + 'static>(hosted: &H) -> Arc<Mutex<u64>>
+where
+    H::Unit: IommuDomains + 'static,
+{
+    let count = Arc::new(Mutex::new(0));
+    let (told, seen) = (count.clone(), H::from(hosted.machine().clone()));
+    hosted.machine().judge(Some(Box::new(move || {
+        assert_eq!(reached(&seen, H::STREAMS[0]), expected());
+        assert!(reached(&seen, H::STREAMS[1]).iter().all(Option::is_none));
+        *told.lock().unwrap() += 1;
+    })));
+    count
+}
+
+/// Accesses under way are the same before, between any two writes of the next kernel, and afterwards, and the
+/// tables are the next kernel's from then on.
+pub(crate) fn running_accesses_are_the_same_at_each_write<H>()
+where
+    H: HandsOver + Send + 'static,
+    H::Unit: IommuDomains + 'static,
+{
+    let left = Left::<H>::new();
+    let count = judged(&left.hosted);
+    let next = Arc::new(left.adopt().unwrap());
+    assert!(*count.lock().unwrap() >= 3);
+    let Left { hosted, unit, domain, .. } = left;
+    // The former kernel's last steps change nothing.
+    let live = hosted.machine().live();
+    assert!(unit.block(H::STREAMS[0]).is_err());
+    drop((unit, domain));
+    assert_eq!(hosted.machine().live(), live);
+    assert_eq!(reached(&hosted, H::STREAMS[0]), expected());
+    hosted.machine().judge(None);
+    // A page more, and one less.
+    assert!(next.clone().adopted(H::STREAMS[1]).is_none());
+    let AdoptedDomain { bound, in_use } = next.clone().adopted(H::STREAMS[0]).unwrap();
+    assert_eq!(in_use, [IovaRange::from_len(BASE, PAGES * PAGE).unwrap()]);
+    assert!(next.clone().adopted(H::STREAMS[0]).is_none());
+    let space = bound.domain();
+    let mut owed = Gather::new();
+    let (more, first) = (Iova::new(BASE.get() + PAGES * PAGE), BASE);
+    let memory = promised(PhysAddr::new(0x9000), PAGE);
+    space.map(more, memory, Access::READ | Access::WRITE, &mut owed).unwrap();
+    space.unmap(IovaRange::from_len(first, PAGE).unwrap(), &mut owed).unwrap();
+    space.sync(&mut owed).unwrap();
+    let stream = H::STREAMS[0];
+    assert_eq!([BASE, more].map(|at| hosted.read(stream, at.get())), [None, Some(0x9000)]);
+    // Attaching it again writes nothing; the other stream joins.
+    bound.attach(stream).unwrap();
+    bound.attach(H::STREAMS[1]).unwrap();
+    assert_eq!(hosted.read(H::STREAMS[1], more.get()), Some(0x9000));
+    for stream in H::STREAMS {
+        next.block(stream).unwrap();
+        assert!(reached(&hosted, stream).iter().all(Option::is_none));
+    }
+    // A domain of the same kind gets another identifier, and all that was adopted is freed.
+    drop(bound);
+    let (before, fresh) = (hosted.machine().live(), next.clone().new_domain().unwrap());
+    drop(fresh);
+    assert_eq!(hosted.machine().live(), before);
+    hosted.machine().expect_obedience();
+}
+
+/// A unit that is not as its record says is refused before it is told of anything, and its streams are blocked then.
+pub(crate) fn a_unit_that_is_not_as_recorded_is_refused<H>()
+where
+    H: HandsOver,
+    H::Unit: IommuDomains + 'static,
+{
+    type Lie = fn(&mut UnitHandover);
+    let lies: [(&str, Lie); 12] = [
+        ("features", |state| state.features[0] ^= 1 << 40),
+        ("root", |state| state.root ^= 0x1000),
+        ("shape", |state| state.shape ^= 1),
+        ("no stream", |state| state.streams.clear()),
+        ("no domain", |state| state.domains.clear()),
+        ("another stream", |state| state.streams[0].requester.stream = StreamId::new(9)),
+        ("passes", |state| state.streams[0].target = HandoverTarget::Everything),
+        ("levels", |state| state.domains[0].tables.levels ^= 1),
+        ("width", |state| state.domains[0].tables.input_lg2 -= 1),
+        ("pages", |state| state.domains[0].tables.pages += 1),
+        ("mapped", |state| state.domains[0].tables.mapped.clear()),
+        ("table", |state| {
+            let root = &mut state.domains[0].tables.root;
+            *root = PhysAddr::new(root.get() ^ 0x1_0000);
+        }),
+    ];
+    for (what, lie) in lies {
+        let mut left = Left::<H>::new();
+        lie(&mut left.state);
+        let (live, before) = (left.hosted.machine().live(), left.hosted.machine().take());
+        drop(before);
+        let error = left.adopt().map(drop).expect_err(what);
+        assert!(!matches!(error, AdoptError::Iommu(IommuError::TimedOut { .. })), "{what}: {error}");
+        assert!(left.hosted.machine().take().is_empty(), "{what}");
+        assert_eq!(left.hosted.machine().live(), live, "{what}");
+        assert_eq!(reached(&left.hosted, H::STREAMS[0]), expected(), "{what}");
+        // The unit is taken over all the same.
+        let next = left.hosted.bring_up().unwrap();
+        for stream in H::STREAMS {
+            assert!(reached(&left.hosted, stream).iter().all(Option::is_none), "{what}");
+        }
+        drop(next);
+    }
+}
+
+/// Tables outside of what was preserved, and memory that is not lent, are refused.
+pub(crate) fn memory_that_was_not_preserved_is_refused<H>()
+where
+    H: HandsOver,
+    H::Unit: IommuDomains + 'static,
+{
+    let left = Left::<H>::new();
+    let one_page = [PhysRange::page(PhysAddr::new(0x2000), PageSize::SIZE_4K)];
+    let mut nowhere = TableClaims::new(preserved(&one_page, &BUFFERS));
+    let error = left.hosted.adopt(&left.state, &mut nowhere).map(drop);
+    let outside = |error: &AdoptError| {
+        matches!(
+            error,
+            AdoptError::Claim(ClaimError::Outside { .. })
+                | AdoptError::Table(AdoptTableError::Claim(ClaimError::Outside { .. }))
+        )
+    };
+    assert!(error.as_ref().is_err_and(outside), "{error:?}");
+    let mut unlent = TableClaims::new(preserved(&TABLES, &one_page));
+    let error = left.hosted.adopt(&left.state, &mut unlent).map(drop);
+    assert!(
+        matches!(error, Err(AdoptError::Table(AdoptTableError::Leaf { .. }))),
+        "{error:?}"
+    );
+    // Each table is one unit's.
+    let mut claims = claims();
+    let next = left.hosted.adopt(&left.state, &mut claims).unwrap();
+    assert!(claims.claimed().count() >= 3);
+    let again = left.hosted.adopt(&left.state, &mut claims).map(drop);
+    let twice = |error: &AdoptError| {
+        matches!(
+            error,
+            AdoptError::Claim(ClaimError::Twice { .. })
+                | AdoptError::Table(AdoptTableError::Claim(ClaimError::Twice { .. }))
+        )
+    };
+    assert!(again.as_ref().is_err_and(twice), "{again:?}");
+    assert_eq!(reached(&left.hosted, H::STREAMS[0]), expected());
+    drop(next);
+}
+
+/// Tests of a unit that changes hands.
+macro_rules! changes_hands {
+    ($machine:ty) => {
+        mod changes_hands {
+            use crate::chassis::tests::handover as suite;
+
+            #[test]
+            fn running_accesses_are_the_same_at_each_write() {
+                suite::running_accesses_are_the_same_at_each_write::<$machine>();
+            }
+
+            #[test]
+            fn a_unit_that_is_not_as_recorded_is_refused() {
+                suite::a_unit_that_is_not_as_recorded_is_refused::<$machine>();
+            }
+
+            #[test]
+            fn memory_that_was_not_preserved_is_refused() {
+                suite::memory_that_was_not_preserved_is_refused::<$machine>();
+            }
+        }
+    };
+}
+pub(crate) use changes_hands;

@@ -1,0 +1,254 @@
+//! Units that change hands while devices are at work: from a driver in one kernel to one in the next.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-directory-table pointer" (6.5) and
+//! "Guidelines for initialization". The directory stays where it is, as there is no way from one to another but
+//! through Off. The driver that comes brings a command queue and a fault queue.
+//!
+//! Not supported: interrupts through MSI page tables, PASIDs, devices with translations of their own.
+
+use super::command::{RiscvControl, RiscvTag, PASSING, translated};
+use super::features::{Config, RiscvFeature};
+use super::queue::{RiscvQueue, RiscvShared};
+use super::tables::{CONTEXT, Directory, DirectoryShape, Remotes, Streams, Tables};
+use super::takeover::{has_features, start, stop_queues};
+use super::unit::{FIRST, FirstDomain, RiscvAllocations, RiscvIommu, SECOND, SecondDomain};
+use crate::chassis::{OperationState, Present as _};
+use crate::chassis::book::{Attachment, Book};
+use crate::chassis::entry::Words;
+use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::handover::AdoptError;
+use crate::promise::of_former_kernel;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use portolan::addr::{InvalTag, PhysAddr, StreamId};
+use portolan::iommu::handover::{
+    DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
+};
+use portolan::iommu::{IommuError, PagedDomain, Requester};
+use portolan::platform::{TableClaims, UnitPlatform};
+use portolan::table::format::{Riscv, RiscvLevels};
+use portolan::table::{Format, FormerTable};
+use portolan_spec::riscv::context::CONTROL;
+use portolan_spec::riscv::reg::{self, directory};
+use portolan_spec::riscv::PPN;
+
+/// Words of contexts, and width of the numbers of devices, as a record has them.
+fn shape_of(words: usize, lg2: u32) -> u64 {
+    words as u64 | u64::from(lg2) << 8
+}
+
+/// Words of a context and its attachment.
+type Former = (Words, Attachment<Option<RiscvTag>>);
+
+impl<P: UnitPlatform> RiscvIommu<P> {
+    /// State of the unit for the next kernel.
+    pub(super) fn state(&self) -> Result<UnitHandover, IommuError> {
+        let control = &self.shared.control;
+        let commands = self.shared.queue.commands();
+        let queue = MemoryHandover { at: commands.at, bytes: commands.size.bytes() };
+        let mut state = UnitHandover {
+            features: [control.regs.present64(reg::CAPABILITIES)?, 0, 0, 0],
+            root: control.directory()?,
+            shape: shape_of(control.features.context_words(), self.streams_lg2()),
+            queues: Vec::from([queue]),
+            ..UnitHandover::default()
+        };
+        self.book.with(self.turn(), |streams| {
+            let tables = &streams.state;
+            let remote = streams.attached(..).any(|((stream, _), _)| tables.remotes.has(stream));
+            if remote || tables.messages.is_some() || !tables.processes.is_empty() {
+                return Err(IommuError::Unsupported);
+            }
+            let booked = streams.attached(..).map(|((stream, _), at)| Booked {
+                requester: Requester { stream: StreamId::new(stream), pasid: None },
+                domain: at.to.map(RiscvTag::context).zip(at.domain.as_ref()),
+                tlb: None,
+            });
+            record(&mut state, booked)
+        })??;
+        Ok(state)
+    }
+
+    /// Leaves the unit as it is to another driver.
+    pub(super) fn leave_unit(&self) -> Result<(), IommuError> {
+        self.book.with(self.turn(), |_| {
+            self.shared.queue.drain(&*self.shared)?;
+            self.shared.operation.set(OperationState::Stopped);
+            Ok(())
+        })?
+    }
+
+    /// Takes the unit over from the driver of a former kernel, which left it as `former` says. No access of any
+    /// device is blocked or goes elsewhere meanwhile: the tables stay in use, and are this driver's from then on.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`AdoptError`]. Until a command fails ([`AdoptError::Iommu`]) the unit is as it was; with
+    /// [`RiscvIommu::enable`] all its streams are blocked.
+    pub fn adopt(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let (features, shape) = Self::offered(&regs, &mut config)?;
+        if config.interrupts.is_some() {
+            return Err(AdoptError::Interrupts);
+        }
+        as_recorded(&regs, reg::CAPABILITIES, u64::MAX, former.features[0])?;
+        let control = RiscvControl::new(regs, mem, clock, &config, features);
+        let (value, recorded) = (control.directory()?, former.root);
+        if value != recorded {
+            return Err(AdoptError::Register { offset: reg::DIRECTORY, value, recorded });
+        }
+        if !has_features(&control, config.signal)? {
+            let value = control.read(reg::FEATURES)?.into();
+            return Err(AdoptError::Register { offset: reg::FEATURES, value, recorded: 0 });
+        }
+        let root = PhysAddr::new(PPN.of(former.root) << 12);
+        let levels = directory::MODE.of(former.root).checked_sub(directory::ONE_LEVEL - 1);
+        let levels = levels.filter(|levels| *levels >= shape.levels.into() && *levels <= 3);
+        let levels = levels.ok_or(AdoptError::Off)? as u32;
+        if former.shape != shape_of(shape.words, shape.lg2) {
+            return Err(AdoptError::Shape { root });
+        }
+        let mem = &control.mem;
+        let directory = Directory::adopt(mem, root, DirectoryShape { levels, ..shape }, claims)?;
+        let parts = RiscvAllocations::new(mem, &config, &features)?;
+        let tables = Tables {
+            directory,
+            messages: None,
+            processes: BTreeMap::new(),
+            remotes: Remotes::default(),
+        };
+        let shared = Arc::new(RiscvShared::of(control, parts, &config));
+        let (book, adopted) = (Book::new(Streams::new(tables)), Adopted::default());
+        // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
+        let mut unit = Self { shared, book, config, adopted };
+        let adopted = unit.go_on_with(former, claims);
+        let adopted = adopted.inspect_err(|_| unit.shared.free_queues())?;
+        let started = stop_queues(&unit.shared.control)
+            .and_then(|()| start(&unit.shared, unit.config.signal));
+        started.inspect_err(|_| unit.shared.operation.set(OperationState::Stopped))?;
+        unit.adopted = adopted;
+        Ok(unit)
+    }
+
+    /// Notes the attachments of `former`, each of which is checked with the context that gives it to the unit.
+    fn go_on_with(
+        &self,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Adopted<P, Self>, AdoptError> {
+        let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
+        for domain in &former.domains {
+            let tag = domain.tag;
+            let free = match RiscvTag::of(tag) {
+                RiscvTag::First(id) => self.shared.firsts.take_this(id),
+                RiscvTag::Second(id) => self.shared.seconds.take_this(id),
+            };
+            if !free {
+                return Err(AdoptError::Shape { root: domain.tables.root });
+            }
+            match RiscvTag::of(tag) {
+                RiscvTag::First(_) => {
+                    let made: FirstDomain<P> = self.domain_of(domain, &FIRST, claims)?;
+                    firsts.push((tag, Arc::new(made)));
+                }
+                RiscvTag::Second(_) => {
+                    let made: SecondDomain<P> = self.domain_of(domain, &SECOND, claims)?;
+                    seconds.push((tag, Arc::new(made)));
+                }
+            }
+        }
+        let of = |tag: InvalTag| -> Option<Former> {
+            let name = RiscvTag::of(tag);
+            let first = firsts.iter().find(|(its, _)| *its == tag).map(|(_, domain)| {
+                let table = domain.table();
+                let words = translated(name, table.root(), table.format().levels.count());
+                (words, Attachment::new(Some(name), domain))
+            });
+            let second = seconds.iter().find(|(its, _)| *its == tag).map(|(_, domain)| {
+                let table = domain.table();
+                let words = translated(name, table.root(), table.format().levels.count());
+                (words, Attachment::new(Some(name), domain))
+            });
+            first.or(second)
+        };
+        let noted = self.book.with(self.turn().always(), |streams| {
+            for stream in &former.streams {
+                self.note_former(streams, stream, claims, &of)?;
+            }
+            let directory = &streams.state.directory;
+            let contexts = directory.contexts(&self.shared.control.mem);
+            let mut open = contexts.into_iter().filter(|stream| {
+                streams.attachment((*stream, 0)).is_none()
+            });
+            let table = directory.root().at;
+            open.next().map_or(Ok(()), |_| Err(AdoptError::Unrecorded { table }))
+        });
+        noted??;
+        let firsts = Adopted::new(firsts.into_iter(), former);
+        Ok(firsts.and(Adopted::new(seconds.into_iter(), former)))
+    }
+
+    /// Notes one attachment.
+    fn note_former(
+        &self,
+        streams: &mut Streams,
+        former: &StreamHandover,
+        claims: &TableClaims<'_>,
+        of: &impl Fn(InvalTag) -> Option<Former>,
+    ) -> Result<(), AdoptError> {
+        let stream = former.requester.stream;
+        let wrong = AdoptError::Entry { stream };
+        let whole = former.requester.pasid.is_none() && former.tlb.is_none();
+        let number = Directory::has(self.streams_lg2(), stream).filter(|_| whole).ok_or(wrong)?;
+        let (words, new) = match former.target {
+            HandoverTarget::Domain(tag) => {
+                let (mut words, new) = of(tag).ok_or(wrong)?;
+                words[CONTROL] |= self.lets(&streams.state, number);
+                (words, new)
+            }
+            HandoverTarget::Everything if claims.memory().passes().is_none() => {
+                return Err(AdoptError::Passes { stream });
+            }
+            HandoverTarget::Everything => (PASSING, Attachment::without_domain(None)),
+        };
+        let at = streams.state.directory.known(number).ok_or(wrong)?;
+        if at.read(&self.shared.control.mem) != words || CONTEXT.is_closed(words[0]) {
+            return Err(wrong);
+        }
+        streams.begin((number, 0), new);
+        Ok(())
+    }
+
+    /// A domain over tables of a former kernel, of a stage whose levels are `of`.
+    fn domain_of<const ROOT: u32>(
+        &self,
+        former: &DomainHandover,
+        of: &[(RiscvLevels, RiscvFeature)],
+        claims: &mut TableClaims<'_>,
+    ) -> Result<PagedDomain<Riscv<ROOT>, P::Memory, RiscvQueue<P>>, AdoptError>
+    where
+        Riscv<ROOT>: Format<Word = core::sync::atomic::AtomicU64>,
+    {
+        let DomainHandover { tag, tables } = former;
+        let shape = AdoptError::Shape { root: tables.root };
+        let known = of.iter().find(|(levels, _)| levels.count() == tables.levels);
+        let (levels, _) = *known.ok_or(shape)?;
+        self.walks(of, levels)?;
+        let format: Riscv<ROOT> = self.format(levels);
+        let table = FormerTable::new(format, self.shared.control.mem.clone(), tables.root);
+        let table = table.check(claims)?;
+        let quirks = self.features().quirks(self.config.quirks);
+        let (caps, promised) = (self.capabilities(), of_former_kernel(claims.memory()));
+        let domain = PagedDomain::adopted(table, promised, *tag, caps, quirks, self.queue());
+        same_tables(&domain, tables)?;
+        Ok(domain)
+    }
+}

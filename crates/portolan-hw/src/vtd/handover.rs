@@ -1,0 +1,304 @@
+//! Units that change hands while devices are at work: from a driver in one kernel to one in the next.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4, 6.5.2 (queue off and
+//! on), 6.6 and 9.1 to 9.6. Translation stays on, and the root as it is: neither the driver that leaves nor the one
+//! that comes writes an entry. The latter brings a queue, and an interrupt table if it remaps interrupts.
+//!
+//! Not supported: interrupts of before, page requests, nested domains, tables of processes.
+
+use super::attach::{AttachTarget, RID_PASID, remote};
+use super::control::{VtdControl, Way, split_id};
+use super::domain::{FirstDomain, SecondDomain};
+use super::features::{Config, Mode};
+use super::takeover::{Offer, quiet};
+use super::tables::{InheritedTranslation, Key, Streams, Structures, mode_bits};
+use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
+use crate::chassis::{OperationState, Present as _};
+use crate::chassis::book::Hold;
+use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::handover::AdoptError;
+use crate::promise::of_former_kernel;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use portolan::addr::{InvalTag, Pasid, PhysAddr, StreamId};
+use portolan::iommu::handover::{
+    DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
+};
+use portolan::iommu::{IommuError, PagedDomain, Requester, Stage};
+use portolan::platform::{TableClaims, UnitPlatform};
+use portolan::table::FormerTable;
+use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan_spec::vtd::reg::{self, command};
+
+/// The attachment of a record as the driver's book names it.
+fn key_of(requester: Requester) -> Result<Key, AdoptError> {
+    let stream = requester.stream;
+    let number = u16::try_from(stream.get()).map_err(|_| AdoptError::Entry { stream })?;
+    match requester.pasid.map(Pasid::get) {
+        Some(RID_PASID) => Err(AdoptError::Entry { stream }),
+        pasid => Ok((number, pasid.unwrap_or(RID_PASID))),
+    }
+}
+
+impl<P: UnitPlatform> Vtd<P> {
+    /// State of the unit for the next kernel.
+    pub(super) fn state(&self) -> Result<UnitHandover, IommuError> {
+        let regs = &self.core.control.regs;
+        let [cap, ecap, root] = [reg::CAP, reg::ECAP, reg::RTADDR].map(|at| regs.present64(at));
+        let ring = match &self.core.way {
+            Way::Ring(ring) => Some(ring.commands()),
+            Way::Direct(_) => None,
+        };
+        let queue = ring.map(|block| MemoryHandover { at: block.at, bytes: block.size.bytes() });
+        let mut state = UnitHandover {
+            features: [cap?, ecap?, 0, u64::from(self.remap.is_some())],
+            root: root?,
+            queues: queue.into_iter().collect(),
+            ..UnitHandover::default()
+        };
+        self.book.with(self.turn(), |streams| {
+            state.shape = streams.state.directory_code();
+            let known = self.known.lock();
+            let booked = streams.attached(..).map(|((stream, pasid), at)| Booked {
+                requester: Requester {
+                    stream: StreamId::new(stream.into()),
+                    pasid: (pasid != RID_PASID).then_some(Pasid::new(pasid)),
+                },
+                domain: at.to.context.zip(at.domain.as_ref()),
+                tlb: at.to.remote.map(|remote| remote.device),
+            });
+            let booked: Vec<_> = booked.collect();
+            let nested = |of: &Booked<'_>| {
+                of.domain.is_some_and(|(tag, _)| known.parents.get(split_id(tag).0).is_some())
+            };
+            if booked.iter().any(nested) {
+                return Err(IommuError::Unsupported);
+            }
+            drop(known);
+            record(&mut state, booked.into_iter())
+        })??;
+        Ok(state)
+    }
+
+    /// Leaves the unit as it is to another driver.
+    pub(super) fn leave_unit(&self) -> Result<(), IommuError> {
+        self.book.with(self.turn(), |_| {
+            if let Way::Ring(ring) = &self.core.way {
+                ring.drain(&*self.core)?;
+            }
+            self.core.operation.set(OperationState::Stopped);
+            Ok(())
+        })?
+    }
+
+    /// Takes the unit over from the driver of a former kernel, which left it as `former` says. No access of any
+    /// device is blocked or goes elsewhere meanwhile: the tables stay in use, and are this driver's from then on.
+    ///
+    /// # Errors
+    /// See [`AdoptError`]. Until a command fails ([`AdoptError::Iommu`]) the unit is as it was; with
+    /// [`Vtd::enable`] all its streams are blocked.
+    pub fn adopt(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        mut config: Config,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let offer = Offer::read(&regs, &mut config)?;
+        if former.features[3] != u64::from(config.interrupts.is_some()) {
+            return Err(AdoptError::Interrupts);
+        }
+        if regs.present32(reg::GSTS)? & command::TE == 0 {
+            return Err(AdoptError::Off);
+        }
+        for (offset, recorded) in [
+            (reg::CAP, former.features[0]),
+            (reg::ECAP, former.features[1]),
+            (reg::RTADDR, former.root),
+        ] {
+            as_recorded(&regs, offset, u64::MAX, recorded)?;
+        }
+        let root = PhysAddr::new(former.root & !mode_bits(config.mode));
+        let mut structures = Structures::at(root, config.mode, offer.pasid_bits(&config));
+        if former.shape != structures.directory_code() {
+            return Err(AdoptError::Shape { root });
+        }
+        structures.adopt(&mem, claims)?;
+        let mut parts = VtdAllocations::new(structures);
+        let made = parts.make_ring(&mem, &config, offer.width);
+        let made = made.and_then(|()| parts.make_remap(&mem, &config, &offer.features));
+        made.inspect_err(|_| parts.free_others(&mem))?;
+        let remaps = parts.remap.is_some();
+        let control = VtdControl::new(regs, clock, config.limit, offer.features);
+        let mut unit = Self::of(control, mem, config, parts, InheritedTranslation::Translation);
+        unit.root.is_set();
+        // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
+        let adopted = unit.go_on_with(former, claims);
+        let adopted = adopted.inspect_err(|_| unit.give_up())?;
+        let started = quiet(&unit.core.control, InheritedTranslation::Translation, remaps)
+            .and_then(|()| unit.start())
+            .and_then(|()| unit.forget_everything())
+            .and_then(|()| unit.translate());
+        started.inspect_err(|_| unit.core.operation.set(OperationState::Stopped))?;
+        unit.adopted = adopted;
+        Ok(unit)
+    }
+
+    /// Leaves the unit before it was told of anything.
+    fn give_up(&self) {
+        if let Way::Ring(ring) = &self.core.way {
+            ring.free(&self.core.mem);
+        }
+        if let Some(remap) = &self.remap {
+            remap.free(&self.core.mem);
+        }
+    }
+
+    /// Notes the attachments of `former`, each of which is checked with the entry that gives it to the unit.
+    fn go_on_with(
+        &self,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Adopted<P, Self>, AdoptError> {
+        let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
+        for domain in &former.domains {
+            let (id, stage) = split_id(domain.tag);
+            if domain.tag.get() >> 17 != 0 || !self.core.ids.take_this(id.into()) {
+                return Err(AdoptError::Shape { root: domain.tables.root });
+            }
+            match stage {
+                Stage::First => firsts.push((domain.tag, Arc::new(self.first_of(domain, claims)?))),
+                Stage::Second => {
+                    seconds.push((domain.tag, Arc::new(self.second_of(domain, claims)?)));
+                }
+            }
+        }
+        let target = |tag: InvalTag| {
+            let of = |(its, _): &&(InvalTag, Arc<SecondDomain<P>>)| *its == tag;
+            let second = seconds.iter().find(of).map(|(_, domain)| AttachTarget::Second {
+                context: tag,
+                root: domain.table().root().get(),
+                levels: domain.table().format().levels,
+                domain: Hold(domain.clone()),
+            });
+            let of = |(its, _): &&(InvalTag, Arc<FirstDomain<P>>)| *its == tag;
+            let first = firsts.iter().find(of).map(|(_, domain)| AttachTarget::First {
+                context: tag,
+                root: domain.table().root().get(),
+                levels: domain.table().format().levels,
+                domain: Hold(domain.clone()),
+            });
+            second.or(first)
+        };
+        let noted = self.book.with(self.turn().always(), |streams| {
+            for stream in &former.streams {
+                self.note_former(streams, stream, claims, &target)?;
+            }
+            self.check_all(streams)
+        });
+        noted??;
+        let firsts = Adopted::new(firsts.into_iter(), former);
+        Ok(firsts.and(Adopted::new(seconds.into_iter(), former)))
+    }
+
+    /// Notes one attachment.
+    fn note_former(
+        &self,
+        streams: &mut Streams,
+        former: &StreamHandover,
+        claims: &TableClaims<'_>,
+        target: &impl Fn(InvalTag) -> Option<AttachTarget>,
+    ) -> Result<(), AdoptError> {
+        let (key, stream) = (key_of(former.requester)?, former.requester.stream);
+        let wrong = AdoptError::Entry { stream };
+        let target = match former.target {
+            HandoverTarget::Domain(tag) => target(tag).ok_or(wrong)?,
+            HandoverTarget::Everything if claims.memory().passes().is_none() => {
+                return Err(AdoptError::Passes { stream });
+            }
+            HandoverTarget::Everything => AttachTarget::Pass,
+        };
+        if let Some(tlb) = former.tlb {
+            let history = History::Unknown;
+            let mut known = self.known.lock();
+            known.devices.list().reserve(1);
+            known.devices.insert(key.0, DeviceTlbUse { tlb, history });
+        }
+        let new = target.attachment(former.tlb.map(|tlb| remote(key, tlb))).ok_or(wrong)?;
+        let words = self.words(&target, Some(new.to)).map_err(|_| wrong)?;
+        let at = streams.state.known_entry(key).ok_or(wrong)?;
+        if at.read(&self.core.mem) != words {
+            return Err(wrong);
+        }
+        let to = new.to;
+        streams.begin(key, new);
+        self.note(to, key.1);
+        Ok(())
+    }
+
+    /// Checks that each entry of the tables is that of an attachment.
+    fn check_all(&self, streams: &mut Streams) -> Result<(), AdoptError> {
+        let (table, mem) = (streams.state.root, &self.core.mem);
+        for (key, at) in streams.state.open_entries(mem) {
+            if streams.attachment(key).is_none() {
+                return Err(AdoptError::Unrecorded { table: at.table });
+            }
+        }
+        if self.config.mode == Mode::Legacy {
+            return Ok(());
+        }
+        // The contexts of scalable mode lead to PASID tables, blocked or not.
+        for stream in streams.state.devices() {
+            let (at, words) = self.context_of(streams, stream);
+            let at = at.ok_or(AdoptError::Unrecorded { table })?;
+            if at.read(mem) != words {
+                return Err(AdoptError::Entry { stream: StreamId::new(stream.into()) });
+            }
+        }
+        Ok(())
+    }
+
+    /// A domain over first-stage tables of a former kernel.
+    fn first_of(
+        &self,
+        former: &DomainHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<FirstDomain<P>, AdoptError> {
+        let DomainHandover { tag, tables } = former;
+        let levels = match tables.levels {
+            4 => VtdFirstLevels::Four,
+            5 => VtdFirstLevels::Five,
+            _ => return Err(AdoptError::Shape { root: tables.root }),
+        };
+        let features = self.features();
+        let table = FormerTable::new(self.first_format(levels)?, self.core.mem.clone(), tables.root);
+        let table = table.limited(features.width, features.first_sizes()).check(claims)?;
+        let (caps, quirks) = (self.first_capabilities(), self.config.quirks);
+        let promised = of_former_kernel(claims.memory());
+        let domain = PagedDomain::adopted(table, promised, *tag, caps, quirks, self.queue());
+        same_tables(&domain, tables)?;
+        Ok(domain)
+    }
+
+    /// The same with second-stage tables.
+    fn second_of(
+        &self,
+        former: &DomainHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<SecondDomain<P>, AdoptError> {
+        let DomainHandover { tag, tables } = former;
+        let all = [VtdLevels::Three, VtdLevels::Four, VtdLevels::Five];
+        let levels = all.into_iter().find(|levels| levels.count() == tables.levels);
+        let levels = levels.ok_or(AdoptError::Shape { root: tables.root })?;
+        let features = self.features();
+        let format = self.second_format(levels)?;
+        let table = FormerTable::new(format, self.core.mem.clone(), tables.root);
+        let table = table.limited(features.width, features.second_sizes()).check(claims)?;
+        let (caps, quirks) = (self.second_capabilities(), self.config.quirks);
+        let promised = of_former_kernel(claims.memory());
+        let domain = PagedDomain::adopted(table, promised, *tag, caps, quirks, self.queue());
+        same_tables(&domain, tables)?;
+        Ok(domain.shadowed(features.shadowing()))
+    }
+}
