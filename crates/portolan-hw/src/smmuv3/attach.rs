@@ -163,7 +163,7 @@ pub struct GuestContexts {
 }
 
 impl<P: UnitPlatform> Smmu<P> {
-    fn first<const G: u32, T: TableMem<AtomicU64> + 'static>(
+    pub(super) fn first<const G: u32, T: TableMem<AtomicU64> + 'static>(
         &self,
         domain: &Arc<First<G, T, P>>,
     ) -> Result<StreamTarget, AttachError> {
@@ -184,7 +184,7 @@ impl<P: UnitPlatform> Smmu<P> {
         })
     }
 
-    fn second<const G: u32>(
+    pub(super) fn second<const G: u32>(
         &self,
         domain: &Arc<SecondStage<G, P>>,
     ) -> Result<StreamTarget, AttachError> {

@@ -17,6 +17,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, StreamId, Vmid};
 use portolan::inval::{Capabilities, Quirks};
+use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     AttachError, BoundDomain, Conditions, DeviceTlb, Iommu, IommuDomains, IommuError, PagedDomain,
     RecoverableFaults, Stage,
@@ -130,7 +131,7 @@ impl<P: UnitPlatform> Smmu<P> {
     }
 
     /// The format of first-stage tables with a granule of `2^G` bytes.
-    fn first_format<const G: u32>(
+    pub(super) fn first_format<const G: u32>(
         &self,
         options: &SmmuDomainOptions,
     ) -> Result<Armv8Stage1<G>, IommuError> {
@@ -150,16 +151,24 @@ impl<P: UnitPlatform> Smmu<P> {
         &self,
         options: &SmmuDomainOptions,
     ) -> Result<SecondStage<G, P>, IommuError> {
+        let format = self.second_format(options)?;
+        let mem = self.shared.machine.mem.clone();
+        let tables = || PageTable::new(format, mem);
+        let tag = |id| SmmuTag::Vmid(Vmid::new(id));
+        self.domain(tables, &self.shared.vmids, tag, options)
+    }
+
+    /// The format of second-stage tables with a granule of `2^G` bytes.
+    pub(super) fn second_format<const G: u32>(
+        &self,
+        options: &SmmuDomainOptions,
+    ) -> Result<Armv8Stage2<G>, IommuError> {
         let features = &self.shared.features;
         let widest = arm::second_stage_width(output_lg2(features, G), G);
         let (present, granules) = (features.stage2, features.granules);
         let stage = StageReach { present, granules, widest_lg2: widest };
         let config = config(features, stage, G, options)?;
-        let format = Armv8Stage2::new(config).map_err(|_| IommuError::Unsupported)?;
-        let mem = self.shared.machine.mem.clone();
-        let tables = || PageTable::new(format, mem);
-        let tag = |id| SmmuTag::Vmid(Vmid::new(id));
-        self.domain(tables, &self.shared.vmids, tag, options)
+        Armv8Stage2::new(config).map_err(|_| IommuError::Unsupported)
     }
 
     /// A domain over `tables`, with a tag by one of `ids`.
@@ -281,6 +290,18 @@ impl<P: UnitPlatform> IommuDomains for Smmu<P> {
             (StallModel::Terminate, false) => RecoverableFaults::Absent,
             _ => RecoverableFaults::Present,
         }
+    }
+
+    fn handover(&self) -> Result<UnitHandover, IommuError> {
+        self.state()
+    }
+
+    fn leave(&self) -> Result<(), IommuError> {
+        self.leave_unit()
+    }
+
+    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
+        self.adopted.open(Arc::clone(&self), stream)
     }
 
     /// The stream has to be blocked, and must not stall.

@@ -21,6 +21,7 @@ mod command;
 mod domain;
 mod faults;
 mod features;
+mod handover;
 mod machine;
 mod moves;
 mod queue;

@@ -20,7 +20,7 @@ use super::command::{CommandCounts, Counters};
 use super::features::Features;
 use super::machine::SmmuHardware;
 use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
-use crate::chassis::{Operation, OperationState, Ring, RingShape, Stop, Submitters, Unit};
+use crate::chassis::{Block, Operation, OperationState, Ring, RingShape, Stop, Submitters, Unit};
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
@@ -73,6 +73,11 @@ impl<P: UnitPlatform> CommandQueue<P> {
         self.machine.registers.write64(reg::CMDQ_BASE, base);
         self.machine.registers.write32(reg::CMDQ_PROD, 0);
         self.machine.registers.write32(reg::CMDQ_CONS, 0);
+    }
+
+    /// Memory of the commands.
+    pub fn commands(&self) -> Block {
+        self.ring.commands()
     }
 
     pub fn counters(&self) -> &Counters {

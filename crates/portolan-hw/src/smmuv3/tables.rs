@@ -11,14 +11,17 @@ use super::features::Features;
 use super::machine::SmmuHardware;
 use crate::chassis::entry::{At, Kind, Live};
 use crate::chassis::{Block, Present as _, Sorted, book, with_room};
+use crate::handover::AdoptError;
 use crate::turn::Turn;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
-use portolan::addr::{Pasid, StreamId};
+use portolan::addr::{PageSize, Pasid, PhysAddr, StreamId};
+use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Guarded, Mmio, UnitPlatform};
+use portolan::platform::{Guarded, Mmio, TableClaims, UnitPlatform};
+use portolan_spec::ADDRESS;
 use portolan_spec::smmuv3::{Field, cd, reg, ste};
 
 /// Read as a stream table entry is.
@@ -76,6 +79,11 @@ impl ContextTable {
         };
         let block = machine.alloc(bytes)?;
         Ok(Self { block, lg2, form })
+    }
+
+    /// The two places of a single descriptor that a former kernel left, of which that numbered `current` is in use.
+    pub fn single(block: Block, current: usize) -> Option<Self> {
+        (current < 2).then_some(Self { block, lg2: 0, form: Form::Single { current } })
     }
 
     /// Exponent of the number of substreams; 0 for a single descriptor.
@@ -209,6 +217,27 @@ fn read_of_stream(entry: &ste::Ste) -> ste::Ste {
 /// Second-level tables by the upper bits.
 type Second<P> = Guarded<P, Sorted<u32, Block>>;
 
+/// Shape of a stream table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StreamTableShape {
+    /// Exponent of the number of streams.
+    lg2: u32,
+    two_level: bool,
+}
+
+impl StreamTableShape {
+    /// For `2^lg2` streams, or as many as a unit with `features` has.
+    pub fn new(features: &Features, lg2: u32) -> Self {
+        let lg2 = lg2.min(features.stream_lg2);
+        Self { lg2, two_level: features.two_level_streams && lg2 > SPLIT }
+    }
+
+    /// Exponent of the bytes of the table, or of its first level.
+    const fn bytes_lg2(self) -> u32 {
+        if self.two_level { self.lg2 - SPLIT + 3 } else { self.lg2 + ste::LG2_BYTES }
+    }
+}
+
 /// The table.
 ///
 /// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
@@ -221,24 +250,104 @@ pub(super) struct StreamTable<P: UnitPlatform> {
 }
 
 impl<P: UnitPlatform> StreamTable<P> {
-    /// A table of `2^lg2` streams, all blocked.
+    /// A table in which all streams are blocked.
     pub fn new(
         machine: &SmmuHardware<P>,
-        features: &Features,
-        lg2: u32,
+        shape: StreamTableShape,
         blocking: Blocking,
     ) -> Result<Self, IommuError> {
-        let two_level = features.two_level_streams && lg2 > SPLIT;
-        let base = if two_level {
-            machine.alloc(lg2 - SPLIT + 3)?
-        } else {
-            machine.alloc(lg2 + ste::LG2_BYTES)?
-        };
+        let base = machine.alloc(shape.bytes_lg2())?;
+        let StreamTableShape { lg2, two_level } = shape;
         let table = Self { lg2, base, blocking, second: two_level.then(Second::default) };
         if !two_level {
             table.block_all(machine, base);
         }
         Ok(table)
+    }
+
+    /// The table of that shape that a former kernel left, which claims its memory.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt(
+        machine: &SmmuHardware<P>,
+        shape: StreamTableShape,
+        blocking: Blocking,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let size = PageSize::of_lg2(shape.bytes_lg2().max(12));
+        let base = Block { at: PhysAddr::new(former.root & ADDRESS), size };
+        let second = shape.two_level.then(Second::default);
+        let StreamTableShape { lg2, .. } = shape;
+        let table = Self { lg2, base, blocking, second };
+        if table.shape() != former.shape || !base.at.is_aligned(size) {
+            return Err(AdoptError::Shape { root: base.at });
+        }
+        claims.claim(base.at, size)?;
+        let Some(second) = &table.second else { return Ok(table) };
+        for upper in 0..1 << (lg2 - SPLIT) {
+            let descriptor = [machine.load(base, upper as usize)];
+            if descriptor[0] == 0 {
+                continue;
+            }
+            let size = PageSize::of_lg2(SPLIT + ste::LG2_BYTES);
+            let block = Block { at: PhysAddr::new(descriptor[0] & ADDRESS & !0x1f), size };
+            if descriptor != level1(block) {
+                return Err(AdoptError::Unrecorded { table: base.at });
+            }
+            claims.claim(block.at, size)?;
+            with_room(second, Sorted::list, |second| second.insert(upper, block));
+        }
+        Ok(table)
+    }
+
+    /// Value of the register that says the table's shape.
+    fn shape(&self) -> u64 {
+        let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
+        if self.second.is_some() {
+            config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
+        }
+        config
+    }
+
+    /// Entries that are open, of tables that are there.
+    pub fn open_entries(&self, machine: &SmmuHardware<P>) -> Vec<(StreamId, At)> {
+        let tables: Vec<(u32, u32, Block)> = match &self.second {
+            Some(second) => {
+                let mut second = second.lock();
+                let all = second.list().iter();
+                all.map(|(upper, block)| (*upper << SPLIT, 1 << SPLIT, *block)).collect()
+            }
+            None => Vec::from([(0, 1 << self.lg2, self.base)]),
+        };
+        let mut open = Vec::new();
+        for (first, count, block) in tables {
+            for index in 0..count {
+                let at = block.entry(index as usize * ste::WORDS, ste::WORDS);
+                let entry = machine.read_entry(at);
+                if ste::V.get(&entry) != 0 && ste::CONFIG.get(&entry) != ste::config::ABORT {
+                    open.push((StreamId::new(first + index), at));
+                }
+            }
+        }
+        open
+    }
+
+    /// Place of the entry of `stream`, if there is a table for it.
+    pub fn known(&self, stream: StreamId) -> Option<At> {
+        let index = stream.get();
+        if u64::from(index) >> self.lg2 != 0 {
+            return None;
+        }
+        let (block, index) = match &self.second {
+            Some(second) => {
+                let block = *second.lock().get(index >> SPLIT)?;
+                (block, index & ((1 << SPLIT) - 1))
+            }
+            None => (self.base, index),
+        };
+        Some(block.entry(index as usize * ste::WORDS, ste::WORDS))
     }
 
     fn block_all(&self, machine: &SmmuHardware<P>, block: Block) {
@@ -257,10 +366,7 @@ impl<P: UnitPlatform> StreamTable<P> {
     /// # Errors
     /// [`IommuError::Nonsense`] if the unit does not hold it.
     pub fn install(&self, machine: &SmmuHardware<P>) -> Result<(), IommuError> {
-        let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
-        if self.second.is_some() {
-            config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
-        }
+        let config = self.shape();
         let base = reg::BASE_ALLOCATE.at(1) | self.base.at.get();
         machine.barrier();
         let registers = &machine.registers;
@@ -304,8 +410,7 @@ impl<P: UnitPlatform> StreamTable<P> {
     ) -> Result<Block, IommuError> {
         let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
         self.block_all(machine, block);
-        let mut descriptor = [block.at.get()];
-        ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
+        let descriptor = level1(block);
         machine.barrier();
         let known = with_room(second, Sorted::list, |second| {
             let known = second.get(upper).copied();
@@ -328,6 +433,13 @@ impl<P: UnitPlatform> StreamTable<P> {
         }
         machine.free(self.base);
     }
+}
+
+/// The descriptor of a second-level table.
+fn level1(block: Block) -> [u64; 1] {
+    let mut descriptor = [block.at.get()];
+    ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
+    descriptor
 }
 
 /// Attachment of a stream, or of one of its substreams.

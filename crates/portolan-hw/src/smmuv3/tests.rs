@@ -4,6 +4,7 @@
 mod ats;
 mod chips;
 mod edges;
+mod handover;
 mod interrupts;
 pub(super) mod kit;
 mod lines;

@@ -11,10 +11,11 @@ use super::queue::CommandQueue;
 use super::queue::{SmmuQueue, SmmuShared};
 use super::quirks::{Errata, SYNC_OFTEN_LIMIT};
 use super::tables::NamedStreams;
-use super::tables::{Blocking, StreamTable};
+use super::tables::{Blocking, StreamTable, StreamTableShape};
 use crate::at_work::AtWork;
 use crate::chassis::OperationState;
 use crate::chassis::arm::WhenDisabled;
+use crate::chassis::handed::Adopted;
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -149,7 +150,7 @@ const STREAM_LG2: u32 = 25;
 
 impl Config {
     /// Exponent of the number of streams, those at work included.
-    fn streams(&self) -> u32 {
+    pub(super) fn streams(&self) -> u32 {
         let at_work = self.at_work.iter().map(|of| stream_lg2(of.stream));
         let needed = at_work.filter(|lg2| *lg2 <= STREAM_LG2).max();
         self.stream_lg2.max(needed.unwrap_or(0))
@@ -176,19 +177,37 @@ pub struct Smmu<P: UnitPlatform> {
     pub(super) events: Guarded<P, SmmuRecordQueue>,
     pub(super) requests: Option<Guarded<P, SmmuRecordQueue>>,
     power: Guarded<P, EnableState>,
+    pub(super) adopted: Adopted<P, Self>,
+}
+
+/// Queues of a unit, and the state that it shares with its domains.
+pub(super) struct SmmuQueues<P: UnitPlatform> {
+    shared: Arc<SmmuShared<P>>,
+    events: SmmuRecordQueue,
+    requests: Option<SmmuRecordQueue>,
+}
+
+impl<P: UnitPlatform> SmmuQueues<P> {
+    /// Gives back all but the command queue, which gives itself back.
+    fn free(&self, machine: &SmmuHardware<P>) {
+        machine.free(self.events.block());
+        self.requests.iter().for_each(|requests| machine.free(requests.block()));
+    }
 }
 
 crate::chassis::opaque!(Smmu, AtomicU64);
 
 /// State of the unit's enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EnableState {
+pub(super) enum EnableState {
     On,
     /// It is disabled until it is resumed.
     Suspended,
     Off,
     /// A caller is disabling it.
     Changing,
+    /// It is another driver's.
+    Left,
     /// It did not answer when it was to be disabled.
     Unknown,
 }
@@ -228,25 +247,30 @@ impl<P: UnitPlatform> Smmu<P> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
-        let unit = Self::prepare(Arc::new(machine), features, config)?;
+        let machine = Arc::new(machine);
+        let queues = Self::queues(&machine, features, &config)?;
+        let shape = StreamTableShape::new(&features, config.streams());
+        let table = StreamTable::new(&machine, shape, config.blocking);
+        let table = table.inspect_err(|_| queues.free(&machine))?;
+        let unit = Self::of(queues, table, config);
         unit.start()?;
         // From here on a failure drops the unit, which disables it.
-        unit.power.with(|power| *power = EnableState::On);
+        unit.set_power(EnableState::On);
         let found = unit.found()?;
         unit.prepare_on(found)?;
-        unit.switch_on()?;
+        unit.switch_on(0)?;
         if found == FoundEnabled::No {
             unit.set_bypass(WhenDisabled::Abort)?;
         }
         Ok(unit)
     }
 
-    /// Allocates everything.
-    fn prepare(
-        machine: Arc<SmmuHardware<P>>,
+    /// Allocates queues.
+    pub(super) fn queues(
+        machine: &Arc<SmmuHardware<P>>,
         features: Features,
-        config: Config,
-    ) -> Result<Self, IommuError> {
+        config: &Config,
+    ) -> Result<SmmuQueues<P>, IommuError> {
         let messages = config.messages == Want::IfThere && features.msi && features.coherent;
         let lg2 = config.command_queue_lg2.min(features.command_queue_lg2);
         let most =
@@ -255,41 +279,41 @@ impl<P: UnitPlatform> Smmu<P> {
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
         queue.operation.set(OperationState::Off);
         let shared = Arc::new(SmmuShared::new(machine.clone(), queue, features, config.combining));
-        let lg2 = config.streams().min(features.stream_lg2);
-        let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
         let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);
         let events = SmmuRecordQueue::new(
-            &machine,
+            machine,
             lg2,
             event::LG2_BYTES,
             config.pages.at(reg::EVENTQ_PROD),
             config.pages.at(reg::EVENTQ_CONS),
-        );
-        let events = events.inspect_err(|_| table.release(&machine))?;
+        )?;
         let requests = match (config.page_requests, features.pri) {
             (Want::IfThere, true) => {
                 let lg2 = config.page_request_queue_lg2.min(features.page_request_queue_lg2);
                 let bytes = event::PAGE_REQUEST_LG2_BYTES;
                 let (prod, cons) = (reg::PRIQ_PROD, reg::PRIQ_CONS);
                 let (prod, cons) = (config.pages.at(prod), config.pages.at(cons));
-                let records = SmmuRecordQueue::new(&machine, lg2, bytes, prod, cons);
-                let records = records.inspect_err(|_| {
-                    table.release(&machine);
-                    machine.free(events.block());
-                })?;
-                Some(Guarded::new(records))
+                let records = SmmuRecordQueue::new(machine, lg2, bytes, prod, cons);
+                Some(records.inspect_err(|_| machine.free(events.block()))?)
             }
             _ => None,
         };
-        Ok(Self {
+        Ok(SmmuQueues { shared, events, requests })
+    }
+
+    /// The unit over allocations, of which it was not told.
+    pub(super) fn of(queues: SmmuQueues<P>, table: StreamTable<P>, config: Config) -> Self {
+        let SmmuQueues { shared, events, requests } = queues;
+        Self {
             shared,
             table,
             streams: NamedStreams::default(),
             config,
             events: Guarded::new(events),
-            requests,
+            requests: requests.map(Guarded::new),
             power: Guarded::new(EnableState::Off),
-        })
+            adopted: Adopted::default(),
+        }
     }
 
     fn found(&self) -> Result<FoundEnabled, IommuError> {
@@ -309,20 +333,27 @@ impl<P: UnitPlatform> Smmu<P> {
             self.set_bypass(WhenDisabled::Abort)?;
         }
         self.turn_off()?;
-        self.forget_messages();
         let attributes =
             if features.coherent { reg::cr1::WRITE_BACK } else { reg::cr1::NON_CACHEABLE };
         machine.registers.write32(reg::CR1, attributes);
         let control2 = reg::cr2::RECINVSID | reg::cr2::PTM;
         machine.registers.write32(reg::CR2, control2);
         self.table.install(machine)?;
+        self.start_queues(0)
+    }
+
+    /// Has the unit carry commands out, with `kept` of its enables on, and forget everything.
+    pub(super) fn start_queues(&self, kept: u32) -> Result<(), IommuError> {
+        let machine = &*self.shared.machine;
+        let features = &self.shared.features;
+        self.forget_messages();
         self.shared.queue.install();
         self.events.lock().install(machine, reg::EVENTQ_BASE);
         if let Some(requests) = &self.requests {
             requests.lock().install(machine, reg::PRIQ_BASE);
         }
         machine.acknowledge(machine.errors()?)?;
-        machine.control(reg::CR0, reg::CR0ACK, reg::cr0::CMDQEN)?;
+        machine.control(reg::CR0, reg::CR0ACK, kept | reg::cr0::CMDQEN)?;
         self.shared.queue.operation.set(OperationState::Running);
         let mut forget = [command::config_everything(); 3];
         forget[1] = command::invalidate_everything();
@@ -340,10 +371,10 @@ impl<P: UnitPlatform> Smmu<P> {
         machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)
     }
 
-    /// Enables the unit that is prepared.
-    fn switch_on(&self) -> Result<(), IommuError> {
+    /// Enables the unit that is prepared, with `kept` of its enables on.
+    pub(super) fn switch_on(&self, kept: u32) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
-        let mut enables = reg::cr0::CMDQEN | reg::cr0::EVENTQEN;
+        let mut enables = kept | reg::cr0::CMDQEN | reg::cr0::EVENTQEN;
         if self.requests.is_some() {
             enables |= reg::cr0::PRIQEN;
         }
@@ -435,7 +466,7 @@ impl<P: UnitPlatform> Smmu<P> {
     fn begin_change(&self, from: &[EnableState]) -> Result<Change, IommuError> {
         let mut power = self.power.lock();
         match *power {
-            EnableState::Changing => Err(IommuError::Stopped),
+            EnableState::Changing | EnableState::Left => Err(IommuError::Stopped),
             now if from.contains(&now) => {
                 *power = EnableState::Changing;
                 Ok(Change::Begun)
@@ -444,7 +475,19 @@ impl<P: UnitPlatform> Smmu<P> {
         }
     }
 
-    fn end_change(&self, result: &Result<(), IommuError>, to: EnableState) {
+    /// Begins to leave a unit that is on.
+    pub(super) fn begin_leaving(&self) -> Result<(), IommuError> {
+        match self.begin_change(&[EnableState::On])? {
+            Change::Begun => Ok(()),
+            Change::Made => Err(IommuError::Stopped),
+        }
+    }
+
+    pub(super) fn set_power(&self, state: EnableState) {
+        self.power.with(|power| *power = state);
+    }
+
+    pub(super) fn end_change(&self, result: &Result<(), IommuError>, to: EnableState) {
         let state = if result.is_ok() { to } else { EnableState::Unknown };
         self.power.with(|power| *power = state);
     }
@@ -476,7 +519,7 @@ impl<P: UnitPlatform> Smmu<P> {
         }
         let operation = &self.shared.queue.operation;
         let start = |_: &mut _| self.prepare_on(FoundEnabled::Yes);
-        let result = operation.resume(&mut (), start, |_| self.switch_on());
+        let result = operation.resume(&mut (), start, |_| self.switch_on(0));
         self.end_change(&result, EnableState::On);
         result
     }

@@ -6,6 +6,7 @@ use portolan::platform::Platform;
 use portolan_tables::describe::{SmmuV3Settings, UnitDescription};
 
 use super::super::EnableError;
+use super::super::handover::NamedUnit;
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::smmuv3::{Config, Features, RegisterPages, Smmu, TableUpdate, Want};
 
@@ -42,6 +43,15 @@ impl<P: Platform> Enabling<'_, '_, P> {
             // A line without a listener is not heard.
             config.interrupts = Want::IfThere;
             config.stream_lg2 = unit.last_stream.map_or(0, lg2_of);
+        }
+        let named = NamedUnit { number, kind: unit.kind, window };
+        let former = self.of_former(named, |parts, state, claims| {
+            let memory = parts.memory.below(Features::read(&parts.registers)?.output_lg2);
+            let config = config.clone();
+            Smmu::adopt(parts.registers, memory, parts.clock, config, state, claims)
+        });
+        if let Some(unit) = former {
+            return Ok(unit);
         }
         self.at(window, |registers, memory, clock| {
             let lg2 = Features::read(&registers)?.output_lg2;
