@@ -13,7 +13,9 @@ use super::tables::{self, AmdInterruptTables, Attachment, DeviceTable, Streams, 
 use super::takeover::{start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::book::Book;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, as_recorded, record, same_features, same_tables,
+};
 use crate::chassis::{
     Operation, OperationState, Present as _, Ring, Shut, Submitters,
 };
@@ -38,22 +40,24 @@ use portolan_tables::describe::UnitKind;
 fn features_of<P: UnitPlatform>(
     regs: &P::Registers,
     capability: &Capability,
-) -> Result<u64, IommuError> {
-    match capability.offers.contains(Offers::EXTENDED) {
-        true => regs.present64(reg::FEATURES),
-        false => Ok(0),
-    }
+    remaps: bool,
+) -> Result<[u64; 4], IommuError> {
+    let features = match capability.offers.contains(Offers::EXTENDED) {
+        true => regs.present64(reg::FEATURES)?,
+        false => 0,
+    };
+    Ok([features, 0, 0, remaps.into()])
 }
 
 impl<P: UnitPlatform> AmdVi<P> {
     /// State of the unit for the next kernel.
     pub(super) fn state(&self) -> Result<UnitHandover, IommuError> {
         let control = &self.shared.control;
-        let features = features_of::<P>(&control.regs, &control.features.capability)?;
+        let (regs, capability) = (&control.regs, &control.features.capability);
         let commands = self.shared.queue.commands();
         let queue = MemoryHandover { at: commands.at, bytes: commands.size.bytes() };
         let mut state = UnitHandover {
-            features: [features, 0, 0, u64::from(self.remap.is_some())],
+            features: features_of::<P>(regs, capability, self.remap.is_some())?,
             root: control.read(reg::DEVICE_TABLE)?,
             shape: self.table.nothing_at(),
             queues: Vec::from([queue]),
@@ -101,18 +105,12 @@ impl<P: UnitPlatform> AmdVi<P> {
         config.reserved.within(tables::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let remap = config.interrupts.map(AmdInterruptTables::new).transpose()?;
-        if former.features[3] != u64::from(remap.is_some()) {
-            return Err(AdoptError::Interrupts);
-        }
         if regs.present64(reg::CONTROL)? & control::ENABLE == 0 {
             return Err(AdoptError::Off);
         }
-        let (offset, recorded) = (reg::FEATURES, former.features[0]);
-        let value = features_of::<P>(&regs, &capability)?;
-        if value != recorded {
-            return Err(AdoptError::Register { offset, value, recorded });
-        }
-        as_recorded(&regs, reg::DEVICE_TABLE, u64::MAX, former.root)?;
+        let found = features_of::<P>(&regs, &capability, remap.is_some())?;
+        same_features(found, former.features)?;
+        as_recorded(&regs, reg::DEVICE_TABLE, former.root)?;
         let table = DeviceTable::adopt(&mem, &config, former, claims)?;
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let queue: Ring<P> = queue::ring(&control.mem, config.queue_lg2)?;

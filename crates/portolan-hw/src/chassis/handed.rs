@@ -55,17 +55,27 @@ pub(crate) fn record<'b>(
     Ok(())
 }
 
-/// Checks that the register of 64 bits at `offset` holds what was recorded, of which `mask` counts.
+/// Word of a record's features: interrupts are remapped.
+pub(crate) const REMAPS: usize = 3;
+
+/// Checks that a unit has the features that were recorded.
+pub(crate) fn same_features(found: [u64; 4], recorded: [u64; 4]) -> Result<(), AdoptError> {
+    match found == recorded {
+        true => Ok(()),
+        false if found[REMAPS] != recorded[REMAPS] => Err(AdoptError::Interrupts),
+        false => Err(AdoptError::Features { found, recorded }),
+    }
+}
+
+/// Checks that the register of 64 bits at `offset` holds what was recorded.
 pub(crate) fn as_recorded(
     regs: &impl Mmio,
     offset: usize,
-    mask: u64,
     recorded: u64,
 ) -> Result<(), AdoptError> {
-    let value = regs.present64(offset)?;
-    match (value ^ recorded) & mask {
-        0 => Ok(()),
-        _ => Err(AdoptError::Register { offset, value, recorded }),
+    match regs.present64(offset)? {
+        value if value == recorded => Ok(()),
+        value => Err(AdoptError::Register { offset, value, recorded }),
     }
 }
 

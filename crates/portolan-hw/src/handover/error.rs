@@ -110,6 +110,14 @@ pub enum AdoptError {
     /// that does.
     #[error("the former kernel and this one treat interrupts differently")]
     Interrupts,
+    /// The unit is another, or can do other things.
+    #[error("the unit has the features {found:x?} instead of {recorded:x?}")]
+    Features {
+        /// Registers of the unit.
+        found: [u64; 4],
+        /// Registers in the record.
+        recorded: [u64; 4],
+    },
     /// The unit does not translate.
     #[error("the unit does not translate")]
     Off,

@@ -10,7 +10,7 @@ mod error;
 pub(crate) mod layout;
 mod read;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod write;
 
 pub use error::{AdoptError, PrepareError, RecordError, SectionError};

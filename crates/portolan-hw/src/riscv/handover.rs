@@ -15,7 +15,7 @@ use super::unit::{FIRST, FirstDomain, RiscvAllocations, RiscvIommu, SECOND, Seco
 use crate::chassis::{OperationState, Present as _};
 use crate::chassis::book::{Attachment, Book};
 use crate::chassis::entry::Words;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::chassis::handed::{Adopted, Booked, record, same_features, same_tables};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
 use alloc::collections::BTreeMap;
@@ -99,7 +99,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         if config.interrupts.is_some() {
             return Err(AdoptError::Interrupts);
         }
-        as_recorded(&regs, reg::CAPABILITIES, u64::MAX, former.features[0])?;
+        same_features([regs.present64(reg::CAPABILITIES)?, 0, 0, 0], former.features)?;
         let control = RiscvControl::new(regs, mem, clock, &config, features);
         let (value, recorded) = (control.directory()?, former.root);
         if value != recorded {

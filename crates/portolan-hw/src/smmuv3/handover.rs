@@ -16,7 +16,9 @@ use super::queue::SmmuQueue;
 use super::tables::{ContextTable, StreamTable, StreamTableShape};
 use super::unit::{Config, EnableState, Smmu};
 use crate::chassis::book::Hold;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, as_recorded, record, same_features, same_tables,
+};
 use crate::chassis::{Block, OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
@@ -46,9 +48,10 @@ struct Domains<P: UnitPlatform> {
 }
 
 /// Registers that say what the unit can do.
-fn identity<P: UnitPlatform>(regs: &P::Registers) -> Result<u64, IommuError> {
-    let [low, high] = [reg::IDR0, reg::IDR1].map(|at| regs.present32(at));
-    Ok(u64::from(low?) | u64::from(high?) << 32)
+fn features_of<P: UnitPlatform>(regs: &P::Registers) -> Result<[u64; 4], IommuError> {
+    let word = |at| regs.present32(at).map(u64::from);
+    let [low, high] = [reg::IDR0, reg::IDR1].map(word);
+    Ok([low? | high? << 32, word(reg::IDR5)?, 0, 0])
 }
 
 impl<P: UnitPlatform> Smmu<P> {
@@ -63,7 +66,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let commands = self.shared.queue.commands();
         let queue = MemoryHandover { at: commands.at, bytes: commands.size.bytes() };
         let mut state = UnitHandover {
-            features: [identity::<P>(&machine.registers)?, 0, 0, 0],
+            features: features_of::<P>(&machine.registers)?,
             root: machine.registers.present64(reg::STRTAB_BASE)?,
             shape: machine.read(reg::STRTAB_BASE_CFG)?.into(),
             queues: Vec::from([queue]),
@@ -120,11 +123,8 @@ impl<P: UnitPlatform> Smmu<P> {
     ) -> Result<Self, AdoptError> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
-        let (value, recorded) = (identity::<P>(&registers)?, former.features[0]);
-        if value != recorded {
-            return Err(AdoptError::Register { offset: reg::IDR0, value, recorded });
-        }
-        as_recorded(&registers, reg::STRTAB_BASE, u64::MAX, former.root)?;
+        same_features(features_of::<P>(&registers)?, former.features)?;
+        as_recorded(&registers, reg::STRTAB_BASE, former.root)?;
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let machine = Arc::new(machine);
         let (value, recorded) = (machine.read(reg::STRTAB_BASE_CFG)?.into(), former.shape);

@@ -15,7 +15,9 @@ use super::tables::{InheritedTranslation, Key, Streams, Structures, mode_bits};
 use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
 use crate::chassis::{OperationState, Present as _};
 use crate::chassis::book::Hold;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, as_recorded, record, same_features, same_tables,
+};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
 use alloc::sync::Arc;
@@ -29,6 +31,14 @@ use portolan::platform::{TableClaims, UnitPlatform};
 use portolan::table::FormerTable;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::reg::{self, command};
+
+/// The features that a record has.
+fn features_of<P: UnitPlatform>(
+    regs: &P::Registers,
+    remaps: bool,
+) -> Result<[u64; 4], IommuError> {
+    Ok([regs.present64(reg::CAP)?, regs.present64(reg::ECAP)?, 0, remaps.into()])
+}
 
 /// The attachment of a record as the driver's book names it.
 fn key_of(requester: Requester) -> Result<Key, AdoptError> {
@@ -44,15 +54,14 @@ impl<P: UnitPlatform> Vtd<P> {
     /// State of the unit for the next kernel.
     pub(super) fn state(&self) -> Result<UnitHandover, IommuError> {
         let regs = &self.core.control.regs;
-        let [cap, ecap, root] = [reg::CAP, reg::ECAP, reg::RTADDR].map(|at| regs.present64(at));
         let ring = match &self.core.way {
             Way::Ring(ring) => Some(ring.commands()),
             Way::Direct(_) => None,
         };
         let queue = ring.map(|block| MemoryHandover { at: block.at, bytes: block.size.bytes() });
         let mut state = UnitHandover {
-            features: [cap?, ecap?, 0, u64::from(self.remap.is_some())],
-            root: root?,
+            features: features_of::<P>(regs, self.remap.is_some())?,
+            root: regs.present64(reg::RTADDR)?,
             queues: queue.into_iter().collect(),
             ..UnitHandover::default()
         };
@@ -106,19 +115,12 @@ impl<P: UnitPlatform> Vtd<P> {
         claims: &mut TableClaims<'_>,
     ) -> Result<Self, AdoptError> {
         let offer = Offer::read(&regs, &mut config)?;
-        if former.features[3] != u64::from(config.interrupts.is_some()) {
-            return Err(AdoptError::Interrupts);
-        }
+        let found = features_of::<P>(&regs, config.interrupts.is_some())?;
+        same_features(found, former.features)?;
         if regs.present32(reg::GSTS)? & command::TE == 0 {
             return Err(AdoptError::Off);
         }
-        for (offset, recorded) in [
-            (reg::CAP, former.features[0]),
-            (reg::ECAP, former.features[1]),
-            (reg::RTADDR, former.root),
-        ] {
-            as_recorded(&regs, offset, u64::MAX, recorded)?;
-        }
+        as_recorded(&regs, reg::RTADDR, former.root)?;
         let root = PhysAddr::new(former.root & !mode_bits(config.mode));
         let mut structures = Structures::at(root, config.mode, offer.pasid_bits(&config));
         if former.shape != structures.directory_code() {

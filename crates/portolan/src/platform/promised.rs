@@ -1,7 +1,7 @@
 //! Promises of tests, whose machines have no memory behind their addresses.
 #![allow(unsafe_code)]
 
-use super::{AllMemory, DmaMemory, TrustedBase};
+use super::{AllMemory, DmaMemory, PreservedMemory, TrustedBase};
 use crate::addr::{PhysAddr, PhysRange};
 
 /// Memory of no machine.
@@ -21,4 +21,13 @@ pub(crate) fn all_memory() -> AllMemory {
 pub(crate) fn simulated() -> TrustedBase {
     // SAFETY: as above.
     unsafe { TrustedBase::new() }
+}
+
+/// Memory that a former kernel of no machine left.
+pub(crate) fn preserved<'r>(
+    tables: &'r [PhysRange],
+    buffers: &'r [PhysRange],
+) -> PreservedMemory<'r> {
+    // SAFETY: as above.
+    unsafe { PreservedMemory::new(tables, buffers) }
 }

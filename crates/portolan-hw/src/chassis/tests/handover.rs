@@ -13,8 +13,11 @@ use portolan::iommu::{Domain as _, Iommu as _, IommuDomains, IommuError};
 use portolan::platform::{ClaimError, TableClaims};
 use portolan::table::{Access, AdoptTableError};
 
+use portolan_chips::fixture::seed;
+
 use super::hostile::Hosted;
 use super::suite::{BASE, PAGE, map};
+use crate::handover::tests::damaged;
 use crate::handover::{AdoptError, Record, RecordedKind, RecordedUnit, write};
 use crate::promise::tests::{preserved, promised};
 
@@ -37,6 +40,8 @@ where
 const TABLES: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(40))];
 const BUFFERS: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(20))];
 
+/// Damaged records: ten thousand for all drivers.
+const DAMAGED: u32 = 2500;
 /// Pages that are mapped.
 const PAGES: u64 = 3;
 const REGISTERS: PhysAddr = PhysAddr::new(0xfed9_0000);
@@ -45,15 +50,24 @@ fn claims() -> TableClaims<'static> {
     TableClaims::new(preserved(&TABLES, &BUFFERS))
 }
 
-/// The state by way of a record.
-fn recorded<H: HandsOver>(state: &UnitHandover) -> UnitHandover
+fn record_of<H: HandsOver>(state: &UnitHandover) -> Vec<u8>
 where
     H::Unit: IommuDomains + 'static,
 {
     let unit = RecordedUnit { base: REGISTERS, kind: H::KIND, state: state.clone() };
     let mut record = alloc::vec![0; 1 << 16];
     let length = write(&[unit], &mut record).unwrap();
-    let read = Record::read(&record[..length]).unwrap().unit(REGISTERS, H::KIND).unwrap();
+    record.truncate(length);
+    record
+}
+
+/// The state by way of a record.
+fn recorded<H: HandsOver>(state: &UnitHandover) -> UnitHandover
+where
+    H::Unit: IommuDomains + 'static,
+{
+    let record = record_of::<H>(state);
+    let read = Record::read(&record).unwrap().unit(REGISTERS, H::KIND).unwrap();
     assert_eq!(read, *state);
     read
 }
@@ -210,6 +224,39 @@ where
     }
 }
 
+/// Damaged records with sound checksums are refused, or mean the same: no stream is let through, and none of those
+/// at work is stopped, but by the unit's own start.
+pub(crate) fn damaged_records_let_nothing_through<H>()
+where
+    H: HandsOver,
+    H::Unit: IommuDomains + 'static,
+{
+    let seed = seed();
+    std::println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let left = Left::<H>::new();
+    let (whole, live) = (record_of::<H>(&left.state), left.hosted.machine().live());
+    left.hosted.machine().take();
+    let mut read = 0;
+    for _ in 0..DAMAGED {
+        let record = damaged(&mut rng, &whole);
+        let Ok(state) = Record::read(&record).unwrap().unit(REGISTERS, H::KIND) else { continue };
+        // Former queues are only told of.
+        let same = UnitHandover { queues: left.state.queues.clone(), ..state.clone() };
+        if same == left.state {
+            continue;
+        }
+        read += 1;
+        let error = left.hosted.adopt(&state, &mut claims()).map(drop);
+        assert!(error.is_err(), "{state:x?}");
+    }
+    assert!(read > DAMAGED / 20, "{read}");
+    assert!(left.hosted.machine().take().is_empty());
+    assert_eq!(left.hosted.machine().live(), live);
+    assert_eq!(reached(&left.hosted, H::STREAMS[0]), expected());
+    assert!(left.adopt().is_ok());
+}
+
 /// Tables outside of what was preserved, and memory that is not lent, are refused.
 pub(crate) fn memory_that_was_not_preserved_is_refused<H>()
 where
@@ -265,6 +312,11 @@ macro_rules! changes_hands {
             #[test]
             fn a_unit_that_is_not_as_recorded_is_refused() {
                 suite::a_unit_that_is_not_as_recorded_is_refused::<$machine>();
+            }
+
+            #[test]
+            fn damaged_records_let_nothing_through() {
+                suite::damaged_records_let_nothing_through::<$machine>();
             }
 
             #[test]
