@@ -23,6 +23,9 @@
 //! [`portolan_tables`] that each driver brings. A unit whose driver is left out is refused beside those that work
 //! ([`topology::EnableError::NoDriver`]).
 //!
+//! The feature `handover`, also on by default, is the code by which a unit leaves a kernel
+//! ([`topology::Iommus::prepare`], [`handover`]).
+//!
 //! # Example
 //!
 //! ```no_run
@@ -50,6 +53,7 @@
 #![cfg_attr(
     not(all(
         feature = "amd",
+        feature = "handover",
         feature = "riscv",
         feature = "smmuv2",
         feature = "smmuv3",

@@ -10,7 +10,8 @@ use portolan::addr::{InvalTag, IovaRange, PhysAddr, PhysRange};
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{PagedDomain, TagPool};
 use portolan::platform::{
-    AllMemory, DmaMemory, Platform, PreservedMemory, PromisedMappings, RawMemory, TableMem, TrustedBase,
+    AllMemory, DmaMemory, Platform, PreservedMemory, PromisedMappings, RawMemory, TableMem,
+    TrustedBase,
 };
 use portolan::table::{Format, PageTable};
 

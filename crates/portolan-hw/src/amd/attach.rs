@@ -8,7 +8,6 @@ use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 use portolan::addr::StreamId;
-use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, FaultEvent, FaultReason, InterruptTarget, Iommu,
     IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage,
@@ -20,6 +19,7 @@ use super::queue::AmdShared;
 use super::tables::{Attachment, Streams, entry_of};
 use super::tables::{BLOCKED, EntryCommands, Memory};
 use super::unit::{AmdDomain, AmdVi, PASS};
+use crate::chassis::handed::handover_methods;
 use crate::chassis::{Shut, common_methods, plain, played};
 use crate::promise;
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
@@ -172,21 +172,10 @@ impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
         self.config.interrupts.map(|_| self as _)
     }
 
-    fn handover(&self) -> Result<UnitHandover, IommuError> {
-        self.state()
-    }
-
-    fn leave(&self) -> Result<(), IommuError> {
-        self.leave_unit()
-    }
-
-    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
-        self.adopted.open(Arc::clone(&self), stream)
-    }
-
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
         self.signal_events(target)
     }
 
     common_methods!();
+    handover_methods!();
 }

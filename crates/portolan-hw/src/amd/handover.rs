@@ -13,12 +13,8 @@ use super::tables::{self, AmdInterruptTables, Attachment, DeviceTable, Streams, 
 use super::takeover::{start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::book::Book;
-use crate::chassis::handed::{
-    Adopted, Booked, as_recorded, record, same_features, same_tables,
-};
-use crate::chassis::{
-    Operation, OperationState, Present as _, Ring, Shut, Submitters,
-};
+use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
+use crate::chassis::{Operation, OperationState, Present as _, Ring, Shut, Submitters};
 use crate::handover::AdoptError;
 use crate::ids::Ids;
 use crate::promise::of_former_kernel;

@@ -33,15 +33,16 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr, RequesterId, StreamId};
 use portolan::inval::{Gather, Walker};
+use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{
     Interrupt, InterruptError, InterruptPlace, IommuError, ReservedRegion, disjoint,
 };
-use portolan::iommu::handover::UnitHandover;
 use portolan::platform::{OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word};
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, PageTable, TableMapError, TableView};
 use portolan_spec::amd::entry::{
-    DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
+    DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, IR, IW,
+    LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
 use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
@@ -223,7 +224,12 @@ impl DeviceTable {
     }
 
     /// Tells if the entry of `stream` has the words `memory` about memory.
-    pub(super) fn holds(&self, mem: &impl TableMem<AtomicU64>, stream: u16, memory: Memory) -> bool {
+    pub(super) fn holds(
+        &self,
+        mem: &impl TableMem<AtomicU64>,
+        stream: u16,
+        memory: Memory,
+    ) -> bool {
         let entry = self.at(stream).read(mem);
         entry == merged(entry, memory)
     }

@@ -20,6 +20,31 @@ use super::book::Hold;
 use crate::handover::AdoptError;
 use crate::promise;
 
+/// Methods of [`IommuDomains`](portolan::iommu::IommuDomains) of a unit that changes hands: a kernel without the
+/// feature has none of their code.
+macro_rules! handover_methods {
+    () => {
+        #[cfg(feature = "handover")]
+        fn handover(&self) -> Result<portolan::iommu::handover::UnitHandover, IommuError> {
+            self.state()
+        }
+
+        #[cfg(feature = "handover")]
+        fn leave(&self) -> Result<(), IommuError> {
+            self.leave_unit()
+        }
+
+        #[cfg(feature = "handover")]
+        fn adopted(
+            self: Arc<Self>,
+            stream: portolan::addr::StreamId,
+        ) -> Option<portolan::iommu::handover::AdoptedDomain> {
+            self.adopted.open(Arc::clone(&self), stream)
+        }
+    };
+}
+pub(crate) use handover_methods;
+
 /// Attachment as a driver's book has it.
 pub(crate) struct Booked<'b> {
     pub(crate) requester: Requester,
@@ -80,10 +105,7 @@ pub(crate) fn as_recorded(
 }
 
 /// Checks that a domain over the tables `recorded` is as they say.
-pub(crate) fn same_tables(
-    domain: &impl Domain,
-    recorded: &DomainTables,
-) -> Result<(), AdoptError> {
+pub(crate) fn same_tables(domain: &impl Domain, recorded: &DomainTables) -> Result<(), AdoptError> {
     match domain.tables().as_ref() == Some(recorded) {
         true => Ok(()),
         false => Err(AdoptError::Shape { root: recorded.root }),
@@ -130,7 +152,8 @@ impl<C: Cpus, U> Adopted<C, U> {
             Unopened {
                 streams,
                 in_use,
-                bind: Box::new(|unit| BoundDomain::new(unit, domain, promise::drivers())) as Bind<U>,
+                bind: Box::new(|unit| BoundDomain::new(unit, domain, promise::drivers()))
+                    as Bind<U>,
             }
         });
         Self(Guarded::new(unopened.collect()))

@@ -62,7 +62,9 @@ impl RecordedKind {
 /// CRC-32 (IEEE 802.3, reflected) of `bytes`.
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     let byte = |crc: u32, byte: &u8| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
     };
     !bytes.iter().fold(u32::MAX, byte)
 }

@@ -15,7 +15,8 @@ use portolan::iommu::handover::{
 use portolan::iommu::{DeviceTlb, Requester};
 
 use super::layout::{
-    ENTRY, HAS_PASID, HAS_TLB, HEADER, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, VERSION, crc32,
+    ENTRY, HAS_PASID, HAS_TLB, HEADER, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, VERSION,
+    crc32,
 };
 use super::{RecordError, SectionError};
 

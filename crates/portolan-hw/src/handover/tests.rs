@@ -45,10 +45,7 @@ fn state() -> UnitHandover {
         root: 0x7000_0000,
         shape: 6,
         queues: vec![MemoryHandover { at: PhysAddr::new(0x8000), bytes: 4096 }],
-        domains: vec![
-            domain(2, &[range(0, 0xfff), range(0x4000, 0x7fff)]),
-            domain(5, &[]),
-        ],
+        domains: vec![domain(2, &[range(0, 0xfff), range(0x4000, 0x7fff)]), domain(5, &[])],
         streams: vec![
             stream(8, None, HandoverTarget::Everything),
             stream(9, None, HandoverTarget::Domain(InvalTag::new(2))),
@@ -76,7 +73,8 @@ fn record() -> Vec<u8> {
 /// The states of the two units, or the reasons of their absence.
 fn read(record: &[u8]) -> Result<[Result<UnitHandover, SectionError>; 2], RecordError> {
     let record = Record::read(record)?;
-    Ok([(ONE, RecordedKind::Vtd), (OTHER, RecordedKind::Riscv)].map(|(at, kind)| record.unit(at, kind)))
+    Ok([(ONE, RecordedKind::Vtd), (OTHER, RecordedKind::Riscv)]
+        .map(|(at, kind)| record.unit(at, kind)))
 }
 
 /// The record with the checksums that its bytes make.

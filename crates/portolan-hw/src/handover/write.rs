@@ -6,14 +6,13 @@ use alloc::vec::Vec;
 
 use portolan::addr::{Pasid, PhysAddr};
 use portolan::iommu::DeviceTlb;
-use portolan::iommu::handover::{
-    DomainHandover, HandoverTarget, StreamHandover, UnitHandover,
-};
+use portolan::iommu::handover::{DomainHandover, HandoverTarget, StreamHandover, UnitHandover};
 
-use super::layout::{
-    ENTRY, HAS_PASID, HAS_TLB, HEADER, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, VERSION, crc32,
-};
 use super::PrepareError;
+use super::layout::{
+    ENTRY, HAS_PASID, HAS_TLB, HEADER, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, VERSION,
+    crc32,
+};
 
 /// Unit for a record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use super::unit::RiscvIommu;
 use crate::chassis::Block;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
+use crate::chassis::handed::handover_methods;
 use crate::chassis::{common_methods, plain};
 use crate::promise;
 use crate::turn::TurnWait;
@@ -28,7 +29,6 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use portolan::addr::{Pasid, StreamId};
 use portolan::inval::Walker;
-use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, DeviceTlb, FaultAccess, FaultEvent, FaultReason,
     FaultRecord, InterruptRefusal, Iommu, IommuDomains, IommuError, PagedDomain, RecoverableFaults,
@@ -433,18 +433,6 @@ impl<P: UnitPlatform> IommuDomains for RiscvIommu<P> {
         if self.reads_requests() { RecoverableFaults::Present } else { RecoverableFaults::Absent }
     }
 
-    fn handover(&self) -> Result<UnitHandover, IommuError> {
-        self.state()
-    }
-
-    fn leave(&self) -> Result<(), IommuError> {
-        self.leave_unit()
-    }
-
-    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
-        self.adopted.open(Arc::clone(&self), stream)
-    }
-
     fn use_device_tlb(
         &self,
         stream: StreamId,
@@ -455,4 +443,5 @@ impl<P: UnitPlatform> IommuDomains for RiscvIommu<P> {
     }
 
     common_methods!();
+    handover_methods!();
 }

@@ -6,16 +6,16 @@
 //!
 //! Not supported: interrupts through MSI page tables, PASIDs, devices with translations of their own.
 
-use super::command::{RiscvControl, RiscvTag, PASSING, translated};
+use super::command::{PASSING, RiscvControl, RiscvTag, translated};
 use super::features::{Config, RiscvFeature};
 use super::queue::{RiscvQueue, RiscvShared};
 use super::tables::{CONTEXT, Directory, DirectoryShape, Remotes, Streams, Tables};
 use super::takeover::{has_features, start, stop_queues};
 use super::unit::{FIRST, FirstDomain, RiscvAllocations, RiscvIommu, SECOND, SecondDomain};
-use crate::chassis::{OperationState, Present as _};
 use crate::chassis::book::{Attachment, Book};
 use crate::chassis::entry::Words;
 use crate::chassis::handed::{Adopted, Booked, record, same_features, same_tables};
+use crate::chassis::{OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
 use alloc::collections::BTreeMap;
@@ -29,9 +29,9 @@ use portolan::iommu::{IommuError, PagedDomain, Requester};
 use portolan::platform::{TableClaims, UnitPlatform};
 use portolan::table::format::{Riscv, RiscvLevels};
 use portolan::table::{Format, FormerTable};
+use portolan_spec::riscv::PPN;
 use portolan_spec::riscv::context::CONTROL;
 use portolan_spec::riscv::reg::{self, directory};
-use portolan_spec::riscv::PPN;
 
 /// Words of contexts, and width of the numbers of devices, as a record has them.
 fn shape_of(words: usize, lg2: u32) -> u64 {
@@ -185,9 +185,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             }
             let directory = &streams.state.directory;
             let contexts = directory.contexts(&self.shared.control.mem);
-            let mut open = contexts.into_iter().filter(|stream| {
-                streams.attachment((*stream, 0)).is_none()
-            });
+            let mut open =
+                contexts.into_iter().filter(|stream| streams.attachment((*stream, 0)).is_none());
             let table = directory.root().at;
             open.next().map_or(Ok(()), |_| Err(AdoptError::Unrecorded { table }))
         });

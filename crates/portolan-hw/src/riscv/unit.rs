@@ -12,8 +12,8 @@ use super::tables::{
 };
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
-use crate::chassis::sets::Sets;
 use crate::chassis::handed::Adopted;
+use crate::chassis::sets::Sets;
 use crate::chassis::{Block, Operation, Ring, Submitters};
 use crate::ids::Ids;
 use crate::reservations::Reservations;

@@ -10,6 +10,7 @@ use super::features::{Features, StallModel, TableUpdate};
 use super::queue::{SmmuQueue, granule_code};
 use super::unit::Smmu;
 use crate::chassis::arm::{self, StageReach};
+use crate::chassis::handed::handover_methods;
 use crate::chassis::{common_methods, plain};
 use crate::ids::Ids;
 use crate::promise;
@@ -17,7 +18,6 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, StreamId, Vmid};
 use portolan::inval::{Capabilities, Quirks};
-use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     AttachError, BoundDomain, Conditions, DeviceTlb, Iommu, IommuDomains, IommuError, PagedDomain,
     RecoverableFaults, Stage,
@@ -292,18 +292,6 @@ impl<P: UnitPlatform> IommuDomains for Smmu<P> {
         }
     }
 
-    fn handover(&self) -> Result<UnitHandover, IommuError> {
-        self.state()
-    }
-
-    fn leave(&self) -> Result<(), IommuError> {
-        self.leave_unit()
-    }
-
-    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
-        self.adopted.open(Arc::clone(&self), stream)
-    }
-
     /// The stream has to be blocked, and must not stall.
     fn use_device_tlb(
         &self,
@@ -318,4 +306,5 @@ impl<P: UnitPlatform> IommuDomains for Smmu<P> {
     }
 
     common_methods!();
+    handover_methods!();
 }

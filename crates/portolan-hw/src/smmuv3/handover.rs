@@ -16,9 +16,7 @@ use super::queue::SmmuQueue;
 use super::tables::{ContextTable, StreamTable, StreamTableShape};
 use super::unit::{Config, EnableState, Smmu};
 use crate::chassis::book::Hold;
-use crate::chassis::handed::{
-    Adopted, Booked, as_recorded, record, same_features, same_tables,
-};
+use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
 use crate::chassis::{Block, OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;

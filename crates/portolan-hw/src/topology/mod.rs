@@ -32,8 +32,9 @@ mod survey;
 mod tests;
 mod unserved;
 
+pub use enable::former::Adoption;
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
-pub use handover::{Adoption, Prepared};
+pub use handover::Prepared;
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus, SpaceScope};
 pub use platform_device::PlatformDevice;
@@ -59,8 +60,8 @@ use crate::interrupt::Remapping;
 use crate::promise::TrustedDescription;
 use crate::reservations::Reserved;
 use enable::Enabling;
+use enable::former::Former;
 use external::External;
-use handover::Former;
 use pci::PciOverrides;
 
 /// Options of enabling units.

@@ -97,11 +97,7 @@ impl<P: UnitPlatform> Vtd<P> {
         if !mode || !deep {
             return Err(IommuError::Unsupported);
         }
-        Ok(VtdSecondStage {
-            levels,
-            output_lg2: self.config.output_lg2,
-            dirty: DirtyTracking::Off,
-        })
+        Ok(VtdSecondStage { levels, output_lg2: self.config.output_lg2, dirty: DirtyTracking::Off })
     }
 
     /// An empty domain with first-stage tables.

@@ -10,14 +10,12 @@ use super::attach::{AttachTarget, RID_PASID, remote};
 use super::control::{VtdControl, Way, split_id};
 use super::domain::{FirstDomain, SecondDomain};
 use super::features::{Config, Mode};
-use super::takeover::{Offer, quiet};
 use super::tables::{InheritedTranslation, Key, Streams, Structures, mode_bits};
+use super::takeover::{Offer, quiet};
 use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
-use crate::chassis::{OperationState, Present as _};
 use crate::chassis::book::Hold;
-use crate::chassis::handed::{
-    Adopted, Booked, as_recorded, record, same_features, same_tables,
-};
+use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
+use crate::chassis::{OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
 use alloc::sync::Arc;
@@ -33,10 +31,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::reg::{self, command};
 
 /// The features that a record has.
-fn features_of<P: UnitPlatform>(
-    regs: &P::Registers,
-    remaps: bool,
-) -> Result<[u64; 4], IommuError> {
+fn features_of<P: UnitPlatform>(regs: &P::Registers, remaps: bool) -> Result<[u64; 4], IommuError> {
     Ok([regs.present64(reg::CAP)?, regs.present64(reg::ECAP)?, 0, remaps.into()])
 }
 
@@ -274,7 +269,8 @@ impl<P: UnitPlatform> Vtd<P> {
             _ => return Err(AdoptError::Shape { root: tables.root }),
         };
         let features = self.features();
-        let table = FormerTable::new(self.first_format(levels)?, self.core.mem.clone(), tables.root);
+        let table =
+            FormerTable::new(self.first_format(levels)?, self.core.mem.clone(), tables.root);
         let table = table.limited(features.width, features.first_sizes()).check(claims)?;
         let (caps, quirks) = (self.first_capabilities(), self.config.quirks);
         let promised = of_former_kernel(claims.memory());

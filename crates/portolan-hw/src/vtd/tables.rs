@@ -172,7 +172,11 @@ impl Structures {
     /// Entries that are present and decide about a stream and a PASID, of tables that are there.
     pub(super) fn open_entries(&self, mem: &impl TableMem<AtomicU64>) -> Vec<((u16, u32), At)> {
         if self.mode == Mode::Legacy {
-            return self.open_contexts(mem).into_iter().map(|(stream, at)| ((stream, 0), at)).collect();
+            return self
+                .open_contexts(mem)
+                .into_iter()
+                .map(|(stream, at)| ((stream, 0), at))
+                .collect();
         }
         let mut open = Vec::new();
         for (place, &table) in self.lower.range(LowerTable::Pasids(0, 0)..) {

@@ -16,8 +16,8 @@ use super::tables::{
 };
 use super::unit::{KnownDevices, PASS, Vtd, VtdAllocations};
 use crate::chassis::book::Book;
-use crate::chassis::handed::Adopted;
 use crate::chassis::entry::Words;
+use crate::chassis::handed::Adopted;
 use crate::chassis::{Operation, OperationState, Present, Submitters, wait_until};
 use crate::ids::Ids;
 use alloc::sync::Arc;

@@ -15,15 +15,15 @@ use super::tables::{
     Root, Streams, Structures, VtdInterruptTable, change,
 };
 use crate::chassis::book::{Book, Hold};
-use crate::chassis::handed::Adopted;
 use crate::chassis::entry::At;
+use crate::chassis::handed::Adopted;
+use crate::chassis::handed::handover_methods;
 use crate::chassis::{OperationState, Sorted, common_methods, plain, played, with_room};
 use crate::promise;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
-use portolan::iommu::handover::{AdoptedDomain, UnitHandover};
 use portolan::iommu::{
     Attach as _, AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu,
     IommuDomains, IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage,
@@ -464,18 +464,6 @@ impl<P: UnitPlatform> IommuDomains for Vtd<P> {
         self.config.interrupts.map(|_| self as _)
     }
 
-    fn handover(&self) -> Result<UnitHandover, IommuError> {
-        self.state()
-    }
-
-    fn leave(&self) -> Result<(), IommuError> {
-        self.leave_unit()
-    }
-
-    fn adopted(self: Arc<Self>, stream: StreamId) -> Option<AdoptedDomain> {
-        self.adopted.open(Arc::clone(&self), stream)
-    }
-
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
         self.signal(target)
     }
@@ -490,4 +478,5 @@ impl<P: UnitPlatform> IommuDomains for Vtd<P> {
     }
 
     common_methods!();
+    handover_methods!();
 }

@@ -14,8 +14,8 @@ use portolan_hw::topology::{Adoption, Iommus, Options, Topology};
 use portolan_sim::decode::AccessKind;
 
 use super::machine::{
-    DEVICE, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, Unit, amd,
-    described, dmar_with_scopes, ivrs, smmu, vtd,
+    DEVICE, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, Unit, amd, described,
+    dmar_with_scopes, ivrs, smmu, vtd,
 };
 use super::{driver, opened, packet};
 
@@ -125,11 +125,10 @@ fn without_a_record_that_is_one_every_unit_is_blocked() {
     let at_work = AtWork::new();
     let (_, adoption) = adopted(at_work.machine.kernel(), &both(), b"no record");
     let none = AdoptError::Record(RecordError::NoRecord);
-    assert_eq!(adoption, Adoption {
-        adopted: vec![],
-        refused: vec![(0, none), (1, none)],
-        tables: vec![],
-    });
+    assert_eq!(
+        adoption,
+        Adoption { adopted: vec![], refused: vec![(0, none), (1, none)], tables: vec![] }
+    );
     assert_eq!(at_work.reached(), [None; 2]);
 }
 
@@ -190,7 +189,9 @@ fn a_device_behind_an_smmu_goes_on() {
         let found = unit.dma(DEVICE.requester.stream(), None, at, AccessKind::Write, 8).ok()?;
         found.first().map(|piece| piece.pa.get())
     };
-    goes_on(&machine, || Topology::from_acpi([&IORT.bytes()[..]]).unwrap(), |at| {
-        unit(&machine.unit, at)
-    });
+    goes_on(
+        &machine,
+        || Topology::from_acpi([&IORT.bytes()[..]]).unwrap(),
+        |at| unit(&machine.unit, at),
+    );
 }

@@ -7,7 +7,6 @@ use super::handover::DomainTables;
 use super::{
     Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing, SpaceClaim,
 };
-use alloc::vec::Vec;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Depth, Flushed, Gather, InvalidationQueue, OneCommand, PlanInputs,
@@ -16,6 +15,7 @@ use crate::inval::{
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
 use crate::table::format::Format;
 use crate::table::{Access, AdoptedTable, NotedDebts, PageTable, TableView, Translation};
+use alloc::vec::Vec;
 
 /// Pool of identifiers: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {

@@ -211,7 +211,10 @@ where
         let (live, before) = (left.hosted.machine().live(), left.hosted.machine().take());
         drop(before);
         let error = left.adopt().map(drop).expect_err(what);
-        assert!(!matches!(error, AdoptError::Iommu(IommuError::TimedOut { .. })), "{what}: {error}");
+        assert!(
+            !matches!(error, AdoptError::Iommu(IommuError::TimedOut { .. })),
+            "{what}: {error}"
+        );
         assert!(left.hosted.machine().take().is_empty(), "{what}");
         assert_eq!(left.hosted.machine().live(), live, "{what}");
         assert_eq!(reached(&left.hosted, H::STREAMS[0]), expected(), "{what}");
@@ -277,10 +280,7 @@ where
     assert!(error.as_ref().is_err_and(outside), "{error:?}");
     let mut unlent = TableClaims::new(preserved(&TABLES, &one_page));
     let error = left.hosted.adopt(&left.state, &mut unlent).map(drop);
-    assert!(
-        matches!(error, Err(AdoptError::Table(AdoptTableError::Leaf { .. }))),
-        "{error:?}"
-    );
+    assert!(matches!(error, Err(AdoptError::Table(AdoptTableError::Leaf { .. }))), "{error:?}");
     // Each table is one unit's.
     let mut claims = claims();
     let next = left.hosted.adopt(&left.state, &mut claims).unwrap();

@@ -5,8 +5,8 @@
 use portolan::platform::Platform;
 use portolan_tables::describe::{AmdSettings, UnitDescription};
 
-use super::super::handover::NamedUnit;
 use super::super::{EnableError, FirmwareMemory};
+use super::former::NamedUnit;
 use super::{Enabling, Outcome, window_of};
 use crate::amd::{AmdVi, Capability, Config};
 

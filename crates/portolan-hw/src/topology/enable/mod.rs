@@ -5,6 +5,7 @@
 
 #[cfg(feature = "amd")]
 mod amd;
+pub(super) mod former;
 #[cfg(feature = "riscv")]
 mod riscv;
 #[cfg(feature = "smmuv2")]
@@ -26,11 +27,11 @@ use portolan::platform::{Platform, RawMemory};
 use portolan_tables::describe::{UnitDescription, UnitKind, UnitSettings};
 use portolan_tables::viot::Viommu;
 
-use super::handover::Former;
 use super::survey::{Place, Survey, SurveyedUnit};
 use super::{EnableError, FirmwareMemory, Options, Topology};
 use crate::promise::{self, TrustedDescription};
 use crate::reservations::{Reservations, Reserved};
+use former::Former;
 
 /// Arguments with which units are enabled.
 pub(super) struct Enabling<'p, 'r, P> {

@@ -7,8 +7,8 @@ use portolan::platform::Platform;
 use portolan_tables::describe::{RiscvSettings, UnitDescription, Window};
 
 use super::super::EnableError;
-use super::super::handover::{NamedUnit, OfUnit};
 use super::super::survey::Place;
+use super::former::{NamedUnit, OfUnit};
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::interrupt::Remapping;
 use crate::riscv::{Config, Features, Messages, RiscvIommu, Signal};

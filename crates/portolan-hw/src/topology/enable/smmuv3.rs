@@ -6,7 +6,7 @@ use portolan::platform::Platform;
 use portolan_tables::describe::{SmmuV3Settings, UnitDescription};
 
 use super::super::EnableError;
-use super::super::handover::NamedUnit;
+use super::former::NamedUnit;
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::smmuv3::{Config, Features, RegisterPages, Smmu, TableUpdate, Want};
 

@@ -8,9 +8,9 @@ use portolan::platform::{Mmio, Platform};
 use portolan_tables::describe::UnitDescription;
 
 use super::super::chipset::{isochronous, own_functions};
-use super::super::handover::NamedUnit;
 use super::super::join::memory_of;
 use super::super::{ConfigSpace, FirmwareMemory};
+use super::former::NamedUnit;
 use super::{Enabling, Outcome, window_of};
 use crate::vtd::{Config, Features, INTEL, Mode, PciIdentity, Quirks, Vtd, VtdFeature};
 

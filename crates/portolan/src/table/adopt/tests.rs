@@ -25,12 +25,17 @@ fn former() -> (Mem, Table) {
     let table = PageTable::new(FORMAT, mem.clone()).unwrap();
     let mut owed = Gather::new();
     for (iova, pa, bytes) in [(0x1000, 0x4000_1000, 0x2000), (0x60_0000, 0x4020_0000, 0x40_0000)] {
-        table.map(Iova::new(iova), PhysAddr::new(pa), bytes, Access::READ_WRITE, &mut owed).unwrap();
+        table
+            .map(Iova::new(iova), PhysAddr::new(pa), bytes, Access::READ_WRITE, &mut owed)
+            .unwrap();
     }
     (mem, table)
 }
 
-fn adopted(mem: &Mem, root: PhysAddr) -> Result<AdoptedTable<VtdSecondStage, Mem>, AdoptTableError> {
+fn adopted(
+    mem: &Mem,
+    root: PhysAddr,
+) -> Result<AdoptedTable<VtdSecondStage, Mem>, AdoptTableError> {
     let mut claims = TableClaims::new(preserved(&TABLES, &BUFFERS));
     FormerTable::new(FORMAT, mem.clone(), root).check(&mut claims)
 }
@@ -45,7 +50,8 @@ fn sound_tables_are_the_next_kernel_s() {
     assert_eq!((adopted.pages(), pages), (3, 3));
     let table = adopted.own();
     let runs = table.mappings(table.input_range());
-    let runs: alloc::vec::Vec<_> = runs.map(|run| (run.range.start().get(), run.pa.get())).collect();
+    let runs: alloc::vec::Vec<_> =
+        runs.map(|run| (run.range.start().get(), run.pa.get())).collect();
     let pages = [(0x1000, 0x4000_1000), (0x2000, 0x4000_2000)];
     assert_eq!(runs[..2], pages);
     assert_eq!(runs[2..], [(0x60_0000, 0x4020_0000), (0x80_0000, 0x4040_0000)]);
