@@ -107,9 +107,7 @@ impl DeviceTable {
         for word in mem.table(base, size).iter().step_by(WORDS) {
             Word::store(word, BLOCKED);
         }
-        let posted = SystemManagement::Posted;
-        let erratum = settings.iter().any(|of| of.settings.system_management == posted);
-        let nothing = erratum.then(|| mem.alloc(PageSize::SIZE_4K)).transpose();
+        let nothing = is_posted(settings).then(|| mem.alloc(PageSize::SIZE_4K)).transpose();
         let nothing = nothing.inspect_err(|_| mem.free(base, size))?;
         let table = Self { base, size, nothing };
         for of in settings {
@@ -199,7 +197,7 @@ impl DeviceTable {
         let size = PageSize::of_lg2(lg2_streams + LG2_BYTES);
         let nothing = (former.shape != 0).then_some(PhysAddr::new(former.shape));
         let table = Self { base, size, nothing };
-        if table.address() != former.root {
+        if table.address() != former.root || nothing.is_some() != is_posted(&config.streams) {
             return Err(AdoptError::Shape { root: base });
         }
         claims.claim(base, size)?;
@@ -288,6 +286,12 @@ impl DeviceTable {
         });
         changed.inspect_err(|_| at.write(mem, 0, BLOCKED))
     }
+}
+
+/// Tells if system management messages of some stream are posted, so that erratum 63 is one of it.
+fn is_posted(settings: &[StreamSettings]) -> bool {
+    let posted = SystemManagement::Posted;
+    settings.iter().any(|of| of.settings.system_management == posted)
 }
 
 /// The entry `old` with other words about memory.
