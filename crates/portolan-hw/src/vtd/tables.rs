@@ -19,9 +19,7 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::iommu::{Interrupt, InterruptError, InterruptPlace, InterruptTarget, IommuError};
-use portolan::platform::{
-    Guarded, OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word,
-};
+use portolan::platform::{Guarded, OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P};
 use portolan_spec::vtd::reg::{irta, root_mode};
