@@ -100,7 +100,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         let features = Features::read(&regs, capability)?;
         config.reserved.within(tables::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
-        let remap = config.interrupts.map(AmdInterruptTables::new).transpose()?;
+        let remap = config.interrupts;
+        let remap = remap.map(|wanted| AmdInterruptTables::new(&features, wanted)).transpose()?;
         if regs.present64(reg::CONTROL)? & control::ENABLE == 0 {
             return Err(AdoptError::Off);
         }
@@ -137,7 +138,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             unit.table.abort_all_interrupts(&unit.shared.control.mem);
         }
         let started = stop_rings(&unit.shared.control)
-            .and_then(|()| start(&unit.shared, &unit.table, unit.config.flags));
+            .and_then(|()| start(&unit.shared, &unit.table, &unit.config));
         started.inspect_err(|_| unit.shared.operation.set(OperationState::Stopped))?;
         unit.adopted = adopted;
         Ok(unit)

@@ -83,13 +83,13 @@ fn each_entry_that_is_replaced_is_refused() {
     let (mem, table) = former();
     let root = table.root();
     let entry = |table: PhysAddr, index: usize| &mem.table(table, PageSize::SIZE_4K)[index];
-    let address = |word: &AtomicU64| PhysAddr::new(word.load() & 0xf_ffff_f000);
+    let address = |word: &AtomicU64| PhysAddr::new(Word::load(word) & 0xf_ffff_f000);
     let middle = address(entry(root, 0));
     let leaves = address(entry(middle, 0));
     let places = [(root, 0, 2), (root, 511, 2), (middle, 0, 1), (middle, 3, 1), (leaves, 1, 0)];
     for (place, index, level) in places {
         let word = entry(place, index);
-        let before = word.load();
+        let before = Word::load(word);
         let to_tables = [root, middle, leaves].map(|table| table.get() | 3);
         // A loop or a second place, somewhere else, half a table, a leaf too high or unaligned, a broken block.
         let wrong = [0x20_0003, BASE.get() | 0xf800 | 3, 0x4000_1083, 0x5000_0083, 0x4000_0400];
@@ -99,11 +99,11 @@ fn each_entry_that_is_replaced_is_refused() {
             if value == before || leaf && BUFFERS[0].contains(PhysAddr::new(value & !0xfff)) {
                 continue;
             }
-            word.store(value);
+            Word::store(word, value);
             let refused = adopted(&mem, root).map(drop);
             assert!(refused.is_err(), "{value:#x} in entry {index} of level {level}");
         }
-        word.store(before);
+        Word::store(word, before);
     }
     assert!(adopted(&mem, root).is_ok());
 }
