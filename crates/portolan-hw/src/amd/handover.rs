@@ -165,7 +165,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             let open = (0..self.table.streams()).map(|stream| stream as u16);
             let mut open = open.filter(|stream| !self.table.blocks(mem, *stream));
             match open.find(|stream| streams.attachment(*stream).is_none()) {
-                Some(_) => Err(AdoptError::Unrecorded { table: self.table.base() }),
+                Some(_) => Err(AdoptError::Unrecorded { table: self.table.base }),
                 None => Ok(()),
             }
         });

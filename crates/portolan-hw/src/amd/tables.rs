@@ -72,7 +72,7 @@ const LG2_STREAMS: core::ops::RangeInclusive<u32> = 7..=16;
 /// The table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceTable {
-    base: PhysAddr,
+    pub(super) base: PhysAddr,
     size: PageSize,
     /// Root of tables in which nothing is mapped, if a stream needs it while it is blocked.
     nothing: Option<PhysAddr>,
@@ -209,11 +209,6 @@ impl DeviceTable {
             }
         }
         Ok(table)
-    }
-
-    /// Address of the table.
-    pub(super) fn base(&self) -> PhysAddr {
-        self.base
     }
 
     /// Address of the tables in which nothing is mapped; 0 without such.

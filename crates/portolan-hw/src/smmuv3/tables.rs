@@ -227,6 +227,8 @@ pub(super) struct StreamTableShape {
 
 impl StreamTableShape {
     /// For `2^lg2` streams, or as many as a unit with `features` has.
+    ///
+    /// *Context.* Interrupt: a value.
     pub fn new(features: &Features, lg2: u32) -> Self {
         let lg2 = lg2.min(features.stream_lg2);
         Self { lg2, two_level: features.two_level_streams && lg2 > SPLIT }

@@ -17,7 +17,7 @@ use crate::promise::TrustedDescription;
 
 /// Outcome of handing a machine over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prepared {
+pub struct HandedOver {
     /// Length of the record.
     pub bytes: usize,
     /// Units that are not in the record, or that did not come to rest, by their numbers: the next kernel blocks
@@ -57,7 +57,7 @@ impl<P: Platform> Iommus<P> {
     ///
     /// # Errors
     /// See [`PrepareError`]; the units are still this kernel's.
-    pub fn prepare(&self, into: &mut [u8]) -> Result<Prepared, PrepareError> {
+    pub fn prepare(&self, into: &mut [u8]) -> Result<HandedOver, PrepareError> {
         let spaces = self.with_groups(|groups| {
             Ok(groups.iter().filter_map(|group| group.space.upgrade()).collect::<Vec<_>>())
         });
@@ -80,7 +80,7 @@ impl<P: Platform> Iommus<P> {
                 left_out.extend(unit.leave().err().map(|error| (number, error)));
             }
         }
-        Ok(Prepared { bytes, left_out, in_debt })
+        Ok(HandedOver { bytes, left_out, in_debt })
     }
 
     fn recorded(&self, number: usize, unit: &Enabled) -> Result<RecordedUnit, IommuError> {

@@ -34,7 +34,7 @@ mod unserved;
 
 pub use enable::former::Adoption;
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
-pub use handover::Prepared;
+pub use handover::HandedOver;
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus, SpaceScope};
 pub use platform_device::PlatformDevice;
