@@ -118,8 +118,31 @@ fn line(record: &[u8], lines: &mut Vec<u8>) {
     let micros: u64 = prefix.split(',').nth(2).and_then(|time| time.parse().ok()).unwrap_or(0);
     // Lines behind the first are the record's dictionary.
     let text = text.lines().next().unwrap_or_default();
-    let stamp = format!("[{:5}.{:06}] {text}\n", micros / 1_000_000, micros % 1_000_000);
+    let stamp = format!("[{:5}.{:06}] ", micros / 1_000_000, micros % 1_000_000);
     lines.extend_from_slice(stamp.as_bytes());
+    put_unescaped(text, lines);
+    lines.push(b'\n');
+}
+
+/// Adds `text`, whose bytes that are not ASCII's printable ones the ring has as `\x09`. Control characters but the tab
+/// stay as they are there.
+fn put_unescaped(text: &str, lines: &mut Vec<u8>) {
+    let mut parts = text.split("\\x");
+    lines.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        let digits = part.split_at_checked(2);
+        let byte = digits.and_then(|(digits, _)| u8::from_str_radix(digits, 16).ok());
+        match (digits, byte.filter(|byte| *byte == b'\t' || !byte.is_ascii_control())) {
+            (Some((_, rest)), Some(byte)) => {
+                lines.push(byte);
+                lines.extend_from_slice(rest.as_bytes());
+            }
+            _ => {
+                lines.extend_from_slice(b"\\x");
+                lines.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +171,20 @@ mod tests {
         }
         let log = Log::Kept("a \x1b[1mb\n".to_owned());
         assert_eq!(log.text(), Reading::Found("a b\n".to_owned()));
+    }
+
+    #[test]
+    fn bytes_that_the_ring_escapes_are_read_and_control_characters_stay_escaped() {
+        let of = |text: &str| {
+            let mut lines = Vec::new();
+            line(format!("6,339,5,-;{text}\n").as_bytes(), &mut lines);
+            String::from_utf8(lines).unwrap()
+        };
+        assert_eq!(of(r"\x090x10"), "[    0.000005] \t0x10\n");
+        assert_eq!(of(r"a\x5cb\xc3\xa9"), "[    0.000005] a\\bé\n");
+        for kept in [r"\x1b[2J", r"\x0a", r"\x", r"\xg0", r"\x1é"] {
+            assert_eq!(of(kept), format!("[    0.000005] {kept}\n"));
+        }
     }
 
     #[test]
