@@ -133,6 +133,11 @@ fn reasons_are_those_of_the_drivers_decoders() {
     assert_eq!(kind(LINES[5]), "nothing is mapped there");
     assert!(kind(LINES[6]).contains("mapped, but not for this kind"));
     assert!(kind(LINES[9]).contains("lets nothing of this sender"));
+    // An interrupt's event has its message's address; QEMU's has none, of whatever it was.
+    let event = "vfio-pci 0000:00:05.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0000 address=0x0 flags=0x0009]";
+    assert_eq!(kind(event), "the IOMMU does not tell the reason");
+    assert_eq!(brief(&explained(event).faults[0]), "AMD-Vi|0000:00:05.0|-|-");
+    assert!(kind(&event.replace("0x0 ", "0xfee00000 ")).contains("not in use"));
     // Decimal up to Linux 5.14, hexadecimal after it: 0x22 and 22 are not the same.
     let remap = "DMAR: [INTR-REMAP] Request device [01:00.0] fault index 0x3 [fault reason 0x22] x";
     assert!(kind(remap).contains("entry 0x3 is not let through: the entry is not in use"));

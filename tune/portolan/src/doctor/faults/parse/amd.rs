@@ -62,6 +62,10 @@ pub(super) fn fault(line: &Line<'_>) -> Option<Seen> {
             let reason = Kind::Refused(record.reason);
             let mut part = FaultPart::new(IommuKind::AmdVi, unit, sender, reason);
             part.attempt = attempt(words[0], *code);
+            if part.attempt == Some(Attempt::Interrupt) && address == 0 {
+                // No message goes there: up to release 11.1, QEMU's event of any access has this flag and no address.
+                (part.attempt, part.kind) = (None, Kind::Untold);
+            }
             part
         }
         EventName::Plain(kind) => {
@@ -70,7 +74,7 @@ pub(super) fn fault(line: &Line<'_>) -> Option<Seen> {
         }
     };
     // Of the others it is the address of a command.
-    let has_address = !matches!(part.kind, Kind::Silent | Kind::BadCommand);
+    let has_address = !matches!(part.kind, Kind::Silent | Kind::BadCommand | Kind::Untold);
     part.address = has_address.then_some(address);
     let mut seen = line.seen(part, start);
     seen.driver = spoken.map(|(driver, _)| driver.to_owned());
