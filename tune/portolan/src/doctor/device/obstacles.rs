@@ -30,7 +30,15 @@ pub fn iommu(case: &DeviceCase<'_>) -> Finding {
             GroupMode::User => "a guest or another user of VFIO has it",
             GroupMode::None | GroupMode::Unknown => "its mode was not readable",
         };
-        return Finding::good(what, format!("The device is served{by}, in group {group}; {mode}."));
+        let outside = match case.device.is_removable {
+            true => {
+                " It is below a port that, as firmware says, leads out of the machine: Linux trusts such a device \
+                 least, translates it whatever the mode of the others, and takes memory back from it at once."
+            }
+            false => "",
+        };
+        let why = format!("The device is served{by}, in group {group}; {mode}.{outside}");
+        return Finding::good(what, why);
     }
     if case.device.is_board() {
         let why =

@@ -33,6 +33,13 @@ fn found(lines: &[(&str, &str)], what: &str) -> Option<(Verdict, String)> {
 }
 
 #[test]
+fn a_device_below_a_port_that_leads_outside_is_told() {
+    let why = |word| found(&[("CARD/removable", word)], "the IOMMU").unwrap().1;
+    assert!(why("removable\n").contains("leads out of the machine"));
+    assert!(!why("fixed\n").contains("leads out of the machine"));
+}
+
+#[test]
 fn a_device_that_cannot_be_reset_is_a_problem() {
     let verdict = |text| found(&[("CARD/reset_method", text)], "reset").unwrap().0;
     assert_eq!(verdict("flr bus\n"), Verdict::Good);

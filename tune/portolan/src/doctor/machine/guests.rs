@@ -2,10 +2,12 @@
 
 use portolan_cli::display::bytes;
 
-use super::known::Known;
+use super::known::{Known, MOST_DEVICES};
 use super::processor::Processor;
 use super::unit::opts_in;
 use crate::doctor::Finding;
+use crate::doctor::device::listed;
+use crate::doctor::pci::{FOLDER, REMOVABLE};
 
 /// Memory of devices for which the addresses of a guest by QEMU's default (40 bits) do not suffice: half of them.
 const LARGE: u64 = 1 << 39;
@@ -103,9 +105,32 @@ pub(super) fn confidential(known: &Known) -> Option<Finding> {
     Some(Finding::problem("confidential guests", why).act(act).gives_up(price))
 }
 
-/// The finding on Thunderbolt's ports.
+/// The finding on ports that lead out of the machine: Thunderbolt's, and others of which firmware says so.
 pub(super) fn outside(known: &Known) -> Option<Finding> {
-    const WHAT: &str = "ports that lead outside";
+    thunderbolt(known).or_else(|| plugged_in(known))
+}
+
+const OUTSIDE: &str = "ports that lead outside";
+
+/// The finding on devices below such ports, by their folders.
+fn plugged_in(known: &Known) -> Option<Finding> {
+    let names = known.files().names(FOLDER).found()?.into_iter().take(MOST_DEVICES);
+    let word = |name: &String| known.word(&format!("{FOLDER}/{name}/{REMOVABLE}"));
+    let from_outside = names.filter(|name| word(name).as_deref() == Some("removable"));
+    let from_outside: Vec<String> = from_outside.collect();
+    if from_outside.is_empty() || !known.is_on() {
+        return None;
+    }
+    let why = format!(
+        "Below ports that, as firmware says, lead out of the machine: {}. Linux translates these devices whatever the \
+         mode of the others, and takes memory back from them at once.",
+        listed(from_outside)
+    );
+    Some(Finding::good(OUTSIDE, why))
+}
+
+/// The finding on Thunderbolt's ports.
+fn thunderbolt(known: &Known) -> Option<Finding> {
     let domains = known.files().names("sys/bus/thunderbolt/devices").found()?;
     let domains = domains.into_iter().filter(|name| name.starts_with("domain")).take(MOST_DOMAINS);
     let protected = domains.filter_map(|name| {
@@ -119,7 +144,7 @@ pub(super) fn outside(known: &Known) -> Option<Finding> {
     if protected.iter().all(|value| value == "1") {
         let why = "Devices at Thunderbolt and USB4 ports reach only memory that is theirs, in whatever mode the \
                    others are.";
-        return Some(Finding::good(WHAT, why));
+        return Some(Finding::good(OUTSIDE, why));
     }
     let cause = match opts_in(known).filter(|_| known.processor == Processor::Intel) {
         Some(true) => "firmware asks for it (its DMAR table), and the IOMMU is off",
@@ -132,5 +157,5 @@ pub(super) fn outside(known: &Known) -> Option<Finding> {
     );
     let act = "Switch the IOMMU and `Kernel DMA Protection` on in the firmware's setup, or update firmware. Until then \
                allow devices by hand (`boltctl`).";
-    Some(Finding::problem(WHAT, why).act(act).gives_up("Convenience."))
+    Some(Finding::problem(OUTSIDE, why).act(act).gives_up("Convenience."))
 }

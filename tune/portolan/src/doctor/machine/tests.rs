@@ -246,3 +246,18 @@ fn passing_through_is_good_where_no_gpu_shares_page_tables_or_linux_gives_addres
     assert_eq!(mode("0x2342\n", "6.11.0"), Verdict::Good);
     assert_eq!(mode("0x2204\n", "6.8.0"), Verdict::Good);
 }
+
+#[test]
+fn devices_from_outside_are_named_if_an_iommu_keeps_them() {
+    let own = ("sys/bus/pci/devices/0000:00:02.0/removable", "fixed\n");
+    let other = ("sys/bus/pci/devices/0000:01:00.0/removable", "removable\n");
+    let why = |files: &[(&str, &str)]| {
+        let found = finding_of(&machine(files, ""), "ports that lead outside");
+        found.map(|found| (found.verdict, found.why))
+    };
+    let (verdict, said) = why(&[INTEL, UNIT, own, other]).unwrap();
+    assert_eq!(verdict, Verdict::Good);
+    assert!(said.contains("lead out of the machine: 0000:01:00.0."), "{said}");
+    assert_eq!(why(&[INTEL, UNIT, own]), None);
+    assert_eq!(why(&[INTEL, own, other]), None);
+}

@@ -13,6 +13,8 @@ use super::{FOLDER, Files};
 const WINDOWS: usize = 6;
 /// Bit of a window's flags that says that it is memory.
 const MEMORY: u64 = 0x200;
+/// File of a function that Linux fills for devices from outside (`pci_set_removable`, since 5.14).
+pub const REMOVABLE: &str = "removable";
 /// Bytes of a name that are believed.
 const MOST_NAME: usize = 64;
 
@@ -109,6 +111,8 @@ pub struct KnownFunction {
     pub names: Vec<String>,
     /// Set for the display that firmware used.
     pub boot_display: bool,
+    /// Set if Linux takes it for a device that people plug in, below a port that leads out of the machine.
+    pub is_removable: bool,
     /// Ways in which Linux can reset it; `None` where no file says so.
     pub resets: Option<Vec<String>>,
 }
@@ -129,6 +133,7 @@ impl KnownFunction {
             windows: Vec::new(),
             names: Vec::new(),
             boot_display: false,
+            is_removable: false,
             resets: None,
         }
     }
@@ -155,6 +160,7 @@ impl KnownFunction {
         if one.class() >> 16 == 0x03 {
             one.boot_display = text("boot_vga").is_some_and(|set| set.trim() == "1");
         }
+        one.is_removable = text(REMOVABLE).is_some_and(|word| word.trim() == "removable");
         let methods = text("reset_method");
         one.resets = methods.map(|all| all.split_whitespace().map(name).collect());
         one

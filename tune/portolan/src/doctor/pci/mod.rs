@@ -12,7 +12,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub use function::{BarWindow, Bus, GroupMode, KnownFunction};
+pub use function::{BarWindow, Bus, GroupMode, KnownFunction, REMOVABLE};
 pub use names::nearest;
 pub use space::Extent;
 
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use portolan::addr::PciFunction;
-use portolan_hw::topology::pci::{AcsState, Groups, Join, PciNode, PciOverrides, PciTree};
+use portolan_hw::topology::pci::{AcsState, Groups, Join, PciKind, PciNode, PciOverrides, PciTree};
 
 use super::{Files, Subject};
 
@@ -127,12 +127,20 @@ impl Pci {
         self.tree.way_up(at).collect()
     }
 
-    /// ACS of `at`.
+    /// ACS of `at`; a conventional function has no space for it.
     pub fn acs(&self, at: PciFunction) -> AcsKnown {
-        let whole = self.function(at).is_some_and(|one| one.extent == Extent::Whole);
-        match self.node(at).and_then(|node| node.acs) {
+        let node = self.node(at);
+        let is_conventional = node.is_some_and(|node| {
+            matches!(node.kind, PciKind::Conventional | PciKind::ConventionalBridge)
+        });
+        let is_read = self.function(at).is_some_and(|one| match one.extent {
+            Extent::Header => false,
+            Extent::Short => is_conventional,
+            Extent::Whole => true,
+        });
+        match node.and_then(|node| node.acs) {
             Some(acs) => AcsKnown::Present(acs),
-            None if whole => AcsKnown::Absent,
+            None if is_read => AcsKnown::Absent,
             None => AcsKnown::Unknown,
         }
     }

@@ -56,6 +56,28 @@ fn without_root() -> BTreeMap<String, KeptFile> {
 }
 
 #[test]
+fn a_conventional_function_has_no_acs_if_its_space_was_read() {
+    let mut files = without_root();
+    let acs = |files: &BTreeMap<_, _>, place: &str| {
+        Pci::new(&subject(files.clone(), None)).acs(at(place))
+    };
+    assert_eq!(acs(&files, "0000:05:00.0"), AcsKnown::Unknown);
+    let mut short = |place: &str, buses: Option<[u8; 3]>, express: bool| {
+        let mut space = header(if buses.is_some() { 0x06_0400 } else { 0x04_0100 }, buses);
+        if express {
+            (space[6], space[0x34]) = (0x10, 64);
+            space.extend([0x10, 0, 0x42, 0]);
+        }
+        space.resize(256, 0);
+        put(&mut files, place, "config", &space);
+    };
+    short("0000:05:00.0", None, false);
+    short("0000:00:01.0", Some([0, 1, 5]), true);
+    assert_eq!(acs(&files, "0000:05:00.0"), AcsKnown::Absent);
+    assert_eq!(acs(&files, "0000:00:01.0"), AcsKnown::Unknown);
+}
+
+#[test]
 fn kinds_without_root_follow_from_the_place_of_a_port() {
     let pci = Pci::new(&subject(without_root(), None));
     let kind = |place: &str| pci.node(at(place)).unwrap().kind;
