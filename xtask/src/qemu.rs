@@ -3,10 +3,13 @@
 //! Where the distribution's is older, that of Debian's backports is unpacked below `target`;
 //! nothing of it is installed and no source of packages is changed. Root is not needed.
 
+mod newest;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{backports, packages};
+pub use newest::Newest;
 
 /// The oldest release that will do.
 const WANTED: u32 = 10;
@@ -106,11 +109,11 @@ fn unpacked(place: &Path) -> Option<Newer> {
     newer.works().then_some(newer)
 }
 
-/// Downloads and unpacks, below `place`.
-fn fetch(place: &Path) -> Result<(), String> {
+/// Name of this release of Debian, and a source of it; apt is here to use it.
+fn configured() -> Result<(String, backports::Source), String> {
     let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     if backports::release(&text, "ID").as_deref() != Some("debian") {
-        return Err("QEMU is older than 10.0 and this is not Debian".to_owned());
+        return Err("QEMU is too old and this is not Debian".to_owned());
     }
     let codename =
         backports::release(&text, "VERSION_CODENAME").ok_or("/etc/os-release names no release")?;
@@ -120,6 +123,12 @@ fn fetch(place: &Path) -> Result<(), String> {
     if !packages::present("apt-get") || !packages::present("dpkg-deb") {
         return Err("apt-get and dpkg-deb are not here".to_owned());
     }
+    Ok((codename, source))
+}
+
+/// Downloads and unpacks, below `place`.
+fn fetch(place: &Path) -> Result<(), String> {
+    let (codename, source) = configured()?;
     let get = Apt::at(place).map_err(|error| error.to_string())?;
     let suite = format!("{codename}-backports");
     get.add(&source.backports(&codename))?;
@@ -141,6 +150,8 @@ fn fetch(place: &Path) -> Result<(), String> {
 /// apt's programs with lists, caches and sources of their own.
 pub struct Apt {
     place: PathBuf,
+    /// More settings.
+    settings: &'static [&'static str],
 }
 
 impl Apt {
@@ -157,9 +168,13 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Folder of lists below `place`, with a deb822 stanza as its only source.
-    pub fn of_one(place: &Path, stanza: &str) -> std::io::Result<Self> {
-        let apt = Self::without_sources(place)?;
+    /// Folder of lists below `place`, with a deb822 stanza as its only source, and more `settings`.
+    pub fn of_one(
+        place: &Path,
+        stanza: &str,
+        settings: &'static [&'static str],
+    ) -> std::io::Result<Self> {
+        let apt = Self { settings, ..Self::without_sources(place)? };
         std::fs::write(apt.place.join("parts/portolan.sources"), stanza)?;
         Ok(apt)
     }
@@ -171,7 +186,7 @@ impl Apt {
             std::fs::create_dir_all(place.join(part))?;
         }
         let place = place.canonicalize()?;
-        Ok(Self { place })
+        Ok(Self { place, settings: &[] })
     }
 
     /// The `packages` and all their dependencies that the sources contain.
@@ -212,6 +227,7 @@ impl Apt {
         for option in options {
             command.args(["-o", &option]);
         }
+        command.args(self.settings.iter().flat_map(|setting| ["-o", setting]));
         command.args(arguments).current_dir(self.place.join("debs"));
         let output = command.output().map_err(|error| error.to_string())?;
         if output.status.success() {

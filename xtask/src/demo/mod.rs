@@ -19,7 +19,7 @@ pub use broken::ALL as BROKEN;
 use broken::Broken;
 pub use counts::traced;
 use guests::Firmware;
-pub use guests::{Event, Guest, Release, SOCKET, X86, all};
+pub use guests::{Event, Guest, Release, SOCKET, Table, X86, all};
 pub use image::sectors;
 
 /// Seconds after which a kernel is stuck.
@@ -119,6 +119,9 @@ pub fn emulator(
     let named = std::env::var_os(variable).map(PathBuf::from);
     match (release, named) {
         (Release::Ten, None) => qemu::provide(root)?.start(program, &mut command),
+        (Release::Eleven, named) => {
+            qemu::Newest::provide(root, named)?.start(&mut command);
+        }
         (_, named) => {
             let found = named.unwrap_or_else(|| program.into());
             if !found.to_str().is_some_and(packages::present) {
@@ -184,14 +187,7 @@ fn boot(
     }
     match guest.firmware {
         Firmware::Own => {}
-        Firmware::Tables(tables) => {
-            for (number, (signature, body)) in tables.iter().enumerate() {
-                let file = place.join(format!("table{number}"));
-                std::fs::write(&file, body).map_err(error)?;
-                let table = format!("sig={signature},rev=1,data={}", file.display());
-                command.args(["-acpitable", &table]);
-            }
-        }
+        Firmware::Tables(tables) => add_tables(tables, &place, &mut command)?,
         Firmware::Tree(says, instead) => {
             let file = place.join("tree.dtb");
             tree::write(&command, &file, says, instead)?;
@@ -210,6 +206,17 @@ fn boot(
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{console}");
     Ok(DemoRun { place, status: output.status, console, served })
+}
+
+/// Gives QEMU more tables of ACPI, by files in `place`.
+pub fn add_tables(tables: &[Table], place: &Path, command: &mut Command) -> Result<(), String> {
+    for (number, (signature, body)) in tables.iter().enumerate() {
+        let file = place.join(format!("table{number}"));
+        std::fs::write(&file, body).map_err(|error| error.to_string())?;
+        let table = format!("sig={signature},rev=1,data={}", file.display());
+        command.args(["-acpitable", &table]);
+    }
+    Ok(())
 }
 
 /// Checks the machine's exit code, console, counts and disks, as seen from outside.

@@ -26,6 +26,7 @@ pub const NARROW: Machine = Machine {
     traced: &[],
     check: |ran| {
         let answer = explained(ran)?;
+        let answer = Findings::of(&answer)?;
         answer.says("IOMMU", "good", "intel_iommu=on")?;
         answer.says("mode", "good", "DMA-FQ")?;
         answer.says("interrupts", "good", "IR-")?;
@@ -47,6 +48,7 @@ pub const WIDE: Machine = Machine {
     kernel_arguments: "intel_iommu=on iommu.strict=1",
     check: |ran| {
         let answer = explained(ran)?;
+        let answer = Findings::of(&answer)?;
         answer.says("mode", "good", "iommu.strict=1")?;
         answer.says("address width", "good", "48 bits")
     },
@@ -59,7 +61,7 @@ pub const NONE: Machine = Machine {
     step: "Linux guest: portolan explain, no IOMMU",
     devices: &["-device", "nvme,serial=1,drive=flash"],
     kernel_arguments: "intel_iommu=on",
-    check: |ran| explained(ran)?.says("IOMMU", "good", "virtual machine"),
+    check: |ran| Findings::of(&explained(ran)?)?.says("IOMMU", "good", "virtual machine"),
     ..NARROW
 };
 
@@ -68,7 +70,7 @@ pub const OFF: Machine = Machine {
     name: "explain-off",
     step: "Linux guest: portolan explain, IOMMU off",
     kernel_arguments: "intel_iommu=off",
-    check: |ran| explained(ran)?.says("IOMMU", "problem", "intel_iommu=off"),
+    check: |ran| Findings::of(&explained(ran)?)?.says("IOMMU", "problem", "intel_iommu=off"),
     ..NARROW
 };
 
@@ -79,6 +81,7 @@ pub const PASSED_THROUGH: Machine = Machine {
     kernel_arguments: "intel_iommu=on,pt iommu=pt",
     check: |ran| {
         let answer = explained(ran)?;
+        let answer = Findings::of(&answer)?;
         answer.says("mode", "good", "iommu=pt")?;
         answer.says("kernel options", "problem", "`pt` is no value of intel_iommu=")
     },
@@ -86,13 +89,23 @@ pub const PASSED_THROUGH: Machine = Machine {
 };
 
 /// The findings about a guest.
-struct Findings(Vec<Value>);
+pub(super) struct Findings<'a>(&'a [Value]);
 
-impl Findings {
-    fn says(&self, what: &str, verdict: &str, words: &str) -> Result<(), String> {
-        let found = self.0.iter().find(|one| one["what"] == what);
-        let found = found.ok_or_else(|| format!("there is no finding on {what}"))?;
-        let why = found["why"].as_str().unwrap_or_default();
+impl<'a> Findings<'a> {
+    /// Those of an answer.
+    pub(super) fn of(answer: &'a Value) -> Result<Self, String> {
+        let findings = answer["findings"].as_array().ok_or("there are no findings")?;
+        Ok(Self(findings))
+    }
+
+    /// The reason of the finding on `what`.
+    pub(super) fn why(&self, what: &str) -> Result<&'a str, String> {
+        Ok(self.one(what)?["why"].as_str().unwrap_or_default())
+    }
+
+    /// Checks a finding's verdict, and that its reason has `words`.
+    pub(super) fn says(&self, what: &str, verdict: &str, words: &str) -> Result<(), String> {
+        let (found, why) = (self.one(what)?, self.why(what)?);
         println!("{what}: {}: {why}", found["verdict"].as_str().unwrap_or_default());
         if found["verdict"] == verdict && why.contains(words) {
             Ok(())
@@ -100,18 +113,18 @@ impl Findings {
             Err(format!("{what} is not {verdict} with {words:?}: {found}"))
         }
     }
+
+    fn one(&self, what: &str) -> Result<&'a Value, String> {
+        let found = self.0.iter().find(|one| one["what"] == what);
+        found.ok_or_else(|| format!("there is no finding on {what}"))
+    }
 }
 
 /// Explains what the guest collected; a problem is no failure here.
-fn explained(ran: &GuestRun) -> Result<Findings, String> {
+fn explained(ran: &GuestRun) -> Result<Value, String> {
     let mut command = Command::new(ran.programs.join("portolan"));
     command.args(["explain", "--from", "machine.gz", "--json"]).current_dir(&ran.place);
     let output = command.output().map_err(|error| error.to_string())?;
-    let answer: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
-    answer["findings"]
-        .as_array()
-        .cloned()
-        .map(Findings)
-        .ok_or_else(|| "there are no findings".to_owned())
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
 }

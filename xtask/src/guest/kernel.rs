@@ -21,6 +21,8 @@ pub enum Kernel {
     Newest,
     /// The newest of Debian's backports with the drivers of all PCs, AMD-Vi among them.
     NewestFull,
+    /// The newest of Debian's backports for AArch64, of the flavour for virtual machines.
+    NewestArm,
     /// A kernel built from Debian's sources by `xtask/guest-kernel.config`, with iommufd and AMD-Vi; no modules.
     Own,
 }
@@ -43,6 +45,9 @@ const OLDER: &str = "bookworm";
 /// Packages whose dependencies are a suite's kernel: for virtual machines, and for all PCs.
 const CLOUD: &str = "linux-image-cloud-amd64";
 const FULL: &str = "linux-image-amd64";
+const CLOUD_ARM: &str = "linux-image-cloud-arm64";
+/// Settings by which apt knows the packages of AArch64 alone.
+const ARM: [&str; 2] = ["APT::Architecture=arm64", "APT::Architectures=arm64"];
 /// The variable that names another kernel of our own, for example a cached one.
 const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
 
@@ -53,9 +58,10 @@ const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
 pub fn provide(root: &Path, kernel: Kernel) -> Result<Found, String> {
     match kernel {
         Kernel::Stock => stock(&root.join("target/guest-stock")),
-        Kernel::Older => of_suite(&root.join("target/guest-older"), OLDER, CLOUD),
-        Kernel::Newest => of_suite(&root.join("target/guest-newest"), NEWEST, CLOUD),
-        Kernel::NewestFull => of_suite(&root.join("target/guest-newest-full"), NEWEST, FULL),
+        Kernel::Older => of_suite(&root.join("target/guest-older"), OLDER, CLOUD, &[]),
+        Kernel::Newest => of_suite(&root.join("target/guest-newest"), NEWEST, CLOUD, &[]),
+        Kernel::NewestFull => of_suite(&root.join("target/guest-newest-full"), NEWEST, FULL, &[]),
+        Kernel::NewestArm => of_suite(&root.join("target/guest-arm"), NEWEST, CLOUD_ARM, &ARM),
         Kernel::Own => own(root),
     }
 }
@@ -75,8 +81,14 @@ fn stock(place: &Path) -> Result<Found, String> {
     unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
 }
 
-/// The kernel that `package` of `suite` depends on; of the dependencies only parts of the kernel.
-fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
+/// The kernel that `package` of `suite` depends on, by apt with `settings`; of the dependencies only parts of the
+/// kernel.
+fn of_suite(
+    place: &Path,
+    suite: &str,
+    package: &str,
+    settings: &'static [&'static str],
+) -> Result<Found, String> {
     if let Some(found) = unpacked(place) {
         return Ok(found);
     }
@@ -85,7 +97,7 @@ fn of_suite(place: &Path, suite: &str, package: &str) -> Result<Found, String> {
     let source = backports::find(Path::new("/etc/apt"), &codename)
         .ok_or("no configured mirror carries this release of Debian")?;
     let apt = tools().and_then(|()| {
-        Apt::of_one(place, &source.suite(suite)).map_err(|error| error.to_string())
+        Apt::of_one(place, &source.suite(suite), settings).map_err(|error| error.to_string())
     })?;
     apt.run("apt-get", &["update", "-qq"])?;
     let parts = apt.closure(&[package])?;

@@ -1,8 +1,9 @@
 //! The machines on which Linux runs, the programs that run there, and the checks of their results.
 
+use super::architecture::{Architecture, X86};
 use super::kernel::Kernel;
 use super::{GuestRun, disk, guided, latencies, recording};
-use crate::demo::Release;
+use crate::demo::{Release, Table};
 
 /// A machine.
 pub struct Machine {
@@ -10,6 +11,7 @@ pub struct Machine {
     pub name: &'static str,
     /// Its name as a step of `cargo xtask test`.
     pub step: &'static str,
+    pub architecture: &'static Architecture,
     pub kernel: Kernel,
     /// Seconds after which it is stuck.
     pub limit: &'static str,
@@ -17,6 +19,8 @@ pub struct Machine {
     pub release: Release,
     /// QEMU's arguments for the machine, in addition to those for CPUs, memory and console.
     pub devices: &'static [&'static str],
+    /// Tables of firmware beside QEMU's own.
+    pub tables: &'static [Table],
     /// Its disks: QEMU's drives that `devices` name, with their size in MiB, filled by `disk::before`.
     pub disks: &'static [(&'static str, usize)],
     /// Files of the host's that the guest has as `/dev/virtio-ports/NAME`.
@@ -80,9 +84,11 @@ pub const fn program(name: &'static str) -> Program {
 pub const DISKS: Machine = Machine {
     name: "disks",
     step: "Linux guest: disks behind VT-d",
+    architecture: &X86,
     kernel: Kernel::Stock,
     limit: "180",
     release: Release::Any,
+    tables: &[],
     devices: &[
         "-device",
         "intel-iommu,intremap=on",
@@ -107,9 +113,11 @@ pub const DISKS: Machine = Machine {
 pub const VFIO: Machine = Machine {
     name: "vfio",
     step: "Linux guest: an NVMe disk driven from user space",
+    architecture: &X86,
     kernel: Kernel::Stock,
     limit: "180",
     release: Release::Any,
+    tables: &[],
     devices: &[
         "-device",
         "intel-iommu,intremap=on",

@@ -4,11 +4,13 @@
 //! `portolan-guest` is the first. The guest reports on its console the end of its programs; one that does not
 //! report within its limit has failed.
 
+mod architecture;
 mod busybox;
 mod checks;
 mod disk;
 mod explained;
 mod gained;
+mod grouped;
 mod guided;
 mod initramfs;
 pub mod kernel;
@@ -26,14 +28,13 @@ mod watched;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::built;
 use crate::demo::{self, Ended, vhost};
+use crate::{built, cross};
+use architecture::Architecture;
 use initramfs::Archive;
 pub use machines::Machine;
 use machines::{Program, Target};
 
-/// Target for static programs.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Bytes of a command line that the kernel takes, with their end.
 const COMMAND_LINE: usize = 2048;
 /// Boots of a guest whose emulator does not run the code that the kernel's text has.
@@ -41,24 +42,6 @@ const BOOTS: usize = 3;
 /// A kernel patches its text (static keys, ftrace) by a breakpoint first; QEMU's CPUs, each a thread, may run the
 /// breakpoint of an older translation when the kernel is done with it. No processor does.
 const STALE_TEXT: &str = "the emulator ran a breakpoint that the kernel had taken back";
-/// A PC without devices; its console is QEMU's standard output.
-const PC: [&str; 14] = [
-    "-M",
-    "q35,kernel-irqchip=off",
-    "-cpu",
-    "max",
-    "-m",
-    "512",
-    "-smp",
-    "2",
-    "-nodefaults",
-    "-no-user-config",
-    "-display",
-    "none",
-    "-no-reboot",
-    "-serial",
-];
-
 /// Machines that are always run.
 pub const ALL: &[Machine] = &[
     machines::VFIO,
@@ -107,6 +90,10 @@ pub const LONG: &[Machine] = &[
     explained::NONE,
     explained::OFF,
     explained::PASSED_THROUGH,
+    grouped::PORTS,
+    grouped::OUTSIDE,
+    strayed::STRAYED_AMD,
+    strayed::STRAYED_ARM,
 ];
 
 /// Files and output of a machine.
@@ -172,7 +159,7 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
         Err(why) => return Ended::Failed(why),
     };
     let once = || {
-        let (program, variable) = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
+        let [program, variable] = machine.architecture.emulator;
         let qemu = demo::emulator(root, program, variable, machine.release, machine.limit);
         qemu.map(|qemu| boot(root, machine, qemu, &debian.kernel, &initramfs))
     };
@@ -200,6 +187,7 @@ struct Debian {
 
 impl Debian {
     fn provide(root: &Path, machine: &Machine) -> Result<Self, String> {
+        cross::add_target(machine.architecture.target)?;
         let kernel = kernel::provide(root, machine.kernel)?;
         let busybox = (!machine.applets.is_empty()).then(|| busybox::provide(root));
         let tools = machine.tools.then(|| tools::provide(root));
@@ -224,9 +212,10 @@ fn initramfs(root: &Path, machine: &Machine, debian: &Debian) -> Result<Vec<u8>,
         opt_level: "1",
         options: &[],
     };
-    archive.file("init", &program(root, &init)?.1)?;
+    let build = |wanted| program(root, machine.architecture, wanted);
+    archive.file("init", &build(&init)?.1)?;
     for wanted in machine.programs {
-        let (name, body) = program(root, wanted)?;
+        let (name, body) = build(wanted)?;
         archive.file(&format!("bin/{name}"), &body)?;
     }
     // Busybox runs as the program whose name it has.
@@ -246,17 +235,21 @@ fn initramfs(root: &Path, machine: &Machine, debian: &Debian) -> Result<Vec<u8>,
 }
 
 /// Builds a static program; returns its name and the contents of its file.
-fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), String> {
+fn program(
+    root: &Path,
+    architecture: &Architecture,
+    program: &Program,
+) -> Result<(&'static str, Vec<u8>), String> {
     let (name, goal) = match program.target {
         Target::Binary(name) => (name, ["build", "--bin", name]),
         Target::Example(name) => (name, ["build", "--example", name]),
         Target::Tests(name) => (name, ["test", "--lib", "--no-run"]),
     };
     let mut cargo = Command::new("cargo");
-    cargo.args(goal).args(["--locked", "--target", TARGET, "-p", program.package]);
+    cargo.args(goal).args(["--locked", "--target", architecture.target, "-p", program.package]);
     cargo.args(program.options);
     cargo.current_dir(root).env("CARGO_TARGET_DIR", root.join("target/guest"));
-    cargo.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo.env("RUSTFLAGS", architecture.flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
     // The guest's memory is small.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", program.opt_level);
     if program.opt_level == "3" {
@@ -276,7 +269,8 @@ fn command_line(machine: &Machine) -> Result<String, String> {
     let (told, runs) = (machine.kernel_arguments, machine.runs.join(" ; "));
     // On a busy host the emulated timer may be too late for the kernel's look at it, which it ends with a panic.
     let quirks = "no_timer_check mitigations=off";
-    let line = format!("console=ttyS0 quiet panic=-1 {quirks} {told} guest.run=\"{runs}\"");
+    let console = machine.architecture.console;
+    let line = format!("console={console} quiet panic=-1 {quirks} {told} guest.run=\"{runs}\"");
     if line.len() < COMMAND_LINE && !runs.contains('"') {
         Ok(line)
     } else {
@@ -297,7 +291,8 @@ fn boot(
     let place = place.canonicalize().map_err(error)?;
     let file = |name: &str| place.join(name);
     std::fs::write(file("initramfs"), initramfs).map_err(error)?;
-    qemu.args(PC).arg("stdio").args(machine.devices);
+    qemu.args(machine.architecture.machine).args(machine.devices);
+    demo::add_tables(machine.tables, &place, &mut qemu)?;
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(file("initramfs"));
     qemu.args(["-append", &command_line(machine)?]);
     attach_files(machine, &place, &mut qemu)?;
@@ -323,7 +318,7 @@ fn boot(
         .as_deref()
         .map(vhost::DaemonCounts::of)
         .transpose()?;
-    let programs = root.join("target/guest").join(TARGET).join("debug");
+    let programs = root.join("target/guest").join(machine.architecture.target).join("debug");
     let ran = GuestRun { place, console, trace, served, programs };
     (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
 }

@@ -4,8 +4,7 @@
 //! the disk to the other half under its strict policy and under its lazy one. Its own trace, QEMU's and the process
 //! have to agree on the invalidations, and the lazy policy has to need fewer.
 
-use super::kernel::Kernel;
-use super::machines::{Machine, program};
+use super::machines::{DISKS, Machine, program};
 use super::{GuestRun, disk};
 use crate::demo::{Release, SOCKET};
 
@@ -51,20 +50,14 @@ macro_rules! served_disk {
 pub const STRICT: Machine = Machine {
     name: "vhost-strict",
     step: "Linux guest: a vhost-user disk, strict",
-    kernel: Kernel::Stock,
-    limit: "180",
-    release: Release::Any,
     devices: served_disk!("intel-iommu,intremap=on"; ""),
     disks: &[("disk", MEBIBYTES)],
-    ports: &[],
     kernel_arguments: "intel_iommu=on iommu.strict=1 trace_event=intel_iommu:qi_submit trace_buf_size=8M",
-    modules: &["virtio_blk"],
     programs: &[program("copy-blocks"), program("count-commands")],
-    applets: &[],
-    tools: false,
     runs: &["copy-blocks /dev/vda 4096", "count-commands"],
     traced: &["vtd_inv_desc*"],
     check: |ran| strict(ran, &PAGES),
+    ..DISKS
 };
 
 /// The same under the kernel's lazy policy.

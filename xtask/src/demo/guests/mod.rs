@@ -29,14 +29,19 @@ pub enum Release {
     Any,
     /// Release 10.0 or newer.
     Ten,
+    /// Release 11.1 or newer: its AMD-Vi reports what it refuses.
+    Eleven,
 }
+
+/// An ACPI table: its signature, and the bytes behind its header.
+pub type Table = (&'static str, &'static [u8]);
 
 /// Firmware that describes the machine to a kernel.
 pub enum Firmware {
     /// QEMU's own.
     Own,
-    /// QEMU's own, and ACPI tables: signatures, and the bytes behind the header.
-    Tables(&'static [(&'static str, &'static [u8])]),
+    /// QEMU's own, and more tables of ACPI.
+    Tables(&'static [Table]),
     /// The device tree with one place, which is like no other, changed: the bytes there, and those in their place.
     Tree(&'static [u8], &'static [u8]),
 }

@@ -9,7 +9,7 @@ mod check;
 mod run;
 
 use super::kernel::Kernel;
-use super::machines::{Machine, PORTOLAN, program};
+use super::machines::{DISKS, Machine, PORTOLAN, program};
 use crate::demo::Release;
 use check::{Policy, check};
 use run::Unit;
@@ -100,7 +100,6 @@ pub const NEWEST_STRICT: Machine = Machine {
     release: Release::Ten,
     devices: DEVICES,
     disks: &[],
-    ports: &[],
     kernel_arguments: STRICT,
     modules: &["virtio_net"],
     programs: &[program("make-load"), program("record-loads"), PORTOLAN],
@@ -109,6 +108,7 @@ pub const NEWEST_STRICT: Machine = Machine {
     runs: FIRST,
     traced: &["vtd_inv_desc_iotlb_*", "virtio_serial_handle_control_message"],
     check: |ran| check(ran, Unit::VtD, Policy::Strict),
+    ..DISKS
 };
 
 /// The newest kernel, lazy.

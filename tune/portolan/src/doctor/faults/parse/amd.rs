@@ -63,7 +63,7 @@ pub(super) fn fault(line: &Line<'_>) -> Option<Seen> {
             let mut part = FaultPart::new(IommuKind::AmdVi, unit, sender, reason);
             part.attempt = attempt(words[0], *code);
             if part.attempt == Some(Attempt::Interrupt) && address == 0 {
-                // No message goes there: up to release 11.1, QEMU's event of any access has this flag and no address.
+                // No message goes there: the event of any access has this flag and no address on QEMU 11.1.
                 (part.attempt, part.kind) = (None, Kind::Untold);
             }
             part
