@@ -14,11 +14,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 use portolan::addr::{Iova, IovaRange, PageSize, TableId};
 use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
 use portolan::iommu::{
-    AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim, WholeMapping,
-    WholeMappings,
+    AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim, TrackDirtyError,
+    WholeMapping, WholeMappings,
 };
 use portolan::table::format::DirtyTracking;
-use portolan::table::{Access, Segment, TableMapError, TableUnmapError, Translation};
+use portolan::table::{Access, DirtyError, Segment, TableMapError, TableUnmapError, Translation};
 
 use crate::calls::{Calls, Spaces};
 
@@ -406,6 +406,33 @@ impl Domain for UserDomain {
             drop(settled.map_err(SyncError::Queue)?);
         }
         Ok(owed.paid(self.table)?)
+    }
+
+    /// The kernel marks pages of a domain that was made for that, whatever is asked for here: on means marks from
+    /// this moment on.
+    fn track_dirty(&self, marks: DirtyTracking) -> Result<(), TrackDirtyError> {
+        match (marks, self.dirty) {
+            (DirtyTracking::Off, _) => Ok(()),
+            (DirtyTracking::Hardware, DirtyTracking::Off) => Err(TrackDirtyError::NotTracked),
+            (DirtyTracking::Hardware, DirtyTracking::Hardware) => {
+                let (all, mut owed) = (self.input_range(), Gather::new());
+                let read = self.read_and_clear_dirty(all, &mut owed, &mut |_| ());
+                read.map_err(|error| match error {
+                    DirtyError::Refused { code } => IommuError::Refused { code }.into(),
+                    _ => TrackDirtyError::NotTracked,
+                })
+            }
+        }
+    }
+
+    /// Marks of unmapped pages are lost: read them before the unmap, which hands over all of a range.
+    fn read_and_clear_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.read_kernels_marks(range, owed, visit)
     }
 
     /// A map is complete when it returns.

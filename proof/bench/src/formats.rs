@@ -41,7 +41,7 @@ impl BothFormats {
     pub(crate) const AMD: Self = Self {
         theirs: LinuxFormat::Amd,
         levels: 3,
-        ours: || OurTables::new(AmdV1 { levels: AmdLevels::Three, output_lg2: OUTPUT_BITS }, CAPS),
+        ours: || OurTables::new(AmdV1::new(AmdLevels::Three, OUTPUT_BITS), CAPS),
     };
     pub(crate) const X86: Self = Self {
         theirs: LinuxFormat::X86,

@@ -188,6 +188,19 @@ impl<W: Word> ModelMemory<W> {
         self.write_u32(pa.checked_add(4)?, (value >> 32) as u32)
     }
 
+    /// Replaces `old` in an aligned eight bytes by `new`, in one access seen by all at once; tells if it was there.
+    #[must_use]
+    pub(crate) fn exchange_u64(&self, pa: PhysAddr, old: u64, new: u64) -> Option<bool> {
+        let index = self.index(pa)?;
+        if self.words.get(index)?.compare_exchange(old, new).is_err() {
+            return Some(false);
+        }
+        if let Some(late) = self.late.get(index) {
+            late.store(new);
+        }
+        Some(true)
+    }
+
     /// Bits of a word below the byte at `pa`.
     fn shift(pa: PhysAddr) -> u32 {
         8 * (pa.get() as u32 & ((1 << W::LG2_BYTES) - 1))

@@ -5,8 +5,11 @@
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 
+use crate::memory::ModelMemory;
 use portolan_sim::cache::{Cache, Key, Reach};
-use portolan_sim::decode::{Cursor, Leaf, Stepped, TableFormat, WalkFault, WalkMemory, step};
+use portolan_sim::decode::{
+    AccessKind, Cursor, Leaf, Permissions, Stepped, TableFormat, WalkFault, WalkMemory, step,
+};
 use portolan_sim::iommu::{Names, Temper};
 use portolan_sim::profile::CacheGeometry;
 
@@ -35,6 +38,17 @@ pub(crate) enum CachedWalk {
     Absent {
         level: u8,
     },
+}
+
+impl CachedWalk {
+    /// Tells if it may be what a unit that marks leaves kept from before one was written.
+    pub(crate) fn wants_mark(self, access: AccessKind) -> bool {
+        let leaf = match self {
+            Self::Present { leaf, .. } => leaf,
+            Self::Absent { .. } => return false,
+        };
+        access == AccessKind::Write && !leaf.permissions.allow(access)
+    }
 }
 
 /// Sizes of pages, or spans of table entries: bit `n` means `2^n` bytes.
@@ -112,6 +126,71 @@ pub(crate) struct WalkedLeaf {
     pub leaf: Leaf,
     pub level: u8,
     pub entry: PhysAddr,
+}
+
+/// Marks that a unit sets in leaves, in one access that finds the leaf as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeafMarks {
+    /// Bit of a leaf that was used.
+    pub accessed: u64,
+    /// Bit of a leaf that was written through; 0 if there is none.
+    pub dirty: u64,
+}
+
+impl LeafMarks {
+    /// Marks the leaf that a walk has found for an access that it allows. Returns it as it may be kept: one that is not
+    /// marked as written cannot be written before it is. `None` if it has changed since.
+    pub fn set(
+        self,
+        memory: &ModelMemory,
+        found: WalkedLeaf,
+        access: AccessKind,
+    ) -> Option<WalkedLeaf> {
+        let raw = memory.snooped().read_u64(found.entry)?;
+        let written = match access {
+            AccessKind::Read => 0,
+            AccessKind::Write => self.dirty,
+        };
+        let allowed = found.leaf.permissions.allow(access);
+        let marked = if allowed { raw | self.accessed | written } else { raw };
+        if marked != raw && !memory.exchange_u64(found.entry, raw, marked)? {
+            return None;
+        }
+        let permissions = match marked & self.dirty {
+            0 if self.dirty != 0 => found.leaf.permissions.and(Permissions::READ),
+            _ => found.leaf.permissions,
+        };
+        Some(WalkedLeaf { leaf: Leaf { permissions, ..found.leaf }, ..found })
+    }
+}
+
+/// Leaves that hand their dirty state to the unit: a clean one forbids writes, and is made writable by the first.
+/// Tables above that forbid them as well are not told apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManagedLeaves {
+    /// Bit of such a leaf.
+    pub managed: u64,
+    /// Bit that says that it was written.
+    pub mark: u64,
+    /// That bit once it was.
+    pub written: u64,
+}
+
+impl ManagedLeaves {
+    /// Marks the leaf that a walk has found as written, if `access` writes and it hands its state over.
+    pub fn set(self, memory: &ModelMemory, found: WalkedLeaf, access: AccessKind) -> WalkedLeaf {
+        let raw = memory.snooped().read_u64(found.entry).unwrap_or(0);
+        let wants = access == AccessKind::Write && !found.leaf.permissions.allow(access);
+        let marked = raw & !self.mark | self.written;
+        if !wants || raw & self.managed == 0 {
+            return found;
+        }
+        if memory.exchange_u64(found.entry, raw, marked) != Some(true) {
+            return found;
+        }
+        let permissions = found.leaf.permissions.or(Permissions::WRITE);
+        WalkedLeaf { leaf: Leaf { permissions, ..found.leaf }, ..found }
+    }
 }
 
 /// Tag of the translations that a walk finds.

@@ -108,7 +108,8 @@ impl FormatName {
             }
             N::VtdSs3 | N::VtdSs4 | N::VtdSs5 => Some((1 << 9, 1 << 9)),
             N::VtdFs4 | N::VtdFs5 => Some((1 << 6, 1 << 6)),
-            N::AmdV1Levels3 | N::AmdV1Levels4 | N::Tegra => None,
+            N::AmdV1Levels3 | N::AmdV1Levels4 => Some((1 << 6, 1 << 6)),
+            N::Tegra => None,
             // D is set.
             _ => Some((1 << 7, 1 << 7)),
         }
@@ -189,8 +190,8 @@ impl FormatName {
             Self::VtdSs5 => visitor.visit(second(VtdLevels::Five), vtd_ss(5)),
             Self::VtdFs4 => visitor.visit(first(VtdFirstLevels::Four), vtd_fs(4)),
             Self::VtdFs5 => visitor.visit(first(VtdFirstLevels::Five), vtd_fs(5)),
-            Self::AmdV1Levels3 => visitor.visit(amd(AmdLevels::Three), amd_v1(3)),
-            Self::AmdV1Levels4 => visitor.visit(amd(AmdLevels::Four), amd_v1(4)),
+            Self::AmdV1Levels3 => visitor.visit(amd(AmdLevels::Three, dirty), amd_v1(3)),
+            Self::AmdV1Levels4 => visitor.visit(amd(AmdLevels::Four, dirty), amd_v1(4)),
             Self::RiscvSv39 => riscv!(12, Three, riscv_first_stage, 3, Absent),
             Self::RiscvSv48 => riscv!(12, Four, riscv_first_stage, 4, Absent),
             Self::RiscvSv57 => riscv!(12, Five, riscv_first_stage, 5, Absent),
@@ -212,8 +213,8 @@ fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
     format.expect("the widths in this file exist")
 }
 
-const fn amd(levels: AmdLevels) -> AmdV1 {
-    AmdV1 { levels, output_lg2: 52 }
+const fn amd(levels: AmdLevels, dirty: DirtyTracking) -> AmdV1 {
+    AmdV1 { levels, output_lg2: 52, dirty }
 }
 
 const fn riscv<const ROOT: u32>(

@@ -43,7 +43,7 @@ numbers!(vtd_first_stage, VtdFirstStage, VTD_FIRST, Family::VtdFirst, 3, true, t
 numbers!(
     amd_version_1,
     AmdV1,
-    AmdV1 { levels: AmdLevels::Five, output_lg2: 52 },
+    AmdV1 { levels: AmdLevels::Five, output_lg2: 52, dirty: KEPT },
     Family::Amd,
     4,
     true,

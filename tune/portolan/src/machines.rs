@@ -95,7 +95,7 @@ impl MachineFormat {
         let amd = [(3, AmdLevels::Three), (4, AmdLevels::Four), (5, AmdLevels::Five)];
         for (count, levels) in amd {
             if TableFormat::amd_v1(count) == Ok(format) {
-                return Ok(Self::AmdV1(AmdV1 { levels, output_lg2: output.into() }));
+                return Ok(Self::AmdV1(AmdV1::new(levels, output.into())));
             }
         }
         bail!("no machine here has tables with the layout of {format:?}")

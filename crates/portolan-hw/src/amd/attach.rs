@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use portolan::addr::StreamId;
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, FaultEvent, FaultReason, InterruptTarget, Iommu,
-    IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage,
+    IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage, TagPool as _,
 };
 use portolan::platform::{AllMemory, UnitPlatform};
 
@@ -150,7 +150,13 @@ impl<P: UnitPlatform> Attach<AmdDomain<P>> for AmdVi<P> {
         }
         let context = domain.context();
         let new = Attachment::new(command::domain_of(context), domain);
-        self.go(stream, Some(entry_of(&domain.table(), context)), Some(new))
+        let marks = domain.dirty_tracking();
+        self.go(stream, Some(entry_of(&domain.table(), context, marks)), Some(new))?;
+        // A caller that has switched marks meanwhile may not have found the entry yet.
+        match domain.dirty_tracking() {
+            now if now == marks => Ok(()),
+            now => Ok(domain.queue().track_dirty(context, now)?),
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, Run};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
+use portolan::table::format::DirtyTracking;
 use portolan_spec::amd::command::{OPCODE, Words, device_entry, opcode, pages, wait};
+use portolan_spec::amd::entry;
 use portolan_spec::amd::reg;
 
 /// A command and the kind by which it is counted.
@@ -77,6 +79,14 @@ fn some(domain_id: u16, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
 
 fn pages_of(domain: u16) -> u64 {
     OPCODE.at(opcode::PAGES) | pages::DOMAIN.at(domain.into())
+}
+
+/// Field of an entry that has the unit mark leaves, or leave them.
+pub(super) fn marks(dirty: DirtyTracking) -> u64 {
+    match dirty {
+        DirtyTracking::Off => 0,
+        DirtyTracking::Hardware => entry::MARKS.mask(),
+    }
 }
 
 /// The domain that tags the translations of `context`.

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
+use portolan::table::format::DirtyTracking;
 
 use crate::interrupt::Remapping;
 use crate::reservations::{Ignored, Reservations};
@@ -66,6 +67,10 @@ pub struct Config {
     /// its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) for identifiers of 32
     /// bits without [`AmdFeature::X2APIC`](super::AmdFeature::X2APIC).
     pub interrupts: Option<Remapping>,
+    /// Marks of the pages that devices write, in each domain.
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
+    /// [`AmdFeature::MARKS`](super::AmdFeature::MARKS).
+    pub dirty: DirtyTracking,
 }
 
 impl Default for Config {
@@ -82,6 +87,7 @@ impl Default for Config {
             streams: Vec::new(),
             reserved: Reservations::default(),
             interrupts: None,
+            dirty: DirtyTracking::Off,
         }
     }
 }

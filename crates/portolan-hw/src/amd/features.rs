@@ -15,7 +15,7 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::iommu::{IommuError, Shadowing};
 use portolan::platform::Mmio;
-use portolan::table::format::AmdLevels;
+use portolan::table::format::{AmdLevels, DirtyTracking};
 use portolan_spec::amd::reg::features as fields;
 use portolan_spec::amd::{capability as layout, reg};
 use thiserror::Error;
@@ -32,6 +32,8 @@ bitflags! {
         /// Interrupt entries of two words (GASup) with destinations of 32 bits (XTSup), and registers for the
         /// targets of the unit's own interrupts.
         const X2APIC = 2;
+        /// Accessed and dirty bits in leaves of host tables (HASup, HDSup).
+        const MARKS = 4;
     }
 }
 
@@ -40,6 +42,7 @@ impl AmdFeature {
     fn of(register: u64) -> Self {
         let all = [
             (Self::INVALIDATE_ALL, fields::INVALIDATE_ALL),
+            (Self::MARKS, fields::MARKS),
             (Self::X2APIC, fields::WIDE_DESTINATIONS | fields::WIDE_ENTRIES),
         ];
         let there = all.into_iter().filter(|(_, bits)| register & bits == *bits);
@@ -76,6 +79,16 @@ impl Features {
             return Err(IommuError::Nonsense { offset, value });
         }
         Ok(Self { capability, levels: 4 + more as u32, has: AmdFeature::of(value) })
+    }
+
+    /// Checks that the unit sets the marks that are asked for.
+    pub(super) fn can_mark(&self, dirty: DirtyTracking) -> Result<(), IommuError> {
+        match dirty {
+            DirtyTracking::Hardware if !self.has.contains(AmdFeature::MARKS) => {
+                Err(IommuError::Unsupported)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Width of physical addresses in bits.

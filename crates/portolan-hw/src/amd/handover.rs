@@ -98,6 +98,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         claims: &mut TableClaims<'_>,
     ) -> Result<Self, AdoptError> {
         let features = Features::read(&regs, capability)?;
+        features.can_mark(config.dirty)?;
         config.reserved.within(tables::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let remap = config.interrupts;
@@ -122,6 +123,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             events,
             ids: Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1),
             streams: table.streams(),
+            entries: table.at(0),
             submitters,
             operation: Operation::default(),
         };
@@ -190,7 +192,7 @@ impl<P: UnitPlatform> AmdVi<P> {
                 let of = |(its, _): &&(InvalTag, Arc<AmdDomain<P>>)| *its == tag;
                 let (_, domain) = domains.iter().find(of).ok_or(wrong)?;
                 let new = Attachment::new(command::domain_of(tag), domain);
-                (entry_of(&domain.table(), tag), new)
+                (entry_of(&domain.table(), tag, domain.dirty_tracking()), new)
             }
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream });
@@ -218,7 +220,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         let walks = |levels: &AmdLevels| levels.count() == tables.levels && features.walks(*levels);
         let levels = all.into_iter().find(walks);
         let levels = levels.ok_or(AdoptError::Shape { root: tables.root })?;
-        let format = AmdV1 { levels, output_lg2: features.output_lg2(&self.config) };
+        let (output_lg2, dirty) = (features.output_lg2(&self.config), self.config.dirty);
+        let format = AmdV1 { levels, output_lg2, dirty };
         let table = FormerTable::new(format, self.shared.control.mem.clone(), tables.root);
         let table = table.limited(features.input_lg2(), format.page_sizes()).check(claims)?;
         let (caps, quirks) = (self.capabilities(), self.config.quirks);

@@ -14,14 +14,18 @@ use super::command::Counted;
 use super::faults::Events;
 use super::features::AmdFeature;
 use super::{command, refusal};
+use crate::chassis::entry::At;
 use crate::chassis::{Operation, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, PhysAddr};
 use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
+use portolan::table::format::DirtyTracking;
 use portolan_spec::amd::command::LG2_BYTES;
+use portolan_spec::amd::entry::{DOMAIN, MARKS, MODE, TV, V};
 use portolan_spec::amd::reg;
 use portolan_spec::amd::reg::{control, status};
 
@@ -135,6 +139,8 @@ pub(super) struct AmdShared<P: UnitPlatform> {
     pub(super) ids: Ids<P>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
+    /// The first entry of the device table; the others follow.
+    pub(super) entries: At,
     pub(super) submitters: Submitters<P>,
     pub(super) operation: Operation,
 }
@@ -243,5 +249,25 @@ impl<P: UnitPlatform> TagPool for AmdQueue<P> {
         self.0.operation.paid(forgotten)?;
         self.0.ids.give_back(domain.into());
         Ok(())
+    }
+    /// *Context.* Task: looks at every entry of the device table. An entry that means something else by the time that
+    /// it is written stays as it is.
+    fn track_dirty(&self, context: InvalTag, marks: DirtyTracking) -> Result<(), IommuError> {
+        let (domain, bits) = (command::domain_of(context), command::marks(marks));
+        let (mem, entries) = (&self.0.control.mem, self.0.entries);
+        let mut commands = Vec::new();
+        for stream in (0..=u16::MAX).take(self.0.streams as usize) {
+            let at = At { first: usize::from(stream) * entries.words, ..entries };
+            let ours = at.update(mem, |words| {
+                let counts = V | TV;
+                let tables = words[0] & counts == counts && MODE.of(words[0]) != 0;
+                let ours = tables && DOMAIN.of(words[1]) == u64::from(domain);
+                ours.then_some(words[0] & !MARKS.mask() | bits)
+            });
+            if ours {
+                commands.push(command::device_entry(stream));
+            }
+        }
+        self.0.run(commands.into_iter().chain([command::fence(), command::domain(domain)]))
     }
 }

@@ -38,7 +38,7 @@ use portolan::iommu::{
     Interrupt, InterruptError, InterruptPlace, IommuError, ReservedRegion, disjoint,
 };
 use portolan::platform::{OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word};
-use portolan::table::format::{AmdLevels, AmdV1};
+use portolan::table::format::{AmdLevels, AmdV1, DirtyTracking};
 use portolan::table::{Access, PageTable, TableMapError, TableView};
 use portolan_spec::amd::entry::{
     DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, IR, IW,
@@ -437,10 +437,12 @@ pub(super) type Streams = book::Streams<u16, u16, Shut>;
 pub(super) fn entry_of(
     table: &TableView<'_, AmdV1, impl portolan::platform::TableMem<core::sync::atomic::AtomicU64>>,
     context: InvalTag,
+    marks: DirtyTracking,
 ) -> Memory {
     let root = table.root().get() & ADDRESS;
     let levels = table.format().levels.count();
-    let word = BLOCKED | IR | IW | MODE.at(levels.into()) | root;
+    let marks = command::marks(marks);
+    let word = BLOCKED | IR | IW | MODE.at(levels.into()) | root | marks;
     [word, DOMAIN.at(command::domain_of(context).into())]
 }
 
@@ -480,7 +482,8 @@ pub(super) fn prepare<P: UnitPlatform>(
         let context = InvalTag::new(id);
         for &streams in &streams {
             for stream in entries.within(streams) {
-                entries.prepare(mem, stream, entry_of(&TableView::new(&table), context));
+                let entry = entry_of(&TableView::new(&table), context, config.dirty);
+                entries.prepare(mem, stream, entry);
             }
         }
         prepared.push(Prepared { context, table, streams });
@@ -490,7 +493,7 @@ pub(super) fn prepare<P: UnitPlatform>(
 
 /// Width of the addresses that can be mapped to themselves.
 pub(super) fn address_lg2(features: &Features, config: &Config) -> u32 {
-    let AmdV1 { levels, output_lg2 } = format(features, config);
+    let AmdV1 { levels, output_lg2, .. } = format(features, config);
     let most = match levels {
         AmdLevels::Five => output_lg2,
         _ => output_lg2.min(48),
@@ -506,7 +509,7 @@ fn format(features: &Features, config: &Config) -> AmdV1 {
     } else {
         AmdLevels::Four
     };
-    AmdV1 { levels, output_lg2 }
+    AmdV1 { levels, output_lg2, dirty: config.dirty }
 }
 
 fn map<P: UnitPlatform>(

@@ -102,6 +102,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         mut config: Config,
     ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability)?;
+        features.can_mark(config.dirty)?;
         config.reserved.within(tables::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
@@ -125,6 +126,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             events,
             ids,
             streams: table.streams(),
+            entries: table.at(0),
             submitters,
             operation: Operation::default(),
         });
@@ -257,7 +259,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             return Err(IommuError::Unsupported);
         }
         let output_lg2 = self.features().output_lg2(&self.config);
-        let format = AmdV1 { levels, output_lg2 };
+        let format = AmdV1 { levels, output_lg2, dirty: self.config.dirty };
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
         let table = table.limited(self.features().input_lg2(), format.page_sizes());
         let context = InvalTag::new(self.shared.take_id()?.into());

@@ -183,6 +183,23 @@ impl At {
         }
     }
 
+    /// Replaces word 0 by the value that `new` makes of the words, unless it is `None`, in one step: other callers may
+    /// change the entry meanwhile. Tells if there was a value.
+    pub(crate) fn update<M: TableMem<AtomicU64>>(
+        self,
+        mem: &M,
+        new: impl Fn(&Words) -> Option<u64>,
+    ) -> bool {
+        let Some(word) = self.entry(mem).first() else { return false };
+        loop {
+            let words = self.read(mem);
+            let Some(value) = new(&words) else { return false };
+            if Word::compare_exchange(word, words[0], value).is_ok() {
+                return true;
+            }
+        }
+    }
+
     /// Writes an entry that hardware does not look at yet.
     pub(crate) fn fill<M: TableMem<AtomicU64>>(self, mem: &M, walker: Walker, new: &Words) {
         for (word, &value) in new.iter().enumerate() {

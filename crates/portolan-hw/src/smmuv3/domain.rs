@@ -46,7 +46,8 @@ pub type SecondStage<const G: u32, P> = Over<Armv8Stage2<G>, P>;
 pub struct SmmuDomainOptions {
     /// Bits of an input address; the most that the unit has if `None`.
     pub input_lg2: Option<u32>,
-    /// Dirty state that the hardware keeps.
+    /// Dirty state that the hardware keeps: of units whose walks are coherent. It keeps it while the domain is there:
+    /// marks that are switched off are not read.
     pub dirty: DirtyTracking,
     /// Way in which blocks are split; as the unit allows if `None`.
     pub split: Option<SplitRule>,
@@ -76,7 +77,9 @@ fn config(
     options: &SmmuDomainOptions,
 ) -> Result<Armv8Config, IommuError> {
     let input_lg2 = arm::input_lg2(stage, g, options.input_lg2)?;
-    let dirty = options.dirty == DirtyTracking::Hardware && features.update != TableUpdate::Dirty;
+    // Without coherent walks, the unit's updates and the CPU's are not exchanged in one step.
+    let keeps = features.update == TableUpdate::Dirty && features.coherent;
+    let dirty = options.dirty == DirtyTracking::Hardware && !keeps;
     let direct = options.split == Some(SplitRule::Direct) && features.split != SplitRule::Direct;
     if dirty || direct {
         return Err(IommuError::Unsupported);

@@ -5,10 +5,10 @@
 //! (invalidations after each change, and their order) and 9.3 to 9.6.
 
 use super::command::{Contexts, Drain, Extent, Iotlb, Remote, Request};
-use super::control::split_id;
 use super::features::{Mode, VtdFeature, width_code};
 use super::queue::VtdQueue;
 use super::tables::{ABSENT, AttachedContext, Attachment, EntryRequests, Key, Streams, change};
+use super::tags::{NamingEntry, split_id};
 use super::unit::{DeviceTlbUse, History, PASS, Vtd};
 use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::{At, Words};
@@ -110,7 +110,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let at = self.entry(streams, key)?;
         streams.name(key);
         if let Some(to) = to {
-            self.note(to, key.1);
+            self.note(to, key, at);
         }
         let forget_old = self.forget(key, old);
         let forget_absence = self.forget_absence(key, to);
@@ -119,14 +119,21 @@ impl<P: UnitPlatform> Vtd<P> {
             drain: self.drain(old),
             absence: &forget_absence.each_ref().map(Vec::as_slice),
         };
-        let changed = change(&self.core, at, &words, forget);
+        let changed = change(&self.core, at, &words, forget).map_err(AttachError::from);
+        // A caller that has switched marks meanwhile may not have found the entry yet.
+        let changed = changed.and_then(|()| match to.and_then(|to| to.context) {
+            Some(context) if self.words(target, to)? != words => {
+                Ok(self.core.mark_entries(context, self.marks_of(target))?)
+            }
+            _ => Ok(()),
+        });
         if changed.is_err() {
             // Absent, so that no more of it is looked up for any access.
             let _ = change(&self.core, at, &ABSENT, EntryRequests::NOTHING);
         }
         left.extend(streams.note(key, new, changed)?);
         if let Some(old) = old {
-            self.forget_note(old, key.1);
+            self.forget_note(old, key);
         }
         Ok(left)
     }
@@ -164,17 +171,18 @@ impl<P: UnitPlatform> Vtd<P> {
             })
         })?;
         for left in &settled {
-            self.forget_note(left.to, key.1);
+            self.forget_note(left.to, key);
         }
         Ok(settled.into_iter().collect())
     }
 
     /// From now on invalidations of the domain reach this stream.
-    pub(super) fn note(&self, to: AttachedContext, pasid: u32) {
+    pub(super) fn note(&self, to: AttachedContext, (stream, pasid): Key, entry: At) {
         if let Some(context) = to.context {
             self.core.tag(context, |tag| {
                 // Legacy mode knows no PASIDs, and refuses their invalidations.
                 if self.config.mode == Mode::Scalable {
+                    tag.entries.push(NamingEntry { key: (stream, pasid), at: entry });
                     let at = tag.pasids.partition_point(|of| *of < pasid);
                     tag.pasids.insert(at, pasid);
                 }
@@ -183,9 +191,12 @@ impl<P: UnitPlatform> Vtd<P> {
         }
     }
 
-    pub(super) fn forget_note(&self, to: AttachedContext, pasid: u32) {
+    pub(super) fn forget_note(&self, to: AttachedContext, (stream, pasid): Key) {
         let Some(context) = to.context else { return };
         self.core.untag(context, |tag| {
+            if let Some(at) = tag.entries.iter().position(|of| of.key == (stream, pasid)) {
+                tag.entries.swap_remove(at);
+            }
             if let Some(at) = tag.pasids.iter().position(|of| *of == pasid) {
                 tag.pasids.remove(at);
             }
@@ -488,6 +499,19 @@ impl<P: UnitPlatform> Vtd<P> {
         Ok(())
     }
 
+    /// Bit of the entry for `target` that has the second stage marked.
+    fn marks_of(&self, target: &AttachTarget) -> u64 {
+        let second = match target {
+            AttachTarget::Second { context, .. } => Some(*context),
+            AttachTarget::First { context, .. } => {
+                let known = self.known.lock();
+                known.parents.get(split_id(*context).0).map(|parent| parent.context)
+            }
+            AttachTarget::Blocked | AttachTarget::Pass => None,
+        };
+        second.map_or(0, |second| self.core.marks(second))
+    }
+
     fn pasid_words(
         &self,
         words: &mut [u64],
@@ -506,7 +530,7 @@ impl<P: UnitPlatform> Vtd<P> {
                 words[1] = DID.at(id.into());
             }
             AttachTarget::Second { root, levels, .. } => {
-                words[0] = second(*root, *levels) | PGTT.at(t::SECOND);
+                words[0] = second(*root, *levels) | PGTT.at(t::SECOND) | self.marks_of(target);
             }
             AttachTarget::First { root, levels, .. } => {
                 let (mode, width) = match levels {
@@ -514,9 +538,10 @@ impl<P: UnitPlatform> Vtd<P> {
                     VtdFirstLevels::Five => (1, width_code(VtdLevels::Five)),
                 };
                 words[2] = root & ADDRESS | FSPM.at(mode);
+                let marks = self.marks_of(target);
                 let known = self.known.lock();
                 words[0] = match known.parents.get(id) {
-                    Some(parent) => second(parent.root, parent.levels) | PGTT.at(t::NESTED),
+                    Some(parent) => second(parent.root, parent.levels) | PGTT.at(t::NESTED) | marks,
                     // The width is the second stage's, but QEMU limits a first stage by it as well.
                     None => PGTT.at(t::FIRST) | AW.at(width),
                 };

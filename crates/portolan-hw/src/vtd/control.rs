@@ -8,24 +8,21 @@
 //! Units without a queue take one invalidation at a time through registers, each awaited (6.5.1,
 //! 11.4.8.2, 11.4.9). They may do more than was asked, never less, and refuse while a queue is on.
 
-use super::command::{
-    CommandKind, Contexts, Counted, Counters, Drain, Iotlb, Remote, Request, fence,
-};
+use super::command::{CommandKind, Contexts, Counted, Counters, Drain, Iotlb, Request, fence};
 use super::features::{Features, VtdFeature};
+use super::tags::TagUsers;
 use crate::chassis::{
     BatchEnd, Operation, Outcome, Present, Ring, Sorted, Submitters, Ticket, wait_for, wait_until,
     wait_while_it_works, with_room,
 };
 use crate::ids::Ids;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
-use portolan::iommu::{Awaited, IommuError, Stage};
-
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 use portolan_spec::vtd::Bits;
-use portolan_spec::vtd::descriptor::{self};
+use portolan_spec::vtd::descriptor;
 use portolan_spec::vtd::reg::{self, ccmd, command, pmen, prs};
 
 /// New state of a control bit.
@@ -346,38 +343,6 @@ impl<P: UnitPlatform> Direct<P> {
         let look = || look().transpose();
         wait_while_it_works(clock, limit, awaited, look, progress)
     }
-}
-
-/// PASIDs, devices and nested domains under an identifier.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TagUsers {
-    /// PASIDs under which a first stage is cached, once for each attachment, in order.
-    pub(super) pasids: Vec<u32>,
-    /// Device TLBs.
-    pub(super) remotes: Vec<Remote>,
-    /// First stages nested in a second one.
-    pub(super) nested: Vec<u16>,
-}
-
-/// Bit of a context identifier that says first stage; below it the domain identifier.
-const FIRST: u32 = 1 << 16;
-
-/// The identifier of the domain `domain` of `stage`.
-pub(super) fn context_id(domain: u16, stage: Stage) -> InvalTag {
-    let flag = match stage {
-        Stage::First => FIRST,
-        Stage::Second => 0,
-    };
-    InvalTag::new(u32::from(domain) | flag)
-}
-
-/// The domain identifier and the stage in a context identifier.
-pub(super) fn split_id(context: InvalTag) -> (u16, Stage) {
-    let stage = match context.get() & FIRST {
-        0 => Stage::Second,
-        _ => Stage::First,
-    };
-    (context.get() as u16, stage)
 }
 
 /// The way that invalidations take.

@@ -5,9 +5,9 @@
 //! 8.4 (memory that firmware lists for a device) and 3.13 (interrupt messages). Each domain has a domain
 //! identifier of its own, nested ones too: no two tables share a tag.
 
-use super::control::{context_id, split_id};
 use super::features::{self, Mode, VtdFeature};
 use super::queue::VtdQueue;
+use super::tags::{context_id, split_id};
 use super::unit::{Parent, Vtd};
 use crate::chassis::book::Hold;
 use crate::chassis::with_room;
@@ -81,10 +81,14 @@ impl<P: UnitPlatform> Vtd<P> {
         quirks: Quirks,
     ) -> Result<SecondDomain<P>, IommuError> {
         let format = self.second_format(levels)?;
+        let dirty = format.dirty;
         let features = self.features();
         let table = PageTable::new(format, self.core.mem.clone())?;
         let table = table.limited(features.width, features.second_sizes());
         let context = context_id(self.core.take_id()?, Stage::Second);
+        if dirty == DirtyTracking::Hardware {
+            self.core.tag(context, |tag| tag.marks = dirty);
+        }
         let domain = PagedDomain::new(table, context, caps, quirks, self.queue());
         Ok(domain.shadowed(self.features().shadowing()))
     }
@@ -97,7 +101,8 @@ impl<P: UnitPlatform> Vtd<P> {
         if !mode || !deep {
             return Err(IommuError::Unsupported);
         }
-        Ok(VtdSecondStage { levels, output_lg2: self.config.output_lg2, dirty: DirtyTracking::Off })
+        let dirty = self.marked(Stage::Second)?;
+        Ok(VtdSecondStage { levels, output_lg2: self.config.output_lg2, dirty })
     }
 
     /// An empty domain with first-stage tables.
@@ -124,7 +129,19 @@ impl<P: UnitPlatform> Vtd<P> {
         levels: VtdFirstLevels,
         tables: ForeignTables,
     ) -> Result<ForeignFirstDomain<P>, IommuError> {
-        self.first_over(PageTable::foreign(self.first_format(levels)?, tables))
+        // Their owner reads the marks.
+        let format = VtdFirstStage { dirty: DirtyTracking::Off, ..self.first_format(levels)? };
+        self.first_over(PageTable::foreign(format, tables))
+    }
+
+    /// Dirty state of new tables of `stage`.
+    fn marked(&self, stage: Stage) -> Result<DirtyTracking, IommuError> {
+        match self.config.dirty {
+            DirtyTracking::Hardware if !self.features().marks(self.config.mode, stage) => {
+                Err(IommuError::Unsupported)
+            }
+            dirty => Ok(dirty),
+        }
     }
 
     /// The format of first-stage tables.
@@ -133,7 +150,8 @@ impl<P: UnitPlatform> Vtd<P> {
         if !scalable || !self.features().has_first(levels) {
             return Err(IommuError::Unsupported);
         }
-        Ok(VtdFirstStage { levels, output_lg2: self.config.output_lg2, dirty: DirtyTracking::Off })
+        let dirty = self.marked(Stage::First)?;
+        Ok(VtdFirstStage { levels, output_lg2: self.config.output_lg2, dirty })
     }
 
     /// A domain over `table`.
@@ -172,6 +190,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let parent = Parent {
             root: parent.table().root().get(),
             levels: parent.table().format().levels,
+            context: parent.context(),
             _domain: Hold(parent.clone()),
         };
         let before = with_room(

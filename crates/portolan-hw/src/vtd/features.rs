@@ -16,7 +16,7 @@ use portolan::inval::{
 };
 use portolan::iommu::{IommuError, Stage};
 use portolan::platform::{AllMemory, Mmio, Nanos};
-use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan::table::format::{DirtyTracking, VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::Bits;
 use portolan_spec::vtd::reg::{self, cap, ecap};
 pub use portolan_spec::vtd::{INTEL, tylersburg};
@@ -69,6 +69,7 @@ has! {
         PAGE_REQUESTS = 5: PRS => "Page requests.";
         PASID = 6: PASID => "PASIDs.";
         SCALABLE = 7: SMTS => "Scalable mode, which includes queued invalidation.";
+        SECOND_MARKS = 28: SSADS => "Accessed and dirty bits in the second stage.";
         SCALABLE_SECOND = 8: SSTS => "Second stage in scalable mode.";
         FIRST = 9: FSTS => "First stage.";
         SNOOPS = 14: C => "Structures are snooped, and legacy page walks.";
@@ -248,6 +249,16 @@ impl Features {
         self.capabilities(walker, Caching::PresentOnly)
     }
 
+    /// Tells if written pages of a domain with tables of `stage` can be marked in `mode`. The first stage marks them
+    /// always. Marks are exchanged with the CPU's in one step only where walks snoop.
+    pub fn marks(&self, mode: Mode, stage: Stage) -> bool {
+        let needed = match stage {
+            Stage::First => VtdFeature::FIRST,
+            Stage::Second => VtdFeature::SCALABLE_SECOND | VtdFeature::SECOND_MARKS,
+        };
+        mode == Mode::Scalable && self.has.contains(needed | VtdFeature::SCALABLE_SNOOPS)
+    }
+
     /// Way in which a hypervisor follows second-stage tables: virtual units have caching mode.
     pub fn shadowing(&self) -> Shadowing {
         if self.has.contains(VtdFeature::CACHING_MODE) {
@@ -315,6 +326,7 @@ fn flags(cap_word: u64, ecap_word: u64) -> VtdFeature {
         has.remove(
             VtdFeature::SCALABLE
                 | VtdFeature::SCALABLE_SECOND
+                | VtdFeature::SECOND_MARKS
                 | VtdFeature::FIRST
                 | VtdFeature::PASID
                 | VtdFeature::NESTED,
@@ -392,6 +404,10 @@ pub struct Config {
     /// with a table of its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the
     /// unit cannot, or without a queue.
     pub interrupts: Option<Remapping>,
+    /// Marks of the pages that devices write, in each domain of a stage that the unit marks
+    /// ([`Features::marks`]); other domains are refused.
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) if it marks neither.
+    pub dirty: DirtyTracking,
 }
 
 /// Way in which invalidations are submitted.
@@ -431,6 +447,7 @@ impl Default for Config {
             takeover: Takeover::Translated,
             reserved: Reservations::default(),
             interrupts: None,
+            dirty: DirtyTracking::Off,
         }
     }
 }

@@ -7,10 +7,11 @@
 //! Not supported: interrupts of before, page requests, nested domains, tables of processes.
 
 use super::attach::{AttachTarget, RID_PASID, remote};
-use super::control::{VtdControl, Way, split_id};
+use super::control::{VtdControl, Way};
 use super::domain::{FirstDomain, SecondDomain};
 use super::features::{Config, Mode};
 use super::tables::{InheritedTranslation, Key, Streams, Structures, mode_bits};
+use super::tags::split_id;
 use super::takeover::{Offer, quiet};
 use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
 use crate::chassis::book::Hold;
@@ -27,7 +28,7 @@ use portolan::iommu::handover::{
 use portolan::iommu::{IommuError, PagedDomain, Requester, Stage};
 use portolan::platform::{TableClaims, UnitPlatform};
 use portolan::table::FormerTable;
-use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan::table::format::{DirtyTracking, VtdFirstLevels, VtdLevels};
 use portolan_spec::vtd::reg::{self, command};
 
 /// The features that a record has.
@@ -230,7 +231,7 @@ impl<P: UnitPlatform> Vtd<P> {
         }
         let to = new.to;
         streams.begin(key, new);
-        self.note(to, key.1);
+        self.note(to, key, at);
         Ok(())
     }
 
@@ -291,6 +292,10 @@ impl<P: UnitPlatform> Vtd<P> {
         let levels = levels.ok_or(AdoptError::Shape { root: tables.root })?;
         let features = self.features();
         let format = self.second_format(levels)?;
+        // Its entries have to have the marks that this driver asks for.
+        if format.dirty == DirtyTracking::Hardware {
+            self.core.tag(*tag, |tag| tag.marks = format.dirty);
+        }
         let table = FormerTable::new(format, self.core.mem.clone(), tables.root);
         let table = table.limited(features.width, features.second_sizes()).check(claims)?;
         let (caps, quirks) = (self.second_capabilities(), self.config.quirks);

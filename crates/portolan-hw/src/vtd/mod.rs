@@ -11,9 +11,11 @@ mod faults;
 mod features;
 mod handover;
 mod interrupts;
+mod marks;
 mod power;
 mod queue;
 mod tables;
+mod tags;
 mod takeover;
 #[cfg(test)]
 mod tests;

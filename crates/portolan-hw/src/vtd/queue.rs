@@ -13,8 +13,9 @@
 use super::command::{
     CommandKind as Kind, Contexts, Counted, Drain, Extent, Hint, Iotlb, Request, fence, wait_words,
 };
-use super::control::{ATTEMPTS, Core, Sending, TagUsers, Way, context_id, split_id};
+use super::control::{ATTEMPTS, Core, Sending, Way};
 use super::features::VtdFeature;
+use super::tags::{TagUsers, context_id, split_id};
 use crate::chassis::{BatchEnd, Outcome, Present, Ring, RingShape, Stop, Ticket, Unit};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,6 +25,7 @@ use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step, TablesLeft};
 use portolan::iommu::{IommuError, Stage, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
+use portolan::table::format::DirtyTracking;
 use portolan_spec::vtd::descriptor::Words;
 use portolan_spec::vtd::reg::{self, command, fsts, iqercd, queue};
 
@@ -555,5 +557,12 @@ impl<P: UnitPlatform> TagPool for VtdQueue<P> {
         }
         self.0.ids.give_back(domain.into());
         Ok(())
+    }
+    /// The first stage is always marked.
+    fn track_dirty(&self, context: InvalTag, marks: DirtyTracking) -> Result<(), IommuError> {
+        match split_id(context).1 {
+            Stage::First => Ok(()),
+            Stage::Second => self.0.switch_marks(context, marks),
+        }
     }
 }

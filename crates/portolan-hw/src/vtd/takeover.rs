@@ -24,8 +24,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Ranges, Walker};
-use portolan::iommu::{Awaited, IommuError};
+use portolan::iommu::{Awaited, IommuError, Stage};
 use portolan::platform::{Guarded, Mmio, UnitPlatform};
+use portolan::table::format::DirtyTracking;
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
 use portolan_spec::vtd::reg::{self, command, fsts, root_mode};
@@ -49,6 +50,11 @@ impl Offer {
         }
         let scalable = config.mode == Mode::Scalable;
         if scalable && !features.has.contains(VtdFeature::SCALABLE) {
+            return Err(IommuError::Unsupported);
+        }
+        let marks = |stage| features.marks(config.mode, stage);
+        if config.dirty == DirtyTracking::Hardware && !marks(Stage::First) && !marks(Stage::Second)
+        {
             return Err(IommuError::Unsupported);
         }
         let queued =

@@ -23,7 +23,7 @@ use crate::promise;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{Pasid, StreamId};
+use portolan::addr::{InvalTag, Pasid, StreamId};
 use portolan::iommu::{
     Attach as _, AttachError, BoundDomain, Conditions, DeviceTlb, InterruptTarget, Iommu,
     IommuDomains, IommuError, RecoverableFaults, RemapInterrupts, Shadowing, Stage,
@@ -38,6 +38,7 @@ use portolan_spec::vtd::reg::command;
 pub(super) struct Parent {
     pub(super) root: u64,
     pub(super) levels: VtdLevels,
+    pub(super) context: InvalTag,
     /// Held, not read.
     pub(super) _domain: Hold,
 }
@@ -352,8 +353,8 @@ impl<P: UnitPlatform> Vtd<P> {
         self.forget_everything()?;
         streams.state.stale.remove(&stream);
         let left = streams.settled(all);
-        for ((_, pasid), attachment) in &left {
-            self.forget_note(attachment.to, *pasid);
+        for (key, attachment) in &left {
+            self.forget_note(attachment.to, *key);
         }
         Ok(left)
     }

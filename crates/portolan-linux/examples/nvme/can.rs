@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use portolan::addr::{Iova, IovaRange, PageSize};
-use portolan::demand::DirtyDomain as _;
 use portolan::dma::{Constraints, Device, DeviceError, Direction, DmaSpace, Mapping, SpaceOptions};
 use portolan::inval::Gather;
 use portolan::iommu::{AttachError, Domain as _, IommuError};

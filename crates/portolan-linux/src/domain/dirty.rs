@@ -6,7 +6,6 @@
 use std::ops::ControlFlow;
 
 use portolan::addr::{Iova, IovaRange, PageSize};
-use portolan::demand::DirtyDomain;
 use portolan::inval::Gather;
 use portolan::iommu::{Domain as _, IommuError};
 use portolan::table::format::DirtyTracking;
@@ -71,13 +70,13 @@ impl UserDomain {
     }
 }
 
-/// A read is a system call for each run of neighbouring mappings that devices may write, and owes nothing: writes
-/// are marked again when it returns. The marks of unmapped pages are lost: read them before the unmap.
-impl DirtyDomain for UserDomain {
-    fn read_and_clear_dirty(
+impl UserDomain {
+    /// Reads and clears the marks of `range`: a system call for each run of neighbouring mappings that devices may
+    /// write, which owes nothing. Writes are marked again when it returns.
+    pub(super) fn read_kernels_marks(
         &self,
         range: IovaRange,
-        owed: &mut Gather,
+        owed: &Gather,
         visit: &mut dyn FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
         owed.check(self.table)?;

@@ -3,7 +3,6 @@
 use super::*;
 use crate::promised::promised;
 use portolan::addr::PhysAddr;
-use portolan::demand::DirtyDomain as _;
 use portolan::table::{DirtyError, TableAccessError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

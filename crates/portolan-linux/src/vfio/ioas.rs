@@ -37,7 +37,8 @@ const DIRTY_TRACKING_ENABLE: u32 = 1;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DomainOptions {
-    /// Tracking of the pages that devices write, for [`DirtyDomain`](portolan::demand::DirtyDomain). Attaching a
+    /// Tracking of the pages that devices write, for
+    /// [`Domain::read_and_clear_dirty`](portolan::iommu::Domain::read_and_clear_dirty). Attaching a
     /// device whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, all pages
     /// that devices may write are written.
     pub dirty: DirtyTracking,

@@ -9,6 +9,8 @@ crate::bits::constants! {
 
     V: u64 = 1 => "Word 0: the entry counts. Without it, all accesses pass.";
     TV: u64 = 1 << 1 => "Word 0: the fields about translation count.";
+    /// Word 0: HAD, marks that the unit sets in leaves of host tables: none, 1 for accessed, 3 for accessed and dirty.
+    MARKS: Bits = Bits::new(7, 2);
     /// Word 0: levels of the tables; none: addresses are not translated.
     MODE: Bits = Bits::new(9, 3);
     IR: u64 = 1 << 61 => "Word 0: reads are let through.";

@@ -56,6 +56,7 @@ pub mod features {
         WIDE_DESTINATIONS: u64 = 1 << 2 => "XTSup: destinations of interrupts may have 32 bits.";
         INVALIDATE_ALL: u64 = 1 << 6 => "IASup: INVALIDATE_IOMMU_ALL.";
         WIDE_ENTRIES: u64 = 1 << 7 => "GASup: entries of interrupt tables may have two words.";
+        MARKS: u64 = 1 << 49 | 1 << 52 => "HASup, HDSup: marks in leaves of host tables.";
         /// Host tables of up to four levels and so many more; 3 is reserved.
         HOST_LEVELS: Bits = Bits::new(10, 2);
     }

@@ -82,6 +82,7 @@ pub mod pasid {
         AW: Bits = Bits::new(2, 3);
         PGTT: Bits = Bits::new(6, 3) => "Word 0: granular translation type, see [`translation`].";
         DID: Bits = Bits::new(0, 16) => "Word 1: domain.";
+        SSADE: u64 = 1 << 9 => "Word 0: accessed and dirty bits of the second stage are set.";
         PWSNP: u64 = 1 << 23 => "Word 1: page walks snoop.";
         FSPM: Bits = Bits::new(2, 2) => "Word 2: first-stage levels, 0 for four.";
     }

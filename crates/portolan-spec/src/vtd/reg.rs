@@ -79,6 +79,7 @@ pub mod ecap {
         DIT: 41, 1 => "Device-TLB invalidations are throttled by physical function.";
         PDS: 42, 1 => "Page requests can be drained.";
         SMTS: 43, 1 => "Scalable mode.";
+        SSADS: 45, 1 => "Accessed and dirty bits in the second stage.";
         SSTS: 46, 1 => "Second stage in scalable mode.";
         FSTS: 47, 1 => "First stage in scalable mode.";
         SMPWC: 48, 1 => "Walks in scalable mode can snoop.";

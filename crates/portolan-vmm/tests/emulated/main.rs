@@ -36,7 +36,7 @@ const VTD: VtdSecondStage =
     VtdSecondStage { levels: VtdLevels::Three, output_lg2: 52, dirty: DirtyTracking::Off };
 const VTD_FIRST: VtdFirstStage =
     VtdFirstStage { levels: VtdFirstLevels::Four, output_lg2: 52, dirty: DirtyTracking::Off };
-const AMD: AmdV1 = AmdV1 { levels: AmdLevels::Four, output_lg2: 52 };
+const AMD: AmdV1 = AmdV1::new(AmdLevels::Four, 52);
 
 const fn riscv<const ROOT: u32>() -> Riscv<ROOT> {
     Riscv {

@@ -1,43 +1,36 @@
 //! Granules that devices wrote, for moving the memory to another machine.
 
+use super::bits::GranuleRun;
 use super::error::ReadDirtyError;
 use super::owner::Pager;
-use super::region::Part;
+use super::region::{Part, Region};
 use super::space::Ioas;
 use crate::addr::IovaRange;
 use crate::inval::Gather;
-use crate::iommu::{Domain, PagedDomain, TagPool};
-use crate::platform::{Cpus, Lock, TableMem};
-use crate::table::{Access, DirtyError, Format};
+use crate::iommu::{Domain, TrackDirtyError};
+use crate::platform::{Cpus, Lock};
+use crate::table::format::DirtyTracking;
+use crate::table::{Access, DirtyError};
 
-/// A domain whose tables know the pages that were written.
-///
-/// *Context.* Task.
-pub trait DirtyDomain: Domain {
-    /// As [`PageTable::read_and_clear_dirty`](crate::table::PageTable::read_and_clear_dirty).
+/// Marks of granules that were taken back, once they were handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    Kept,
+    Cleared,
+}
+
+impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
+    /// Switches marks of written pages on or off, as [`Domain::track_dirty`]. Granules that were taken back before stay
+    /// among those that the next read hands over.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
-    /// If the format keeps no dirty state.
-    fn read_and_clear_dirty(
-        &self,
-        range: IovaRange,
-        owed: &mut Gather,
-        visit: &mut dyn FnMut(IovaRange),
-    ) -> Result<(), DirtyError>;
-}
-
-impl<F: Format, M: TableMem<F::Word>, Q: TagPool> DirtyDomain for PagedDomain<F, M, Q> {
-    fn read_and_clear_dirty(
-        &self,
-        range: IovaRange,
-        owed: &mut Gather,
-        visit: &mut dyn FnMut(IovaRange),
-    ) -> Result<(), DirtyError> {
-        self.table().read_and_clear_dirty(range, owed, visit)
+    /// As there.
+    pub fn track_dirty(&self, marks: DirtyTracking) -> Result<(), TrackDirtyError> {
+        self.domain.track_dirty(marks)
     }
-}
 
-impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
     /// Hands to `visit` the granules that devices wrote in `range` since the last time, and those
     /// that were writable and taken back since then, written or not. A range may be handed over
     /// twice. When this returns, writes are marked again; bytes read afterwards are no older than
@@ -53,26 +46,12 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
         mut visit: impl FnMut(IovaRange),
     ) -> Result<(), ReadDirtyError> {
         let mut owed = Gather::new();
-        let cleared = self.each_region(range, |region, inside| {
-            if !region.access.contains(Access::WRITE) {
-                return Ok(());
+        let cleared = self.each_writable(range, |region, part| {
+            // The table first: granules that are taken back after that are found lost.
+            if let Some(range) = region.addresses(part) {
+                self.domain.read_and_clear_dirty(range, &mut owed, &mut visit)?;
             }
-            for part in region.parts(inside) {
-                // The table first: granules that are taken back after that are found lost.
-                if let Some(range) = region.addresses(part) {
-                    self.domain.read_and_clear_dirty(range, &mut owed, &mut visit)?;
-                }
-                let lost = |slot: &mut super::region::RegionSlot| {
-                    let run = slot.lost.run_of(true, part.run)?;
-                    slot.lost.clear(run);
-                    Some(run)
-                };
-                while let Some(run) = region.with(part.slot, lost).flatten() {
-                    if let Some(range) = region.addresses(Part { run, ..part }) {
-                        visit(range);
-                    }
-                }
-            }
+            lost(region, part, Handed::Cleared, &mut visit);
             Ok(())
         });
         // Marks that an earlier dirty read did not pay for may be missing still.
@@ -82,7 +61,66 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
             let generation = Some(unpaid.generation);
             self.marks.with(|marks| *marks = (*marks).max(generation));
         }
-        cleared.map_err(ReadDirtyError::Table)?;
+        cleared?;
         settled.map_err(|unpaid| ReadDirtyError::NotPaid(unpaid.cause.into()))
+    }
+
+    /// As [`Ioas::read_and_clear_dirty`], and leaves the marks.
+    ///
+    /// *Context.* Task: it looks at every page, and calls `visit` without a lock.
+    ///
+    /// # Errors
+    /// [`ReadDirtyError::Table`]. Ranges that were handed over stand.
+    pub fn read_dirty(
+        &self,
+        range: IovaRange,
+        mut visit: impl FnMut(IovaRange),
+    ) -> Result<(), ReadDirtyError> {
+        let read = self.each_writable(range, |region, part| {
+            if let Some(range) = region.addresses(part) {
+                self.domain.read_dirty(range, &mut visit)?;
+            }
+            lost(region, part, Handed::Kept, &mut visit);
+            Ok(())
+        });
+        Ok(read?)
+    }
+
+    /// Calls `each` for the parts of writable regions that `range` touches.
+    fn each_writable(
+        &self,
+        range: IovaRange,
+        mut each: impl FnMut(&Region<O, P>, Part) -> Result<(), DirtyError>,
+    ) -> Result<(), DirtyError> {
+        self.each_region(range, |region, inside| match region.access.contains(Access::WRITE) {
+            true => region.parts(inside).try_for_each(|part| each(region, part)),
+            false => Ok(()),
+        })
+    }
+}
+
+/// Hands over the granules of `part` that were taken back.
+fn lost<O, P: Cpus>(
+    region: &Region<O, P>,
+    part: Part,
+    handed: Handed,
+    visit: &mut impl FnMut(IovaRange),
+) {
+    let mut rest = Some(part.run);
+    while let Some(within) = rest {
+        let next = region.with(part.slot, |slot| {
+            let run = slot.lost.run_of(true, within)?;
+            if handed == Handed::Cleared {
+                slot.lost.clear(run);
+            }
+            Some(run)
+        });
+        let Some(run) = next.flatten() else {
+            return;
+        };
+        if let Some(range) = region.addresses(Part { run, ..part }) {
+            visit(range);
+        }
+        rest = GranuleRun::new(run.last + 1, within.last);
     }
 }

@@ -44,7 +44,6 @@ mod space;
 mod tests;
 
 pub use account::{LimitReached, Limited, Limits, Usage};
-pub use dirty::DirtyDomain;
 pub use error::{
     DomainClaimed, FaultError, InvalidateError, ReadDirtyError, RecoverError, RegionError,
     RemoveError,

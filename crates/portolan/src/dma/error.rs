@@ -13,6 +13,7 @@ use crate::bounce::TakeError;
 use crate::iommu::{AttachError, Awaited, DomainError, DomainUnmapError, IommuError, NotDisjoint};
 use crate::iova::IovaError;
 use crate::platform::Nanos;
+use crate::table::DirtyError;
 
 /// Error of a map. Nothing of it is reachable, and the buffer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -301,6 +302,19 @@ pub enum UnmapError {
         /// The offset.
         offset: u64,
     },
+}
+
+/// Error of reading the marks of written pages of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SpaceDirtyError {
+    /// The domain keeps no marks there.
+    #[error(transparent)]
+    Domain(#[from] DirtyError),
+    /// It was not paid for: pages that were handed over may be written again without a mark, until the next read
+    /// succeeds.
+    #[error(transparent)]
+    NotPaid(UnmapError),
 }
 
 impl UnmapError {

@@ -42,7 +42,7 @@ pub use coherent::Coherent;
 pub use device::{Device, MapFailed, NotMapped, OldMappings};
 pub use error::{
     AccessError, BufferPoolError, DeviceError, DivideError, Failed, MapError, PremapError,
-    Quarantine, SpaceError, UnmapError,
+    Quarantine, SpaceDirtyError, SpaceError, UnmapError,
 };
 pub use layout::DmaSegment;
 pub use mapping::{

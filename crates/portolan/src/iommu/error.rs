@@ -175,3 +175,15 @@ pub enum UnmapPartError {
     #[error(transparent)]
     Split(#[from] DomainSplitError),
 }
+
+/// Error of switching marks of written pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TrackDirtyError {
+    /// The domain was not made for marks, or its unit sets none.
+    #[error("the domain keeps no marks of written pages")]
+    NotTracked,
+    /// The hardware did not complete.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+}

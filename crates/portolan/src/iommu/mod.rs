@@ -24,7 +24,7 @@ pub use bound::BoundDomain;
 pub use claim::SpaceClaim;
 pub use error::{
     AttachError, Awaited, DomainError, DomainSplitError, DomainUnmapError, IommuError,
-    UnmapPartError,
+    TrackDirtyError, UnmapPartError,
 };
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
 pub use interrupt::{
@@ -38,7 +38,8 @@ pub use whole::{WholeMapping, WholeMappings};
 use crate::addr::{Iova, IovaRange, PageSize, Pasid, StreamId, TableId};
 use crate::inval::{Flushed, Gather, SyncError, WrongTable};
 use crate::platform::{AllMemory, DmaMemory};
-use crate::table::{Access, SplitError, TableUnmapError, Translation};
+use crate::table::format::DirtyTracking;
+use crate::table::{Access, DirtyError, SplitError, TableUnmapError, Translation};
 use alloc::sync::Arc;
 use handover::{AdoptedDomain, DomainTables, UnitHandover};
 
@@ -166,6 +167,72 @@ pub trait Domain: Send + Sync {
     #[inline]
     fn is_due(&self, owed: &Gather) -> bool {
         !owed.is_empty()
+    }
+
+    /// Switches marks of the pages that devices write on, or off, whatever is mapped. On return, the marks from before
+    /// are gone, and each page is marked that a device writes from then on; a stream that another caller attaches
+    /// meanwhile, once it is attached.
+    ///
+    /// *Context.* Task: looks at every leaf, and waits for the hardware.
+    ///
+    /// # Errors
+    /// If the domain cannot mark pages, or the hardware did not complete: then nothing is marked for certain.
+    fn track_dirty(&self, marks: DirtyTracking) -> Result<(), TrackDirtyError> {
+        match marks {
+            DirtyTracking::Off => Ok(()),
+            DirtyTracking::Hardware => Err(TrackDirtyError::NotTracked),
+        }
+    }
+
+    /// Hands the mapped pages in `range` to `visit` that a device has written since they were marked clean, and marks
+    /// them clean, as [`PageTable::read_and_clear_dirty`](crate::table::PageTable::read_and_clear_dirty) does.
+    ///
+    /// *Context.* Task: looks at every leaf.
+    ///
+    /// # Errors
+    /// If the domain marks no pages.
+    fn read_and_clear_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        let _ = (range, owed, visit);
+        Err(DirtyError::NotTracked)
+    }
+
+    /// As [`Domain::read_and_clear_dirty`], and leaves the marks.
+    ///
+    /// *Context.* Task: looks at every leaf.
+    ///
+    /// # Errors
+    /// If the domain marks no pages.
+    fn read_dirty(
+        &self,
+        range: IovaRange,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        let _ = (range, visit);
+        Err(DirtyError::NotTracked)
+    }
+
+    /// As [`Domain::unmap`], and hands the pages to `visit` that a device has written since they were marked clean; all
+    /// of `range` where it has no marks to tell. Marks that a read has cleared, and whose debt is not paid yet, may be
+    /// missing.
+    ///
+    /// *Context.* Task: one walk for each leaf.
+    ///
+    /// # Errors
+    /// See [`DomainUnmapError`]; nothing is unmapped, and nothing was handed over.
+    fn unmap_and_read_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DomainUnmapError> {
+        self.unmap(range, owed)?;
+        visit(range);
+        Ok(())
     }
 
     /// Number of pages of its tables, those that wait for quiet included; 0 if it has no tables.

@@ -6,6 +6,7 @@
 use super::handover::DomainTables;
 use super::{
     Domain, DomainError, DomainSplitError, DomainUnmapError, IommuError, Shadowing, SpaceClaim,
+    TrackDirtyError,
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::{
@@ -13,9 +14,12 @@ use crate::inval::{
     Quiesced, Quirks, Step, SyncError, Walker, WrongTable, owes_nothing, plan,
 };
 use crate::platform::{Cpus, DmaMemory, ForeignTables, PromisedMappings, TableMem};
-use crate::table::format::Format;
-use crate::table::{Access, AdoptedTable, NotedDebts, PageTable, TableView, Translation};
+use crate::table::format::{DirtyTracking, Format};
+use crate::table::{
+    Access, AdoptedTable, DirtyError, NotedDebts, PageTable, TableView, Translation,
+};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Pool of identifiers: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
@@ -25,17 +29,37 @@ pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
     /// # Errors
     /// If the hardware did not complete.
     fn release(&self, context: InvalTag) -> Result<(), IommuError>;
+
+    /// Has the unit set marks of written pages in the tables that `context` tags, or set none, in every entry that
+    /// names them by now; on return it uses no older copy. Nothing where the unit always sets them in such tables.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If the hardware did not complete.
+    fn track_dirty(&self, context: InvalTag, marks: DirtyTracking) -> Result<(), IommuError> {
+        let _ = (context, marks);
+        Ok(())
+    }
 }
 
 impl<Q: TagPool + ?Sized> TagPool for alloc::sync::Arc<Q> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         (**self).release(context)
     }
+
+    fn track_dirty(&self, context: InvalTag, marks: DirtyTracking) -> Result<(), IommuError> {
+        (**self).track_dirty(context, marks)
+    }
 }
 
 impl<P: Cpus, Q: TagPool> TagPool for Combined<P, Q> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         self.queue().release(context)
+    }
+
+    fn track_dirty(&self, context: InvalTag, marks: DirtyTracking) -> Result<(), IommuError> {
+        self.queue().track_dirty(context, marks)
     }
 }
 
@@ -54,6 +78,8 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
     one: OneCommand,
     shadowing: Shadowing,
     claim: SpaceClaim,
+    /// Set while pages that devices write are marked.
+    marks: AtomicBool,
     queue: Q,
 }
 
@@ -114,6 +140,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
                 PlanInputs { context: &context, caps: &caps, quirks: &quirks },
                 F::GRANULE,
             ),
+            marks: AtomicBool::new(table.format().dirty_tracking() == DirtyTracking::Hardware),
             table,
             context,
             caps,
@@ -151,6 +178,16 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         &self.caps
     }
 
+    /// Marks of the pages that devices write: from the start in a format that keeps dirty state, until they are
+    /// switched off ([`Domain::track_dirty`]). A driver that writes an entry for a stream looks before, and again once
+    /// the entry is there.
+    pub fn dirty_tracking(&self) -> DirtyTracking {
+        match self.marks.load(Ordering::SeqCst) {
+            true => DirtyTracking::Hardware,
+            false => DirtyTracking::Off,
+        }
+    }
+
     /// Quirks of the implementation.
     pub fn quirks(&self) -> &Quirks {
         &self.quirks
@@ -163,6 +200,14 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
 
     const fn inputs(&self) -> PlanInputs<'_> {
         PlanInputs { context: &self.context, caps: &self.caps, quirks: &self.quirks }
+    }
+
+    /// Checks that pages are marked.
+    fn marked(&self) -> Result<(), DirtyError> {
+        match self.dirty_tracking() {
+            DirtyTracking::Hardware => Ok(()),
+            DirtyTracking::Off => Err(DirtyError::NotTracked),
+        }
     }
 
     fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<IommuError>> {
@@ -300,6 +345,58 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     #[inline]
     fn is_due(&self, owed: &Gather) -> bool {
         !owes_nothing(&self.caps, owed)
+    }
+
+    fn track_dirty(&self, marks: DirtyTracking) -> Result<(), TrackDirtyError> {
+        if self.table.format().dirty_tracking() == DirtyTracking::Off {
+            return match marks {
+                DirtyTracking::Off => Ok(()),
+                DirtyTracking::Hardware => Err(TrackDirtyError::NotTracked),
+            };
+        }
+        // Before the entries: one that is written meanwhile is written by this, or found below.
+        self.marks.store(marks == DirtyTracking::Hardware, Ordering::SeqCst);
+        self.queue.track_dirty(self.context, marks)?;
+        if marks == DirtyTracking::Hardware {
+            let mut owed = Gather::new();
+            let read = self.table.read_and_clear_dirty(self.input_range(), &mut owed, |_| ());
+            read.map_err(|_| TrackDirtyError::NotTracked)?;
+            self.sync(&mut owed).map_err(IommuError::from)?;
+        }
+        Ok(())
+    }
+
+    fn read_and_clear_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.marked()?;
+        self.table.read_and_clear_dirty(range, owed, visit)
+    }
+
+    fn read_dirty(
+        &self,
+        range: IovaRange,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.marked()?;
+        self.table.read_dirty(range, visit)
+    }
+
+    fn unmap_and_read_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DomainUnmapError> {
+        if self.marked().is_err() {
+            self.table.unmap(range, owed)?;
+            visit(range);
+            return Ok(());
+        }
+        Ok(self.table.unmap_and_read_dirty(range, owed, visit)?)
     }
 
     fn table_pages(&self) -> usize {

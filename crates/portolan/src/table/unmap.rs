@@ -37,13 +37,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     pub fn unmap(&self, range: IovaRange, gather: &mut Gather) -> Result<(), TableUnmapError> {
         gather.claim(self.id)?;
+        self.check_ends(range)?;
         let mask = F::GRANULE.bytes() - 1;
-        if range.start().get() & mask != 0 || range.last().get() & mask != mask {
-            return Err(TableUnmapError::Unaligned { range });
-        }
-        if range.last().get() >> self.input_lg2 != 0 {
-            return Err(TableUnmapError::OutOfRange { range });
-        }
         let differ = range.start().get() ^ range.last().get();
         if differ >> Self::span(1).lg2() == 0 {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
@@ -55,6 +50,19 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         self.unmap_many(range, gather)
+    }
+
+    /// Checks that `range` is whole granules that the table can translate.
+    #[inline(always)]
+    pub(super) fn check_ends(&self, range: IovaRange) -> Result<(), TableUnmapError> {
+        let mask = F::GRANULE.bytes() - 1;
+        if range.start().get() & mask != 0 || range.last().get() & mask != mask {
+            return Err(TableUnmapError::Unaligned { range });
+        }
+        if range.last().get() >> self.input_lg2 != 0 {
+            return Err(TableUnmapError::OutOfRange { range });
+        }
+        Ok(())
     }
 
     /// Unmaps `range`, which lies in what the entry `found` spans.
@@ -168,7 +176,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// First pass: every address must be mapped, and no block cut.
-    fn check(&self, range: IovaRange) -> Result<(), TableUnmapError> {
+    pub(super) fn check(&self, range: IovaRange) -> Result<(), TableUnmapError> {
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
             let (level, raw) = match self.walk(iova, 1) {

@@ -68,4 +68,17 @@ impl<'t, F: Format, M: TableMem<F::Word>> TableView<'t, F, M> {
     ) -> Result<(), DirtyError> {
         self.0.read_and_clear_dirty(range, gather, visit)
     }
+    /// As [`PageTable::read_dirty`].
+    ///
+    /// *Context.* Task: the time it takes grows with the range.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_dirty(
+        &self,
+        range: IovaRange,
+        visit: impl FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.0.read_dirty(range, visit)
+    }
 }

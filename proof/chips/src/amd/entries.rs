@@ -4,6 +4,7 @@ use portolan::addr::PhysAddr;
 
 use super::AmdIdentification;
 use super::events::AmdRefusal;
+use crate::stage::LeafMarks;
 use portolan_sim::decode::{Permissions, TableFormat, TableRoot};
 
 /// Meaning of an entry.
@@ -18,6 +19,8 @@ pub(super) enum Entry {
         /// Table of the domain; `None` passes addresses through.
         table: Option<TableRoot>,
         permissions: Permissions,
+        /// Bits that the unit sets in leaves.
+        marks: Option<LeafMarks>,
         /// Permission of the device to keep translations.
         remote: IotlbPermission,
         /// `Yes` if the exclusion range is the device's.
@@ -38,8 +41,11 @@ pub(super) enum Excluded {
     No,
 }
 
-/// Bits of word 0 about guest tables, page requests and tracking of accesses, or reserved.
-const RESERVED: u64 = 1 << 63 | 0x1ff << 52 | 0x1fc;
+/// Bits of word 0 about guest tables and page requests, or reserved.
+const RESERVED: u64 = 1 << 63 | 0x1ff << 52 | 0x7c;
+/// Accessed and dirty bits of leaves (2.2.3).
+const ACCESSED: LeafMarks = LeafMarks { accessed: 1 << 5, dirty: 0 };
+const BOTH: LeafMarks = LeafMarks { dirty: 1 << 6, ..ACCESSED };
 /// Longest interrupt table that an entry can name, as an exponent of entries.
 const MOST_INTERRUPTS: u64 = 11;
 
@@ -64,6 +70,13 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, A
     if low & RESERVED != 0 || levels > id.levels() {
         return malformed;
     }
+    let marks = match field(low, 7, 2) {
+        0 => None,
+        _ if !id.has_marks() => return malformed,
+        1 => Some(ACCESSED),
+        3 => Some(BOTH),
+        _ => return malformed,
+    };
     let root = PhysAddr::new(low & 0x000f_ffff_ffff_f000);
     let table = match levels {
         0 => None,
@@ -84,6 +97,7 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, A
         domain: second as u16,
         table,
         permissions: reads.or(writes),
+        marks,
         remote: if field(second, 32, 1) == 1 && id.has_device_tlbs() {
             IotlbPermission::Given
         } else {

@@ -26,6 +26,8 @@ const PAGE_REQUESTS: u64 = 1 << 1;
 const X2APIC: u64 = 1 << 2;
 const INVALIDATE_ALL: u64 = 1 << 6;
 const GUEST_APIC: u64 = 1 << 7;
+/// `HASup`, `HDSup`.
+const MARKS: u64 = 1 << 49 | 1 << 52;
 
 impl AmdIdentification {
     /// Caches absence (`NpCache`).
@@ -33,6 +35,17 @@ impl AmdIdentification {
     pub fn caching_absence(mut self) -> Self {
         self.capability[0] |= NOT_PRESENT;
         self
+    }
+
+    /// Adds accessed and dirty bits in leaves of host tables (`HASup`, `HDSup`).
+    #[must_use]
+    pub fn marks(mut self) -> Self {
+        self.features |= MARKS;
+        self
+    }
+
+    pub(super) fn has_marks(&self) -> bool {
+        self.features & MARKS == MARKS
     }
 
     pub(super) fn caches_absence(&self) -> bool {

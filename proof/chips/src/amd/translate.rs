@@ -5,13 +5,22 @@ use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 use super::entries::{Entry, Excluded, IotlbPermission, decode};
 use super::events::{AmdRefusal, PageRefusal};
 use super::{AmdRegisters, State};
-use crate::stage::{CachedWalk, Tag, WalkError};
+use crate::stage::{CachedWalk, LeafMarks, Tag, WalkError, WalkedLeaf};
 use portolan_sim::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
 use portolan_sim::request::Request;
 
 /// Exclusion base: the range counts; it is every device's.
 const EXCLUDES: u64 = 1;
 const ALL_DEVICES: u64 = 1 << 1;
+
+/// Tables that an entry of a device leads to.
+#[derive(Clone, Copy, Debug)]
+struct HostTable {
+    domain: u16,
+    table: TableRoot,
+    permissions: Permissions,
+    marks: Option<LeafMarks>,
+}
 
 impl AmdRegisters {
     /// Memory address of one device address.
@@ -21,11 +30,11 @@ impl AmdRegisters {
             return untranslated;
         }
         let refused = |domain, why| Err(AmdRefusal::Page { domain, why });
-        let (domain, table, permissions, excluded) = match self.entry(state, of.stream)? {
+        let (domain, table, permissions, excluded, marks) = match self.entry(state, of.stream)? {
             Entry::Passes => return untranslated,
             Entry::Ends => return refused(0, PageRefusal::NotPresent),
-            Entry::Translates { domain, table, permissions, excluded, .. } => {
-                (domain, table, permissions, excluded)
+            Entry::Translates { domain, table, permissions, excluded, marks, .. } => {
+                (domain, table, permissions, excluded, marks)
             }
         };
         if excludes(state.own.registers.exclusion, excluded, of.iova) {
@@ -42,7 +51,8 @@ impl AmdRegisters {
                 refused(domain, PageRefusal::Forbidden)
             };
         };
-        match self.page(state, domain, table, permissions, of.iova)? {
+        let through = HostTable { domain, table, permissions, marks };
+        match self.page(state, through, of)? {
             CachedWalk::Present { leaf, .. } if leaf.permissions.allow(of.access) => {
                 Ok(leaf.address(of.iova))
             }
@@ -94,15 +104,15 @@ impl AmdRegisters {
     fn page(
         &self,
         state: &mut State,
-        domain: u16,
-        table: TableRoot,
-        permissions: Permissions,
-        at: Iova,
+        HostTable { domain, table, permissions, marks }: HostTable,
+        of: Request,
     ) -> Result<CachedWalk, AmdRefusal> {
+        let at = of.iova;
         let owner = u32::from(domain);
         let context = InvalTag::new(owner);
         let tag = Tag { context, owner };
-        if let Some(known) = state.own.pages.lookup(context, at) {
+        let kept = state.own.pages.lookup(context, at);
+        if let Some(known) = kept.filter(|kept| marks.is_none() || !kept.wants_mark(of.access)) {
             return Ok(known);
         }
         state.counts.misses += 1;
@@ -118,7 +128,9 @@ impl AmdRegisters {
             Ok(found) => {
                 let page = found.leaf.size;
                 let permissions = found.leaf.permissions.and(permissions);
-                let leaf = Leaf { permissions, ..found.leaf };
+                let found = WalkedLeaf { leaf: Leaf { permissions, ..found.leaf }, ..found };
+                let marked = marks.and_then(|marks| marks.set(&self.memory, found, of.access));
+                let leaf = marked.unwrap_or(found).leaf;
                 (CachedWalk::Present { leaf, page }, page)
             }
             Err(WalkError::Here(fault) | WalkError::Locating(fault)) => match fault {

@@ -76,6 +76,26 @@ pub(super) struct Stage2 {
     /// Level of the root, counted from the leaf.
     pub level: u8,
     pub records: FaultBehavior,
+    pub dirty: DirtyState,
+}
+
+/// Dirty state of leaves that hand it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DirtyState {
+    /// The unit keeps it.
+    Kept,
+    /// A leaf that is clean cannot be written.
+    Left,
+}
+
+impl DirtyState {
+    /// By the flag of a descriptor, which counts where the unit can.
+    fn of(flag: u64, id: &SmmuIdentification) -> Self {
+        match (flag, id.field(0, 6, 2)) {
+            (1, 2 | 3) => Self::Kept,
+            _ => Self::Left,
+        }
+    }
 }
 
 /// Recording of faults.
@@ -94,6 +114,7 @@ pub(super) struct ContextDescriptor {
     pub table: Option<(TableFormat, PhysAddr)>,
     pub asid: u16,
     pub records: FaultBehavior,
+    pub dirty: DirtyState,
 }
 
 fn field(word: u64, low: u32, bits: u32) -> u64 {
@@ -235,6 +256,7 @@ fn stage2(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage2, Illegal> {
         root: PhysAddr::new(words[3] & 0x000f_ffff_ffff_fff0),
         level,
         records: if stalls { FaultBehavior::Stalls } else { records(field(w2, 58, 1)) },
+        dirty: DirtyState::of(field(w2, 55, 1), id),
     })
 }
 
@@ -279,5 +301,6 @@ pub(super) fn context_descriptor(
         table,
         asid,
         records: if stalls { FaultBehavior::Stalls } else { records(field(w0, 45, 1)) },
+        dirty: DirtyState::of(field(w0, 42, 1), id),
     })
 }

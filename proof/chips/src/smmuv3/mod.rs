@@ -15,7 +15,7 @@
 //!
 //! Not modelled: secure and realm interfaces, EL2 and EL3 streams, the end of all stalls of a stream
 //! (its command is accepted and counted), split-stage ATS, interrupts by message other than those of
-//! syncs (lines are counted), hardware update of access and dirty flags, the upper half of addresses (TTB1), ECMDQ.
+//! syncs (lines are counted), hardware update of access flags, the upper half of addresses (TTB1), ECMDQ.
 
 mod commands;
 mod entries;

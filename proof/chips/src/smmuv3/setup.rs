@@ -61,6 +61,13 @@ impl SmmuIdentification {
         self
     }
 
+    /// Adds hardware update of dirty state (`IDR0.HTTU` is 2).
+    #[must_use]
+    pub fn marks(mut self) -> Self {
+        self.idr[0] |= 2 << 6;
+        self
+    }
+
     /// Adds stalls, for streams that request them.
     #[must_use]
     pub fn stalls(mut self) -> Self {

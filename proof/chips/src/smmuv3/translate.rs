@@ -3,17 +3,29 @@
 use portolan::addr::{InvalTag, Iova, Pasid, PhysAddr, StreamId};
 
 use super::entries::{
-    AtsPermission, ContextDescriptor, DefaultSubstream, DescriptorTable, FaultBehavior, Stage1,
-    Stage2, StreamTableEntry, context_descriptor, stream_entry,
+    AtsPermission, ContextDescriptor, DefaultSubstream, DescriptorTable, DirtyState, FaultBehavior,
+    Stage1, Stage2, StreamTableEntry, context_descriptor, stream_entry,
 };
 use super::events::{self, AtStage, Cached, Class, SmmuV3Refusal};
 use super::{SmmuRegisters, State};
-use crate::stage::{CachedWalk, Tag, WalkError, top_of};
+use crate::stage::{CachedWalk, ManagedLeaves, Tag, WalkError, top_of};
 use portolan_sim::decode::{
     AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory,
 };
 use portolan_sim::iommu::Temper;
 use portolan_sim::request::Request;
+
+/// Dirty state of leaves with DBM (D8.4.6): AP[2] is cleared in the first stage, S2AP[1] is set in the second.
+const FIRST_LEAVES: ManagedLeaves = ManagedLeaves { managed: 1 << 51, mark: 1 << 7, written: 0 };
+const SECOND_LEAVES: ManagedLeaves =
+    ManagedLeaves { managed: 1 << 51, mark: 1 << 7, written: 1 << 7 };
+
+/// An access of a stream, or of a walk, by an address of the second stage.
+#[derive(Clone, Copy, Debug)]
+struct SecondAccess {
+    ipa: Iova,
+    access: AccessKind,
+}
 
 pub(super) fn stage1_tag(vmid: u16, asid: u16) -> Tag {
     Tag { context: InvalTag::new(u32::from(vmid) << 16 | u32::from(asid)), owner: vmid.into() }
@@ -77,7 +89,8 @@ impl SmmuRegisters {
             return match stage2 {
                 None => untranslated,
                 Some(stage2) => {
-                    let leaf = self.second(state, &stage2, vmid, iova, Class::Input)?;
+                    let at = SecondAccess { ipa: iova, access };
+                    let leaf = self.second(state, &stage2, vmid, at, Class::Input)?;
                     permit(leaf, access, stage2.records, AtStage::Two(iova.get()))?;
                     Ok(leaf.address(iova))
                 }
@@ -227,7 +240,8 @@ impl SmmuRegisters {
     ) -> Result<PhysAddr, SmmuV3Refusal> {
         let Some(stage2) = stage2 else { return Ok(at) };
         let ipa = Iova::new(at.get());
-        let leaf = self.second(state, stage2, vmid, ipa, class)?;
+        let read = SecondAccess { ipa, access: AccessKind::Read };
+        let leaf = self.second(state, stage2, vmid, read, class)?;
         let at_stage = AtStage::Two(at.get());
         permit_class(leaf, AccessKind::Read, stage2.records, at_stage, class)?;
         Ok(leaf.address(ipa))
@@ -239,11 +253,14 @@ impl SmmuRegisters {
         state: &mut State,
         stage2: &Stage2,
         vmid: u16,
-        ipa: Iova,
+        SecondAccess { ipa, access }: SecondAccess,
         class: Class,
     ) -> Result<Leaf, SmmuV3Refusal> {
         let tag = stage2_tag(vmid);
-        if let Some(CachedWalk::Present { leaf, .. }) = state.own.stage2.lookup(tag.context, ipa) {
+        let marks = stage2.dirty == DirtyState::Kept;
+        let kept = state.own.stage2.lookup(tag.context, ipa);
+        let kept = kept.filter(|kept| !(marks && kept.wants_mark(access)));
+        if let Some(CachedWalk::Present { leaf, .. }) = kept {
             return Ok(leaf);
         }
         state.counts.misses += 1;
@@ -255,6 +272,10 @@ impl SmmuRegisters {
             let at = AtStage::Two(ipa.get());
             fault(stage2.records, walk_code(walk), at, class)
         })?;
+        let found = match stage2.dirty {
+            DirtyState::Kept => SECOND_LEAVES.set(&self.memory, found, access),
+            DirtyState::Left => found,
+        };
         let leaf = found.leaf;
         let page = leaf.size;
         let known = CachedWalk::Present { leaf, page };
@@ -297,6 +318,9 @@ impl SmmuRegisters {
             None => state.own.globals.lookup(global, iova),
             known => known,
         };
+        let marks = context.dirty == DirtyState::Kept
+            || stage2.is_some_and(|stage2| stage2.dirty == DirtyState::Kept);
+        let cached = cached.filter(|cached| !(marks && cached.wants_mark(access)));
         if let Some(CachedWalk::Present { leaf, .. }) = cached {
             if stage2.is_none() && self.conflicts(context, iova, leaf) {
                 return Err(refused(events::TLB_CONFLICT));
@@ -321,11 +345,16 @@ impl SmmuRegisters {
             WalkError::Here(walk) => refused(walk_code(walk)),
             WalkError::Locating(refusal) => refusal,
         })?;
+        let found = match context.dirty {
+            DirtyState::Kept => FIRST_LEAVES.set(&self.memory, found, access),
+            DirtyState::Left => found,
+        };
         permit(found.leaf, access, context.records, AtStage::One)?;
         let mut leaf = found.leaf;
         if let Some(stage2) = stage2 {
             let ipa = Iova::new(leaf.address(iova).get());
-            let second = self.second(state, stage2, vmid, ipa, Class::Input)?;
+            let at = SecondAccess { ipa, access };
+            let second = self.second(state, stage2, vmid, at, Class::Input)?;
             permit(second, access, stage2.records, AtStage::Two(ipa.get()))?;
             let size = leaf.size.min(second.size);
             leaf = Leaf {

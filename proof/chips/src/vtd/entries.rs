@@ -54,6 +54,16 @@ pub(super) struct PasidEntry {
     pub through: Through,
     pub walk: Walk,
     pub records: FaultProcessing,
+    pub marks: SecondMarks,
+}
+
+/// Accessed and dirty bits of a second stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SecondMarks {
+    /// The unit sets them.
+    Set,
+    /// The unit ignores them.
+    Ignored,
 }
 
 /// Snooping of the walks of a PASID entry's tables.
@@ -212,7 +222,13 @@ pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntr
     if snoops && id.ecap(48, 1) == 0 {
         return Err(refusal(reason::SM_PASID_RESERVED));
     }
+    let marks = match field(low, 9, 1) {
+        0 => SecondMarks::Ignored,
+        _ if id.ecap(45, 1) == 0 => return Err(refusal(reason::SM_PASID_RESERVED)),
+        _ => SecondMarks::Set,
+    };
     Ok(PasidEntry {
+        marks,
         domain: field(high, 0, 16) as u16,
         through,
         walk: if snoops { Walk::Snoops } else { Walk::DoesNotSnoop },

@@ -7,8 +7,9 @@
 //! Modelled: legacy and scalable mode; second stage, first stage, nested and pass-through; context cache and PASID
 //! cache that keep their entries until told; translation and walk caches tagged by domain and PASID; caching mode, in
 //! which absence is cached as well, except that of a first stage; register-based and queued invalidation, descriptors
-//! of 128 and 256 bits; the write buffer; primary fault recording with overflow; queue errors; in scalable mode page
-//! requests with overflow, and their responses, and devices that keep translations.
+//! of 128 and 256 bits; accessed and dirty bits of leaves (first stage: always; second: where the PASID entry says
+//! so), with caches that keep a leaf as clean or as written; the write buffer; primary fault recording with overflow;
+//! queue errors; in scalable mode page requests with overflow, and their responses, and devices that keep translations.
 //!
 //! The unit's view of memory is the memory's affair ([`crate::memory`]); the bits that tell a driver of it (`ECAP.C`,
 //! `CAP.RWBF`) are the identification's. The queue and the page walks of a PASID entry that asks for it snoop always.
@@ -20,7 +21,7 @@
 //!
 //! Not modelled: the message for completions, posted interrupts, messages of I/O APICs, device TLBs in
 //! legacy mode (their invalidations are accepted and counted), advanced fault logging, protected memory regions,
-//! accessed and dirty bits, execute and privileged requests.
+//! accessed bits above the leaves, execute and privileged requests.
 
 mod descriptors;
 mod entries;

@@ -39,6 +39,13 @@ impl VtdIdentification {
         }
     }
 
+    /// Adds accessed and dirty bits in the second stage (`ECAP.SSADS`).
+    #[must_use]
+    pub fn marks(self) -> Self {
+        let ecap = self.ecap | 1 << 45;
+        Self { ecap, ..self }
+    }
+
     /// Adds device TLBs and page requests (`ECAP.DT`, `ECAP.PRS`).
     #[must_use]
     pub fn page_requests(self) -> Self {

@@ -3,13 +3,13 @@
 use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr};
 
 use super::entries::{
-    ContextEntry, PasidEntry, Table, Through, Walk, context, pasid as pasid_entry, records, root,
-    scalable_context, scalable_root,
+    ContextEntry, PasidEntry, SecondMarks, Table, Through, Walk, context, pasid as pasid_entry,
+    records, root, scalable_context, scalable_root,
 };
 use super::faults::{FaultProcessing, VtdRefusal, reason};
 use super::unit::Cached;
 use super::{State, VtdRegisters};
-use crate::stage::{CachedWalk, Stage, Tag, WalkError, WalkedLeaf};
+use crate::stage::{CachedWalk, LeafMarks, Stage, Tag, WalkError, WalkedLeaf};
 use portolan_sim::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
 use portolan_sim::request::Request;
 
@@ -22,6 +22,19 @@ struct Path {
     walk: Walk,
     records: FaultProcessing,
     mode: Mode,
+    marks: SecondMarks,
+}
+
+/// Accessed and dirty bits (9.7 and 9.8).
+const FIRST_MARKS: LeafMarks = LeafMarks { accessed: 1 << 5, dirty: 1 << 6 };
+const SECOND_MARKS: LeafMarks = LeafMarks { accessed: 1 << 8, dirty: 1 << 9 };
+
+/// A walk for an access.
+#[derive(Clone, Copy, Debug)]
+struct Walked {
+    table: Table,
+    at: Iova,
+    access: AccessKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +122,7 @@ impl VtdRegisters {
                     walk: Walk::DoesNotSnoop,
                     records: FaultProcessing::Faults,
                     mode: Mode::Legacy,
+                    marks: SecondMarks::Ignored,
                 })
             }
             ContextEntry::Scalable { directory, pasid_lg2, default, refused, records, .. } => {
@@ -129,6 +143,7 @@ impl VtdRegisters {
                     walk: entry.walk,
                     records: entry.records,
                     mode: Mode::Scalable,
+                    marks: entry.marks,
                 })
             }
         }
@@ -266,11 +281,13 @@ impl VtdRegisters {
             return Err(path.refusal(reason::BEYOND_WIDTH, reason::SECOND_BEYOND));
         }
         let tag = path.second_tag();
-        let known = match state.own.second.lookup(tag.context, at) {
+        let marks = path.marks == SecondMarks::Set;
+        let kept = state.own.second.lookup(tag.context, at);
+        let known = match kept.filter(|known| !(marks && known.wants_mark(access))) {
             Some(known) => known,
             None => {
                 state.counts.misses += 1;
-                self.second_from_memory(state, path, tag, table, at)?
+                self.second_from_memory(state, path, tag, Walked { table, at, access })?
             }
         };
         match known {
@@ -284,8 +301,7 @@ impl VtdRegisters {
         state: &mut State,
         path: &Path,
         tag: Tag,
-        table: Table,
-        at: Iova,
+        Walked { table, at, access }: Walked,
     ) -> Result<CachedWalk, VtdRefusal> {
         let reserved = path.refusal(reason::TABLE_RESERVED, reason::SECOND_RESERVED);
         let walk = self.walk(&mut state.own.second, path, tag, table, at, Ok::<_, WalkFault>);
@@ -296,7 +312,12 @@ impl VtdRegisters {
                 if large >> found.level & 1 == 0 {
                     return Err(reserved);
                 }
-                let leaf = found.leaf;
+                // One that has left meanwhile was there when the access came.
+                let marked = match path.marks {
+                    SecondMarks::Set => SECOND_MARKS.set(&self.memory, found, access),
+                    SecondMarks::Ignored => Some(found),
+                };
+                let leaf = marked.unwrap_or(found).leaf;
                 let page = leaf.size;
                 (CachedWalk::Present { leaf, page }, page)
             }
@@ -335,7 +356,9 @@ impl VtdRegisters {
         let owner = u32::from(path.domain);
         let context = state.own.first_tag(path.domain, path.pasid);
         let tag = Tag { context, owner };
-        if let Some(CachedWalk::Present { leaf, .. }) = state.own.first.lookup(context, at) {
+        let kept = state.own.first.lookup(context, at);
+        if let Some(CachedWalk::Present { leaf, .. }) = kept.filter(|kept| !kept.wants_mark(access))
+        {
             return if leaf.permissions.allow(access) {
                 Ok(leaf.address(at))
             } else {
@@ -351,7 +374,12 @@ impl VtdRegisters {
                 return Ok(entry);
             };
             let ipa = Iova::new(entry.get());
-            let leaf = self.second(state, path, second, ipa, AccessKind::Read)?;
+            // The first stage's entries are marked, so that reading one counts as a write (3.8).
+            let access = match path.marks {
+                SecondMarks::Set => AccessKind::Write,
+                SecondMarks::Ignored => AccessKind::Read,
+            };
+            let leaf = self.second(state, path, second, ipa, access)?;
             Ok(leaf.address(ipa))
         });
         state.own.first = caches;
@@ -361,14 +389,14 @@ impl VtdRegisters {
             WalkError::Here(WalkFault::Unreadable { .. }) => refused(reason::FIRST_UNREADABLE),
             WalkError::Here(WalkFault::BadEntry { .. }) => refused(reason::FIRST_RESERVED),
         })?;
-        let mut leaf = found.leaf;
-        let giant = leaf.size == PageSize::SIZE_1G;
+        let giant = found.leaf.size == PageSize::SIZE_1G;
         if giant && self.setup.identification.cap(56, 1) == 0 {
             return Err(refused(reason::FIRST_RESERVED));
         }
-        if !leaf.permissions.allow(access) {
+        if !found.leaf.permissions.allow(access) {
             return Err(path.first_denied(access));
         }
+        let mut leaf = FIRST_MARKS.set(&self.memory, found, access).unwrap_or(found).leaf;
         if let Some(second) = second {
             let ipa = Iova::new(leaf.address(at).get());
             let below = self.second(state, path, second, ipa, access)?;

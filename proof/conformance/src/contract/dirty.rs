@@ -18,6 +18,7 @@ impl<F: Format> Ground<'_, F> {
                 self.marks(mark);
                 self.marks_of_a_cut_block(mark);
                 self.mark_seen_in_part(mark);
+                self.marks_returned(mark);
             }
             None => {
                 let granule = F::GRANULE.bytes();
@@ -26,6 +27,11 @@ impl<F: Format> Ground<'_, F> {
                 let error =
                     self.refused(|s| s.table.read_and_clear_dirty(all, &mut s.owed, |_| ()));
                 assert_eq!(error, DirtyError::NotTracked);
+                let error = self.refused(|s| s.table.read_dirty(all, |_| ()));
+                assert_eq!(error, DirtyError::NotTracked);
+                let page = range(0, granule);
+                assert_eq!(self.unmap_and_read_dirty(page), [page], "it may have been written");
+                self.subject.settle();
             }
         }
     }
@@ -56,6 +62,10 @@ impl<F: Format> Ground<'_, F> {
                     [],
                     "next to what was written"
                 );
+                for _ in 0..2 {
+                    assert_eq!(self.read_dirty(range(at, 6 * size)), written, "marks stay");
+                    assert!(self.subject.owed.is_empty(), "a look owes nothing");
+                }
                 assert_eq!(self.read_and_clear_dirty(range(at, 6 * size)), written);
                 for page in written {
                     let owed = self.subject.owed.unmapped();
@@ -107,6 +117,62 @@ impl<F: Format> Ground<'_, F> {
             assert!(seen.contains(&(2 * size - 1)), "the last half of a leaf that was written to");
             self.subject.clear();
         }
+    }
+
+    /// An unmap hands over the marks of the leaves that it takes out, whole tables of them and others, and owes the
+    /// same as another.
+    fn marks_returned(&mut self, mark: (u64, u64)) {
+        let step = 1 << F::INDEX_LG2;
+        for leaf in self.leaves() {
+            let size = leaf.size.bytes();
+            let most = self.input() / size;
+            for (first, count) in [(step, step), (step + 1, 4), (0, 2)] {
+                if first + count > most {
+                    continue;
+                }
+                let at = first * size;
+                for page in 0..count {
+                    // Apart in memory, so that they stay leaves of this size.
+                    let pa = (2 * page + 12) * size % self.output();
+                    let mapped = self.subject.map(at + page * size, pa, size, BOTH);
+                    mapped.expect("nothing is there");
+                }
+                let written = [range(at, size), range(at + (count - 1) * size, size)];
+                written.iter().for_each(|page| self.write(page.start(), mark));
+                let all = range(at, count * size);
+                assert_eq!(self.unmap_and_read_dirty(all), written);
+                let owed = self.subject.owed.unmapped();
+                assert!(owed.iter().any(|span| span.range.covers(all)), "{owed:?}");
+                self.subject.audit_open();
+                self.subject.settle();
+                self.subject.clear();
+            }
+        }
+        let hole = range(0, 2 * F::GRANULE.bytes());
+        self.map(0, 0, F::GRANULE.bytes(), BOTH);
+        self.write(Iova::new(0), mark);
+        let mut handed = 0;
+        self.refused(|s| s.table.unmap_and_read_dirty(hole, &mut s.owed, |_| handed += 1));
+        assert_eq!((handed, self.read_dirty(hole).len()), (0, 1), "nothing was taken out");
+        self.subject.clear();
+    }
+
+    #[track_caller]
+    fn unmap_and_read_dirty(&mut self, range: IovaRange) -> Vec<IovaRange> {
+        let mut found = Vec::new();
+        let (table, owed) = (&self.subject.table, &mut self.subject.owed);
+        let unmapped = table.unmap_and_read_dirty(range, owed, |leaf| found.push(leaf));
+        unmapped.expect("it is mapped");
+        self.subject.oracle.unmap(range);
+        found
+    }
+
+    #[track_caller]
+    fn read_dirty(&self, range: IovaRange) -> Vec<IovaRange> {
+        let mut found = Vec::new();
+        let found_dirty = self.subject.table.read_dirty(range, |leaf| found.push(leaf));
+        found_dirty.expect("the format keeps dirty state");
+        found
     }
 
     #[track_caller]

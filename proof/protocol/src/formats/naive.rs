@@ -88,7 +88,7 @@ impl Naive {
         match subject.family {
             Family::VtdSecond => vtd_second(level, span, subject),
             Family::VtdFirst => vtd_first(level, span),
-            Family::Amd => amd(level, span),
+            Family::Amd => amd(level, span, subject),
             Family::ArmFirst(granule) => arm_first(granule, level, span, subject),
             Family::ArmSecond(granule) => arm_second(granule, level, span, subject),
             Family::RiscvFirst | Family::RiscvSecond => riscv(level, span, subject),
@@ -141,7 +141,7 @@ fn vtd_first(level: u32, span: u32) -> Naive {
     }
 }
 
-fn amd(level: u32, span: u32) -> Naive {
+fn amd(level: u32, span: u32, subject: &Subject) -> Naive {
     let leaf = field(11, 9, 0);
     Naive {
         present: bit(0),
@@ -156,8 +156,8 @@ fn amd(level: u32, span: u32) -> Naive {
         leaf,
         access: [bit(61), bit(62), yes(false), not(&bit(60))],
         through: [bit(61), bit(62), yes(false)],
-        written: "e".to_owned(),
-        marks: yes(false),
+        written: set(1 << 5 | 1 << 6),
+        marks: all(&[bit(62), yes(subject.keeps_dirty)]),
     }
 }
 

@@ -13,6 +13,8 @@ use portolan_chips::inject::{DmaFault, Drain, Piece, RegisterFaults};
 use portolan_chips::machine::{Design, LOOK_NS, Machine};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_sim::decode::AccessKind;
+use portolan_sim::iommu::Temper;
+use portolan_sim::profile::{CacheGeometry, CacheSizes};
 
 use crate::chassis::Words;
 
@@ -98,8 +100,15 @@ pub(crate) fn machine_at<D: Design>(base: u64, setup: D::Setup) -> Machine<D> {
     Machine::new(setup, memory)
 }
 
+/// Caches that keep all, of a unit whose devices do nothing on their own: those of an adversarial one go on writing.
+pub(crate) fn quiet() -> Temper {
+    let all = CacheGeometry { entries: 64, ways: 64 };
+    let source = alloc::string::String::new();
+    Temper::Realistic(CacheSizes { iotlb: all, walk: all, configuration: all, source })
+}
+
 /// Maps pages; returns the debt.
-pub(crate) fn map(domain: &impl Domain, pages: u64) -> Gather {
+pub(crate) fn map(domain: &(impl Domain + ?Sized), pages: u64) -> Gather {
     let mut owed = Gather::new();
     let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
     domain.map(BASE, promised(pa, pages * PAGE), access, &mut owed).unwrap();

@@ -1,6 +1,5 @@
 //! Dirty bits that the unit sets (`AMO_HWAD`).
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -11,26 +10,15 @@ use portolan::table::format::{DirtyTracking, Format, RiscvLevels};
 use portolan_chips::machine::Manner;
 use portolan_chips::riscv::{RiscvIdentification, RiscvMachine as Machine, RiscvSetup};
 use portolan_sim::decode::AccessKind;
-use portolan_sim::iommu::Temper;
-use portolan_sim::profile::{CacheGeometry, CacheSizes};
 
 use super::machine::{self, Riscv};
 use super::{Config, Queue, STREAM, config};
-use crate::chassis::tests::suite::{BASE, Driven, PAGE, map};
+use crate::chassis::tests::suite::{BASE, Driven, PAGE, map, quiet};
 
 /// A unit whose devices do nothing on their own: an adversarial one's go on writing while they can.
 fn with(identification: RiscvIdentification) -> Machine {
-    let all = CacheGeometry { entries: 64, ways: 64 };
-    let machine = machine::of(RiscvSetup {
-        identification,
-        temper: Temper::Realistic(CacheSizes {
-            iotlb: all,
-            walk: all,
-            configuration: all,
-            source: String::new(),
-        }),
-        ..RiscvSetup::default()
-    });
+    let machine =
+        machine::of(RiscvSetup { identification, temper: quiet(), ..RiscvSetup::default() });
     machine.unit().behave(Manner::Obliging);
     machine
 }

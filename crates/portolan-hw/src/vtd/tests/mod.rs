@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod devices;
+mod dirty;
 mod entries;
 mod faults;
 mod features;

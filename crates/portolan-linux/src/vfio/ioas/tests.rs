@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use portolan::addr::{Iova, StreamId};
-use portolan::demand::DirtyDomain as _;
 use portolan::inval::Gather;
 use portolan::iommu::Domain as _;
 use portolan::iopf::{ReplyName, Responder as _, Response};

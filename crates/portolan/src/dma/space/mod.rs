@@ -3,6 +3,7 @@
 //! `map` places pieces, `unmap` takes them back and flushes, `members` are the streams that reach
 //! memory through it, and `reserved` the addresses that no mapping gets.
 
+mod dirty;
 mod map;
 mod members;
 mod reserved;

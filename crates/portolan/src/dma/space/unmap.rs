@@ -205,7 +205,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     #[cold]
-    fn hold_after(&self, error: UnmapError, range: IovaRange, owed: &mut Gather) -> UnmapOutcome {
+    pub(super) fn hold_after(
+        &self,
+        error: UnmapError,
+        range: IovaRange,
+        owed: &mut Gather,
+    ) -> UnmapOutcome {
         let waits = UnmapOutcome::Waits(self.hold(range, core::mem::take(owed)));
         self.fail_by(error);
         waits

@@ -10,6 +10,7 @@ mod confidential;
 mod copies;
 mod defaults;
 mod direct;
+mod dirty;
 mod doorbells;
 mod dropped;
 mod empty_tables;

@@ -18,7 +18,7 @@ use crate::iommu::{
 };
 use crate::platform::{AllMemory, Nanos, SlabTables, TraceEvent, Tracer};
 use crate::table::PageTable;
-use crate::table::format::{VtdLevels, VtdSecondStage};
+use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 
 /// A queue that counts, and that fails while `broken` is not 0.
 #[derive(Debug, Default)]
@@ -219,6 +219,7 @@ pub(super) struct Setup {
     pub trust: Option<Trust>,
     pub dropped_buffers: usize,
     pub keep_tables: usize,
+    pub dirty: DirtyTracking,
 }
 
 impl Default for Setup {
@@ -233,6 +234,7 @@ impl Default for Setup {
             trust: None,
             dropped_buffers: 0,
             keep_tables: 256,
+            dirty: DirtyTracking::Off,
         }
     }
 }
@@ -255,7 +257,8 @@ impl Rig {
         let memory =
             SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, setup.table_pages);
         let memory = Arc::new(memory);
-        let format = VtdSecondStage::new(VtdLevels::Four, 46);
+        let format =
+            VtdSecondStage { dirty: setup.dirty, ..VtdSecondStage::new(VtdLevels::Four, 46) };
         let table = PageTable::new(format, memory.clone()).unwrap();
         let caps = Capabilities {
             range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },

@@ -19,6 +19,7 @@ use crate::inval::Caching;
 use crate::iommu::Shadowing;
 use crate::platform::Nanos;
 use crate::table::Access;
+use crate::table::format::DirtyTracking;
 
 const SEQUENCES: u64 = 2000;
 const STEPS: usize = 48;
@@ -152,6 +153,7 @@ impl Driver {
             trust: random.of(&[None, Some(Trust::Trusted), Some(Trust::Untrusted)]),
             dropped_buffers: 0,
             keep_tables: random.of(&[0, 2, 256]),
+            dirty: DirtyTracking::Off,
         };
         let rig = Rig::new(&setup);
         Self {

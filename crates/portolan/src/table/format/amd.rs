@@ -5,17 +5,20 @@
 //! next-level field the level of the table or page it points at, so that a table's entry depends on
 //! its own level.
 //!
-//! 4 KiB granule with 2 MiB, 1 GiB and 512 GiB pages. Not supported: sizes in between (next level
-//! 7), skipped levels, accessed and dirty bits, execute permission (refused), version 2 tables (the
-//! x86-64 layout).
+//! 4 KiB granule with 2 MiB, 1 GiB and 512 GiB pages; dirty bits (bit 6), which the hardware sets where the
+//! device's entry has it do so. Not supported: sizes in between (next level 7), skipped levels, accessed bits
+//! (nothing reads them), execute permission (refused), version 2 tables (the x86-64 layout).
 //!
 //! *Context.* Interrupt: functions of values.
 
-use super::{ADDRESS, AmdLevels, BROKEN, Entry, Format, SplitRule, absent, data_access};
+use super::{
+    ADDRESS, AmdLevels, BROKEN, DirtyTracking, Entry, Format, SplitRule, absent, data_access,
+};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};
 
 const PRESENT: u64 = 1;
+const DIRTY: u64 = 1 << 6;
 /// The next-level field, bits 11:9; zero in a leaf.
 const NEXT_SHIFT: u32 = 9;
 const NEXT: u64 = 7 << NEXT_SHIFT;
@@ -36,6 +39,18 @@ pub struct AmdV1 {
     pub levels: AmdLevels,
     /// Width of output addresses, at most 52.
     pub output_lg2: u32,
+    /// Dirty bits that are enabled (HAD).
+    pub dirty: DirtyTracking,
+}
+
+impl AmdV1 {
+    /// Without dirty bits.
+    ///
+    /// *Context.* Interrupt: a value.
+    pub const fn new(levels: AmdLevels, output_lg2: u32) -> Self {
+        let dirty = DirtyTracking::Off;
+        Self { levels, output_lg2, dirty }
+    }
 }
 
 impl Format for AmdV1 {
@@ -89,6 +104,18 @@ impl Format for AmdV1 {
         self.access(raw, level).difference(Access::DEVICE)
     }
 
+    fn dirty_tracking(&self) -> DirtyTracking {
+        self.dirty
+    }
+
+    fn is_dirty(&self, raw: u64) -> bool {
+        self.dirty == DirtyTracking::Hardware && raw & DIRTY != 0
+    }
+
+    fn cleaned(&self, raw: u64) -> u64 {
+        raw & !DIRTY
+    }
+
     /// Skipped levels and sizes in between count: a walk that expects neither would go astray.
     fn is_reserved(&self, raw: u64, level: u32) -> bool {
         match (raw & NEXT) >> NEXT_SHIFT {
@@ -108,7 +135,7 @@ mod tests {
         // A page directory pointer table of level 3 is pointed at from level 4.
         assert_eq!(AmdV1::table(pa, 3), 0x6000_0012_3456_7601);
         assert_eq!(AmdV1::table(pa, 1), 0x6000_0012_3456_7201);
-        let format = AmdV1 { levels: AmdLevels::Four, output_lg2: 48 };
+        let format = AmdV1::new(AmdLevels::Four, 48);
         let read = format.template(Access::READ, 0).unwrap();
         assert_eq!(AmdV1::leaf(read, pa), 0x3000_0012_3456_7001);
         let both = Access::READ | Access::WRITE | Access::DEVICE;
@@ -119,6 +146,11 @@ mod tests {
         assert_eq!(AmdV1::classify(AmdV1::table(pa, 1), 1), Entry::Table(pa));
         assert_eq!(AmdV1::classify(AmdV1::broken(pa), 1), Entry::Broken(pa));
         assert_eq!(AmdV1::demote(block, 1), both);
+        // D, and A beside it, as the hardware sets them.
+        let marking = AmdV1 { dirty: DirtyTracking::Hardware, ..format };
+        assert!(marking.is_dirty(0x6000_0000_4000_0061) && !format.is_dirty(0x6000_0000_4000_0061));
+        assert!(!marking.is_dirty(0x6000_0000_4000_0021));
+        assert_eq!(marking.cleaned(0x6000_0000_4000_0061), 0x6000_0000_4000_0021);
         assert_eq!(format.input_lg2(), 48);
         assert_eq!(format.page_sizes().bits(), 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39);
     }

@@ -13,7 +13,7 @@ const RW: Access = R.union(W);
 const D: Access = Access::DEVICE;
 const X: Access = Access::EXECUTE;
 
-const AMD: AmdV1 = AmdV1 { levels: AmdLevels::Four, output_lg2: 48 };
+const AMD: AmdV1 = AmdV1::new(AmdLevels::Four, 48);
 const SECOND: VtdSecondStage =
     VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Hardware };
 const FIRST: VtdFirstStage =
@@ -239,8 +239,9 @@ fn dirty<F: Format>(format: F, marked: impl Fn(u64) -> u64) {
 
 #[test]
 fn written_leaves_are_found_and_made_clean() {
-    never_dirty(AMD);
     never_dirty(TEGRA);
+    assert!(!AMD.is_dirty(u64::MAX));
+    dirty(AmdV1 { dirty: DirtyTracking::Hardware, ..AMD }, |raw| raw | 1 << 6);
     let plain = RISCV_SECOND.template(RW, 0).unwrap();
     assert!(!RISCV_SECOND.is_dirty(plain));
     dirty(SECOND, |raw| raw | 1 << 9);

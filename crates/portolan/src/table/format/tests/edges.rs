@@ -22,7 +22,7 @@ const GIGABYTE: u64 = 1 << 30;
 /// 512 GiB.
 const HUGE: u64 = 1 << 39;
 
-const AMD: AmdV1 = AmdV1 { levels: AmdLevels::Four, output_lg2: 52 };
+const AMD: AmdV1 = AmdV1::new(AmdLevels::Four, 52);
 const RISCV: RiscvFirstStage = Riscv {
     levels: RiscvLevels::Five,
     output_lg2: 56,

@@ -304,7 +304,7 @@ fn vtd_tables_agree_with_a_list_of_pages() {
 
 #[test]
 fn amd_tables_agree_with_a_list_of_pages() {
-    play(AmdV1 { levels: AmdLevels::Four, output_lg2: 48 });
+    play(AmdV1::new(AmdLevels::Four, 48));
 }
 
 #[test]
