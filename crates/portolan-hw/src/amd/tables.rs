@@ -441,8 +441,7 @@ pub(super) fn entry_of(
 ) -> Memory {
     let root = table.root().get() & ADDRESS;
     let levels = table.format().levels.count();
-    let marks = command::marks(marks);
-    let word = BLOCKED | IR | IW | MODE.at(levels.into()) | root | marks;
+    let word = BLOCKED | IR | IW | MODE.at(levels.into()) | root | command::marks(marks);
     [word, DOMAIN.at(command::domain_of(context).into())]
 }
 
