@@ -261,3 +261,81 @@ fn devices_from_outside_are_named_if_an_iommu_keeps_them() {
     assert_eq!(why(&[INTEL, UNIT, own]), None);
     assert_eq!(why(&[INTEL, own, other]), None);
 }
+
+#[test]
+fn each_line_of_a_log_that_a_rule_waits_for_decides() {
+    let amd = ("proc/cpuinfo", "vendor_id\t: AuthenticAMD\nflags\t: fpu\n");
+    let group = ("sys/kernel/iommu_groups/0/devices/0000:01:00.0", "");
+    let relaxed = ("proc/cmdline", "intel_iommu=on,relax_rmrr");
+    for (line, of, what, words) in [
+        (
+            "failed to map an IOVA range to the IOAS: Bad address",
+            INTEL,
+            "devices' memory in guests",
+            "dma-buf",
+        ),
+        (
+            "SEV-SNP: IOMMU is either disabled or configured in passthrough mode",
+            amd,
+            "confidential guests",
+            "SEV-SNP",
+        ),
+        (
+            "SNP: IOMMU is configured in passthrough mode, SNP cannot be supported",
+            amd,
+            "confidential guests",
+            "SEV-SNP",
+        ),
+        ("SNP: IOMMU disabled, SNP cannot be supported", amd, "confidential guests", "iommu=nopt"),
+        (
+            "DMAR-IR: Enabled IRQ remapping in x2apic mode",
+            INTEL,
+            "interrupts",
+            "checks which interrupts",
+        ),
+        ("AMD-Vi: Interrupt remapping enabled", amd, "interrupts", "checks which interrupts"),
+        ("vfio: No interrupt remapping support.", INTEL, "interrupts", "does not check"),
+        (
+            "DMAR: assuming all RMRRs are relaxable",
+            INTEL,
+            "kernel options",
+            "has the relax_rmrr patch",
+        ),
+        ("DMAR: Unknown option - 'relax_rmrr'", INTEL, "kernel options", "no relax_rmrr patch"),
+        ("cannot limit locked memory of process 7", INTEL, "locked memory", "-12"),
+        ("VFIO: RLIMIT_MEMLOCK (65536) exceeded", INTEL, "locked memory", "64 KiB"),
+        ("iommu: Default domain type: Passthrough", INTEL, "mode", "all memory"),
+        ("DMA domain TLB invalidation policy: lazy mode", INTEL, "mode", "default"),
+        ("DMA domain TLB invalidation policy: strict mode", INTEL, "mode", "the safest"),
+        (
+            "DMAR: Intel-IOMMU force enabled due to platform opt in",
+            INTEL,
+            "IOMMU",
+            "because of ports",
+        ),
+        (
+            "pci 0000:01:00.0: Device is ineligible for IOMMU domain attach due to platform RMRR requirement.",
+            INTEL,
+            "reserved memory",
+            "0000:01:00.0",
+        ),
+    ] {
+        // Where the rule looks at the maker's option alone, the kernel has it.
+        let options = match what {
+            "kernel options" => relaxed,
+            _ => ("proc/cmdline", "quiet"),
+        };
+        let unit = match of == amd {
+            true => ("sys/class/iommu/ivhd0/amd-iommu/cap", "140b"),
+            false => UNIT,
+        };
+        let said = |log: &str| {
+            let found = finding_of(&machine(&[of, unit, group, options], log), what);
+            found.map(|one| format!("{} {}", one.why, one.act.unwrap_or_default()))
+        };
+        let with = said(&format!("[    1.0] {line}\n")).unwrap_or_default();
+        assert!(with.contains(words), "{line}: {with}");
+        let without = said("[    1.0] usb 1-1: new device\n").unwrap_or_default();
+        assert!(!without.contains(words), "{line} decides nothing: {without}");
+    }
+}
