@@ -15,7 +15,7 @@ use portolan_sim::decode::{
 use portolan_sim::iommu::Temper;
 use portolan_sim::request::Request;
 
-/// Dirty state of leaves with DBM (D8.4.6): AP[2] is cleared in the first stage, S2AP[1] is set in the second.
+/// Dirty state of leaves with DBM (D8.4.6): `AP[2]` is cleared in the first stage, `S2AP[1]` is set in the second.
 const FIRST_LEAVES: ManagedLeaves = ManagedLeaves { managed: 1 << 51, mark: 1 << 7, written: 0 };
 const SECOND_LEAVES: ManagedLeaves =
     ManagedLeaves { managed: 1 << 51, mark: 1 << 7, written: 1 << 7 };
