@@ -1,6 +1,6 @@
 //! Record of a machine's units, from a kernel to the one that takes its place while devices are at work.
 //!
-//! Its layout is this library's own; `docs/handover.md` has it. [`layout`] says it in constants, [`write`]
+//! Its layout is this library's own; `docs/handover.md` has it. `layout` says it in constants, [`write()`]
 //! makes a record, and [`Record`] reads one: from memory that any program may have written since.
 //! A record only confirms: a unit is taken over if its registers and its tables are as the record says.
 //!

@@ -5,7 +5,7 @@ use std::mem;
 use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::dma::Direction;
 
-use portolan::platform::PreservedMemory;
+use portolan::platform::{AllMemory, PreservedMemory};
 use portolan_chips::amd::AmdRegisters;
 use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters};
 use portolan_chips::vtd::{VtdIdentification, VtdRegisters};
@@ -26,6 +26,12 @@ const BUFFERS: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_
 fn preserved() -> PreservedMemory<'static> {
     // SAFETY: the model's memory is one kernel's after the other, and its devices reach none of this process.
     unsafe { PreservedMemory::new(&TABLES, &BUFFERS) }
+}
+
+/// The same, and leave for streams to pass.
+fn with_passing() -> PreservedMemory<'static> {
+    // SAFETY: as above.
+    preserved().passing(unsafe { AllMemory::new() })
 }
 
 /// The next kernel's units, by a record.
@@ -147,6 +153,7 @@ fn a_record_without_room_leaves_the_units_where_they_are() {
 fn goes_on<R: Unit>(
     machine: &Machine<R>,
     topology: impl Fn() -> Topology,
+    preserved: PreservedMemory<'_>,
     reach: impl Fn(Iova) -> Option<u64>,
 ) {
     let former = topology().enable(machine.kernel(), Options::default(), described()).unwrap();
@@ -160,7 +167,7 @@ fn goes_on<R: Unit>(
     drop(former);
     assert_eq!(reach(at), Some(0x1234_5000));
     let kernel = machine.kernel();
-    let next = topology().adopt(kernel, Options::default(), described(), &record, preserved());
+    let next = topology().adopt(kernel, Options::default(), described(), &record, preserved);
     let (next, adoption) = next.unwrap();
     assert_eq!((adoption.refused, adoption.adopted.len()), (vec![], next.units().len()));
     assert_eq!(reach(at), Some(0x1234_5000));
@@ -179,19 +186,43 @@ fn a_device_behind_amd_s_unit_goes_on() {
         found.first().map(|piece| piece.pa.get())
     };
     let topology = || Topology::from_acpi([&ivrs(SECOND)[..]]).unwrap();
-    goes_on(&machine, topology, |at| unit(&machine.other, at));
+    goes_on(&machine, topology, preserved(), |at| unit(&machine.other, at));
 }
 
+fn reached_behind_smmu(unit: &SmmuRegisters, at: Iova) -> Option<u64> {
+    let found = unit.dma(DEVICE.requester.stream(), None, at, AccessKind::Write, 8).ok()?;
+    found.first().map(|piece| piece.pa.get())
+}
+
+fn with_smmu() -> Topology {
+    Topology::from_acpi([&IORT.bytes()[..]]).unwrap()
+}
+
+/// The display's stream passes, since firmware has memory for it.
 #[test]
 fn a_device_behind_an_smmu_goes_on() {
     let machine = smmu(SmmuIdentification::default());
-    let unit = |unit: &SmmuRegisters, at| {
-        let found = unit.dma(DEVICE.requester.stream(), None, at, AccessKind::Write, 8).ok()?;
-        found.first().map(|piece| piece.pa.get())
+    let unit = &machine.unit;
+    goes_on(&machine, with_smmu, with_passing(), |at| reached_behind_smmu(unit, at));
+}
+
+#[test]
+fn a_unit_of_which_a_stream_passes_is_blocked_without_leave() {
+    let machine = smmu(SmmuIdentification::default());
+    let former = with_smmu().enable(machine.kernel(), Options::default(), described()).unwrap();
+    let device = former.trusted_device(DEVICE).unwrap();
+    let mapping = device.map(packet(), Direction::FromDevice).unwrap();
+    let at = mapping.iova();
+    mem::forget((device, mapping));
+    let mut record = vec![0; 1 << 16];
+    former.prepare(&mut record).unwrap();
+    drop(former);
+    assert_eq!(reached_behind_smmu(&machine.unit, at), Some(0x1234_5000));
+    let kernel = machine.kernel();
+    let next = with_smmu().adopt(kernel, Options::default(), described(), &record, preserved());
+    let (_next, adoption) = next.unwrap();
+    let [(0, AdoptError::Passes { .. })] = adoption.refused[..] else {
+        panic!("{:?}", adoption.refused);
     };
-    goes_on(
-        &machine,
-        || Topology::from_acpi([&IORT.bytes()[..]]).unwrap(),
-        |at| unit(&machine.unit, at),
-    );
+    assert_eq!(reached_behind_smmu(&machine.unit, at), None);
 }

@@ -1,8 +1,8 @@
 //! Tables that a former kernel built, and that this one goes on with: checked entry by entry before
 //! anything else is done with them.
 //!
-//! The walk ends on any contents: each table is claimed once
-//! ([`TableClaims`](crate::platform::TableClaims)), which no loop and no shared page survives.
+//! The walk ends on any contents: each table is claimed once ([`TableClaims`]), which no loop and no shared
+//! page survives.
 //!
 //! *Context.* Task: the time that it takes grows with the tables.
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use portolan::addr::StreamId;
 use portolan::platform::{UnitParts, UnitPlatform};
+use portolan::table::format::DirtyTracking;
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -75,7 +76,7 @@ fn wide(apic: ApicMode) -> Has {
 /// If the driver does not take it over.
 pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     let (identification, apic) = match kind {
-        AmdKind::Plain => (RAVEN_RIDGE.identification, ApicMode::XApic),
+        AmdKind::Plain => (RAVEN_RIDGE.identification.marks(), ApicMode::XApic),
         AmdKind::CachesAbsence => (RAVEN_RIDGE.identification.caching_absence(), ApicMode::XApic),
         AmdKind::X2Apic => (ROME.identification, ApicMode::X2Apic),
     };
@@ -83,6 +84,9 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     let mut config = Config::default();
     config.limit = LIMIT;
     config.interrupts = Some(remapping(apic));
+    if kind == AmdKind::Plain {
+        config.dirty = DirtyTracking::Hardware;
+    }
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());

@@ -8,7 +8,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
-use portolan::table::format::{RiscvContiguity, RiscvLevels};
+use portolan::table::format::{DirtyTracking, RiscvContiguity, RiscvLevels};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 use portolan_hw::riscv::{
@@ -61,7 +61,7 @@ const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RiscvKind {
-    /// Contexts in base format; leaves are invalidated by address, and all else by context.
+    /// Contexts in base format; leaves are invalidated by address, and all else by context; written pages are marked.
     Plain,
     /// Contexts in extended format; ranges, and entries above the leaves; leaves of 64 KiB.
     Extended,
@@ -102,15 +102,18 @@ where
 {
     let plain = RiscvIdentification::able().pasids().ats();
     let identification = match kind {
-        RiscvKind::Plain => plain,
+        RiscvKind::Plain => plain.updates(),
         RiscvKind::Extended | RiscvKind::Interrupts => plain.extended(),
     };
     let setup = RiscvSetup { identification, ..RiscvSetup::default() };
     let mut config = Config::default();
     config.limit = LIMIT;
     config.requests_lg2 = Some(8);
-    if kind != RiscvKind::Plain {
-        config.contiguity = RiscvContiguity::Svnapot;
+    match kind {
+        RiscvKind::Plain => config.dirty = DirtyTracking::Hardware,
+        RiscvKind::Extended | RiscvKind::Interrupts => {
+            config.contiguity = RiscvContiguity::Svnapot;
+        }
     }
     if kind == RiscvKind::Interrupts {
         let files = InterruptFiles::new(INTERRUPT_FILES, 2);

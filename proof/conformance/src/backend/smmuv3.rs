@@ -8,10 +8,12 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
+use portolan::table::format::DirtyTracking;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_hw::smmuv3::{
-    Config, FirstStage, PageRequestEvent, SecondStage, Smmu, SmmuDomainOptions, StallOrFault, Want,
+    Config, FirstStage, PageRequestEvent, SecondStage, Smmu, SmmuDomainOptions, StallOrFault,
+    TableUpdate, Want,
 };
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -63,7 +65,7 @@ pub type NestedQemuRig = Rig<Nested<QemuMachine>, SecondOnQemu, QemuHost>;
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmmuV3Kind {
-    /// Coherent.
+    /// Coherent; written pages are marked.
     Plain,
     /// Walks do not snoop: lines have to be cleaned.
     NotCoherent,
@@ -91,7 +93,7 @@ fn model<D>(
 ) -> Result<ModelRig<D>, Outcome> {
     let plain = SmmuIdentification::able();
     let (identification, visibility) = match kind {
-        SmmuV3Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
+        SmmuV3Kind::Plain => (plain.marks().stalls().page_requests(), Visibility::AtOnce),
         SmmuV3Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
         SmmuV3Kind::Mmu700 => (plain.mmu_700(), Visibility::AtOnce),
     };
@@ -133,6 +135,15 @@ fn model<D>(
     })
 }
 
+/// Options of domains whose written pages are marked, where the unit does that.
+fn marking<P: UnitPlatform>(unit: &Smmu<P>) -> SmmuDomainOptions {
+    let (mut options, features) = (SmmuDomainOptions::default(), unit.features());
+    if features.update == TableUpdate::Dirty && features.coherent {
+        options.dirty = DirtyTracking::Hardware;
+    }
+    options
+}
+
 /// A new model whose domains have first-stage tables.
 ///
 /// # Errors
@@ -143,7 +154,7 @@ pub fn first_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<FirstOnMo
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
         block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     };
-    let domain = |unit: &Smmu<_>| unit.first_stage(&SmmuDomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.first_stage(&marking(unit)).map(Arc::new);
     let mut rig = model(kind, seam, domain, Some(pasids))?;
     rig.foreign = Some(Foreign {
         layout: Layout::ARMV8,
@@ -163,7 +174,7 @@ pub fn first_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<FirstOnMo
 /// # Errors
 /// If the driver does not take it over.
 pub fn second_on_model(kind: SmmuV3Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
-    let domain = |unit: &Smmu<_>| unit.second_stage(&SmmuDomainOptions::default()).map(Arc::new);
+    let domain = |unit: &Smmu<_>| unit.second_stage(&marking(unit)).map(Arc::new);
     model(kind, seam, domain, None)
 }
 

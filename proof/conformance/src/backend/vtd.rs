@@ -8,7 +8,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
-use portolan::table::format::VtdFirstLevels;
+use portolan::table::format::{DirtyTracking, VtdFirstLevels};
 use portolan_chips::chips::SKYLAKE_SP;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::vtd::{VtdRegisters, VtdSetup};
@@ -71,7 +71,7 @@ pub enum VtdKind {
     NotCoherent,
     /// Legacy mode; invalidation through registers.
     Registers,
-    /// Scalable mode.
+    /// Scalable mode; written pages are marked.
     Scalable,
 }
 
@@ -126,6 +126,9 @@ fn config_of(kind: VtdKind) -> Config {
         _ => Mode::Legacy,
     };
     config.interrupts = (kind != VtdKind::Registers).then(small);
+    if kind == VtdKind::Scalable {
+        config.dirty = DirtyTracking::Hardware;
+    }
     config.invalidation = match kind {
         VtdKind::Registers => Invalidation::Registers,
         _ => Invalidation::Best,
@@ -151,7 +154,7 @@ where
         VtdKind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
         VtdKind::Registers => (plain.without_queue(), Visibility::AtOnce),
         VtdKind::Scalable => {
-            let scalable = SKYLAKE_SP.identification.scalable().page_requests();
+            let scalable = SKYLAKE_SP.identification.scalable().marks().page_requests();
             (scalable, Visibility::AtOnce)
         }
     };

@@ -15,6 +15,7 @@ mod faults;
 mod foreign;
 mod guest;
 mod interrupts;
+mod migration;
 mod moves;
 mod rig;
 mod run;
@@ -154,11 +155,12 @@ const REFUSED_MOVES: &str = "refused-moves-are-repeated";
 const REFUSED_KEEPERS: &str = "refused-moves-of-keepers";
 /// Scenarios with refused commands: submitted but never carried out.
 pub const REFUSING: [&str; 3] = [REFUSED, REFUSED_MOVES, REFUSED_KEEPERS];
+const MIGRATION: &str = "migration-under-load-ends-equal";
 const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 46] = [
+    let all: [(&'static str, Run<M>); 47] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -203,6 +205,7 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         ("response-after-reset", faults::response_after_reset),
         ("tables-shared-by-requests", shared::by_requests),
         ("tables-shared-by-stalls", shared::by_stalls),
+        (MIGRATION, migration::ends_equal),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];
@@ -215,6 +218,7 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
 fn seed_of(name: &str) -> Option<u64> {
     match name {
         RANDOM => Some(endurance::SEED),
+        MIGRATION => Some(migration::SEED),
         RANDOM_DISK => Some(disk::SEED),
         _ => None,
     }

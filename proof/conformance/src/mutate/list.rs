@@ -53,7 +53,7 @@ mutants! {
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "TLBI_NH_VA", commands(smmuv3::without::<TLBI_NH_VA>)
             => "unmapped-access-faults" "stale-until-sync" "tables-shared-by-requests"
-               "tables-shared-by-stalls" "random-operations";
+               "tables-shared-by-stalls" "migration-under-load-ends-equal" "random-operations";
         "the first of several TLBI_NH_VA", commands(smmuv3::without_first)
             => "one-sync-pays-for-all";
         "the last of several TLBI_NH_VA", commands(smmuv3::without_last) => "one-sync-pays-for-all";
@@ -145,7 +145,8 @@ mutants! {
         "the wait", commands(intel::without_wait) => "stale-until-sync";
         "PASID-cache invalidations", commands(intel::without_pasid_entries)
             => "attach-block-attach" "pasid-moves";
-        "IOTLB invalidations by page", commands(intel::without_pages) => "stale-until-sync";
+        "IOTLB invalidations by page", commands(intel::without_pages)
+            => "stale-until-sync" "migration-under-load-ends-equal";
         "device-TLB invalidations", commands(intel::without_devices) => "requests-are-brought-in";
         "device-TLB invalidations of a stream that moves", commands(intel::without_moved_devices)
             => "moved-devices-forget" "refused-moves-of-keepers";

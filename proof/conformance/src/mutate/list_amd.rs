@@ -13,7 +13,8 @@ mutants! {
         "COMPLETION_WAIT", commands(amd::without_wait)
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
-            => "unmapped-access-faults" "stale-until-sync" "random-operations";
+            => "unmapped-access-faults" "stale-until-sync" "migration-under-load-ends-equal"
+               "random-operations";
         "INVALIDATE_IOMMU_PAGES of domains", commands(amd::without_domain)
             => "identifier-reuse-forgets";
         "INVALIDATE_DEVTAB_ENTRY", commands(amd::without_entries)

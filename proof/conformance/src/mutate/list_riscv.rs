@@ -14,7 +14,8 @@ mutants! {
         "IOFENCE.C", commands(riscv::without_wait)
             => "unmapped-access-faults" "stale-until-sync" "identifier-reuse-forgets";
         "IOTINVAL.VMA of pages", commands(riscv::without_pages)
-            => "unmapped-access-faults" "stale-until-sync" "random-operations";
+            => "unmapped-access-faults" "stale-until-sync" "migration-under-load-ends-equal"
+               "random-operations";
         "IOTINVAL.VMA of a tag", commands(riscv::without_context) => "identifier-reuse-forgets";
         "IODIR.INVAL_DDT", commands(riscv::without_devices)
             => "attach-block-attach" "pass-through-to-paging";

@@ -91,8 +91,10 @@ fn each_entry_that_is_replaced_is_refused() {
         let word = entry(place, index);
         let before = Word::load(word);
         let to_tables = [root, middle, leaves].map(|table| table.get() | 3);
-        // A loop or a second place, somewhere else, half a table, a leaf too high or unaligned, a broken block.
-        let wrong = [0x20_0003, BASE.get() | 0xf800 | 3, 0x4000_1083, 0x5000_0083, 0x4000_0400];
+        // A loop or a second place, somewhere else, an empty table that is said to be full, a leaf too high or
+        // unaligned, a broken block.
+        let full = BASE.get() | 0xf000 | VtdSecondStage::FILLED | 3;
+        let wrong = [0x20_0003, full, 0x4000_1083, 0x5000_0083, 0x4000_0400];
         for value in to_tables.into_iter().chain(wrong) {
             // As leaves, all of these that are large enough lie in the memory of buffers, or not.
             let leaf = level == 0 && value & 0x4000_0000 != 0 && value & 3 != 0;

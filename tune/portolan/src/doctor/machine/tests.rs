@@ -262,75 +262,133 @@ fn devices_from_outside_are_named_if_an_iommu_keeps_them() {
     assert_eq!(why(&[INTEL, own, other]), None);
 }
 
+const AMD: (&str, &str) = ("proc/cpuinfo", "vendor_id\t: AuthenticAMD\nflags\t: fpu\n");
+
+/// Line of a log that decides an answer.
+struct Deciding {
+    line: &'static str,
+    /// The processor of its machine.
+    beside: (&'static str, &'static str),
+    /// The answer, and words that it has because of the line.
+    what: &'static str,
+    words: &'static str,
+}
+
+const DECIDING: &[Deciding] = &[
+    Deciding {
+        line: "failed to map an IOVA range to the IOAS: Bad address",
+        beside: INTEL,
+        what: "devices' memory in guests",
+        words: "dma-buf",
+    },
+    Deciding {
+        line: "SEV-SNP: IOMMU is either disabled or configured in passthrough mode",
+        beside: AMD,
+        what: "confidential guests",
+        words: "SEV-SNP",
+    },
+    Deciding {
+        line: "SNP: IOMMU is configured in passthrough mode, SNP cannot be supported",
+        beside: AMD,
+        what: "confidential guests",
+        words: "SEV-SNP",
+    },
+    Deciding {
+        line: "SNP: IOMMU disabled, SNP cannot be supported",
+        beside: AMD,
+        what: "confidential guests",
+        words: "iommu=nopt",
+    },
+    Deciding {
+        line: "DMAR-IR: Enabled IRQ remapping in x2apic mode",
+        beside: INTEL,
+        what: "interrupts",
+        words: "checks which interrupts",
+    },
+    Deciding {
+        line: "AMD-Vi: Interrupt remapping enabled",
+        beside: AMD,
+        what: "interrupts",
+        words: "checks which interrupts",
+    },
+    Deciding {
+        line: "vfio: No interrupt remapping support.",
+        beside: INTEL,
+        what: "interrupts",
+        words: "does not check",
+    },
+    Deciding {
+        line: "DMAR: assuming all RMRRs are relaxable",
+        beside: INTEL,
+        what: "kernel options",
+        words: "has the relax_rmrr patch",
+    },
+    Deciding {
+        line: "DMAR: Unknown option - 'relax_rmrr'",
+        beside: INTEL,
+        what: "kernel options",
+        words: "no relax_rmrr patch",
+    },
+    Deciding {
+        line: "cannot limit locked memory of process 7",
+        beside: INTEL,
+        what: "locked memory",
+        words: "-12",
+    },
+    Deciding {
+        line: "VFIO: RLIMIT_MEMLOCK (65536) exceeded",
+        beside: INTEL,
+        what: "locked memory",
+        words: "64 KiB",
+    },
+    Deciding {
+        line: "iommu: Default domain type: Passthrough",
+        beside: INTEL,
+        what: "mode",
+        words: "all memory",
+    },
+    Deciding {
+        line: "DMA domain TLB invalidation policy: lazy mode",
+        beside: INTEL,
+        what: "mode",
+        words: "default",
+    },
+    Deciding {
+        line: "DMA domain TLB invalidation policy: strict mode",
+        beside: INTEL,
+        what: "mode",
+        words: "the safest",
+    },
+    Deciding {
+        line: "DMAR: Intel-IOMMU force enabled due to platform opt in",
+        beside: INTEL,
+        what: "IOMMU",
+        words: "because of ports",
+    },
+    Deciding {
+        line: "pci 0000:01:00.0: Device is ineligible for IOMMU domain attach due to platform RMRR requirement.",
+        beside: INTEL,
+        what: "reserved memory",
+        words: "0000:01:00.0",
+    },
+];
+
 #[test]
 fn each_line_of_a_log_that_a_rule_waits_for_decides() {
-    let amd = ("proc/cpuinfo", "vendor_id\t: AuthenticAMD\nflags\t: fpu\n");
     let group = ("sys/kernel/iommu_groups/0/devices/0000:01:00.0", "");
     let relaxed = ("proc/cmdline", "intel_iommu=on,relax_rmrr");
-    for (line, of, what, words) in [
-        (
-            "failed to map an IOVA range to the IOAS: Bad address",
-            INTEL,
-            "devices' memory in guests",
-            "dma-buf",
-        ),
-        (
-            "SEV-SNP: IOMMU is either disabled or configured in passthrough mode",
-            amd,
-            "confidential guests",
-            "SEV-SNP",
-        ),
-        (
-            "SNP: IOMMU is configured in passthrough mode, SNP cannot be supported",
-            amd,
-            "confidential guests",
-            "SEV-SNP",
-        ),
-        ("SNP: IOMMU disabled, SNP cannot be supported", amd, "confidential guests", "iommu=nopt"),
-        (
-            "DMAR-IR: Enabled IRQ remapping in x2apic mode",
-            INTEL,
-            "interrupts",
-            "checks which interrupts",
-        ),
-        ("AMD-Vi: Interrupt remapping enabled", amd, "interrupts", "checks which interrupts"),
-        ("vfio: No interrupt remapping support.", INTEL, "interrupts", "does not check"),
-        (
-            "DMAR: assuming all RMRRs are relaxable",
-            INTEL,
-            "kernel options",
-            "has the relax_rmrr patch",
-        ),
-        ("DMAR: Unknown option - 'relax_rmrr'", INTEL, "kernel options", "no relax_rmrr patch"),
-        ("cannot limit locked memory of process 7", INTEL, "locked memory", "-12"),
-        ("VFIO: RLIMIT_MEMLOCK (65536) exceeded", INTEL, "locked memory", "64 KiB"),
-        ("iommu: Default domain type: Passthrough", INTEL, "mode", "all memory"),
-        ("DMA domain TLB invalidation policy: lazy mode", INTEL, "mode", "default"),
-        ("DMA domain TLB invalidation policy: strict mode", INTEL, "mode", "the safest"),
-        (
-            "DMAR: Intel-IOMMU force enabled due to platform opt in",
-            INTEL,
-            "IOMMU",
-            "because of ports",
-        ),
-        (
-            "pci 0000:01:00.0: Device is ineligible for IOMMU domain attach due to platform RMRR requirement.",
-            INTEL,
-            "reserved memory",
-            "0000:01:00.0",
-        ),
-    ] {
+    for &Deciding { line, beside, what, words } in DECIDING {
         // Where the rule looks at the maker's option alone, the kernel has it.
         let options = match what {
             "kernel options" => relaxed,
             _ => ("proc/cmdline", "quiet"),
         };
-        let unit = match of == amd {
+        let unit = match beside == AMD {
             true => ("sys/class/iommu/ivhd0/amd-iommu/cap", "140b"),
             false => UNIT,
         };
         let said = |log: &str| {
-            let found = finding_of(&machine(&[of, unit, group, options], log), what);
+            let found = finding_of(&machine(&[beside, unit, group, options], log), what);
             found.map(|one| format!("{} {}", one.why, one.act.unwrap_or_default()))
         };
         let with = said(&format!("[    1.0] {line}\n")).unwrap_or_default();
