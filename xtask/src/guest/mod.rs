@@ -291,7 +291,7 @@ fn boot(
     let place = place.canonicalize().map_err(error)?;
     let file = |name: &str| place.join(name);
     std::fs::write(file("initramfs"), initramfs).map_err(error)?;
-    qemu.args(machine.architecture.machine).args(machine.devices);
+    qemu.args(machine.architecture.board).args(architecture::BARE).args(machine.devices);
     demo::add_tables(machine.tables, &place, &mut qemu)?;
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(file("initramfs"));
     qemu.args(["-append", &command_line(machine)?]);

@@ -1,7 +1,7 @@
 //! Operation of a unit: it carries out what it is told, or is suspended, or is off.
 //!
 //! A unit that is off reaches none of its tables and keeps no copy of them, so that nothing is owed to
-//! it: whoever has something invalidated is done. This is so from the moment at which its streams are
+//! it: an invalidation is done at once. This is so from the moment at which its streams are
 //! blocked and its copies are forgotten ([`Operation::suspend`]); and as everything is forgotten once more
 //! before a stream is let through ([`Operation::resume`]), it does not matter if it lost its power.
 //!
