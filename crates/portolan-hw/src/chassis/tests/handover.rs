@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::Mutex;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::handover::{AdoptedDomain, HandoverTarget, UnitHandover};
 use portolan::iommu::{Domain as _, Iommu as _, IommuDomains, IommuError};
@@ -188,7 +188,7 @@ where
     H::Unit: IommuDomains + 'static,
 {
     type Lie = fn(&mut UnitHandover);
-    let lies: [(&str, Lie); 12] = [
+    let lies: [(&str, Lie); 13] = [
         ("features", |state| state.features[0] ^= 1 << 40),
         ("root", |state| state.root ^= 0x1000),
         ("shape", |state| state.shape ^= 1),
@@ -196,6 +196,12 @@ where
         ("no domain", |state| state.domains.clear()),
         ("another stream", |state| state.streams[0].requester.stream = StreamId::new(9)),
         ("passes", |state| state.streams[0].target = HandoverTarget::Everything),
+        ("identifier", |state| {
+            let tag = &mut state.domains[0].tag;
+            *tag = InvalTag::new(tag.get() + 1);
+            let target = HandoverTarget::Domain(*tag);
+            state.streams.iter_mut().for_each(|stream| stream.target = target);
+        }),
         ("levels", |state| state.domains[0].tables.levels ^= 1),
         ("width", |state| state.domains[0].tables.input_lg2 -= 1),
         ("pages", |state| state.domains[0].tables.pages += 1),
