@@ -105,6 +105,12 @@ impl ViommuInner {
         // A domain of which it is the last endpoint ends, and begins anew.
         let stays = other.filter(|other| other.endpoints.iter().any(|of| *of != endpoint));
         let to = || stays.map_or_else(|| Domain::new(bypass).grants(), Domain::grants);
+        // Others of the domain may have mapped what is a doorbell of this one.
+        if let Some(Domain { kind: DomainKind::Mapped(mappings), .. }) = stays
+            && place.doorbells.iter().any(|doorbell| mappings.overlaps(*doorbell))
+        {
+            return Err(status::UNSUPP);
+        }
         let change = state.change(place, to);
         drop(state);
         self.tell(change.as_slice())?;

@@ -11,7 +11,7 @@ use portolan_vmm::viommu::{NotListening, NotTakenAway, Reset};
 
 use crate::container::Container;
 use crate::granted::Granted;
-use crate::passed::{DEVERR, FIRST, Machine, OK, SECOND, attach, map, random, unmap};
+use crate::passed::{DEVERR, FIRST, Machine, OK, PAGE, SECOND, attach, map, random, unmap};
 use crate::{ENDPOINTS, doorbell};
 
 #[test]
@@ -176,6 +176,25 @@ fn an_endpoint_that_goes_takes_nothing_from_others() {
     machine.granted = Granted::default();
     assert_eq!(machine.send(attach(2, FIRST)), OK);
     machine.granted.compare(&first, 0);
+}
+
+#[test]
+fn a_domain_that_has_mapped_a_doorbell_of_an_endpoint_does_not_get_it() {
+    let (device, other) = (Machine::new().device, EndpointId::new(24));
+    // Its messages go elsewhere.
+    device.add(other, &[]).unwrap();
+    let send = |request: Request| {
+        let mut answer = [0xff; 4];
+        device.request(request.encode().as_slice(), &mut answer);
+        answer[0]
+    };
+    let page = doorbell().start().get() / PAGE;
+    let unsupported = 2;
+    assert_eq!([attach(1, other), map(1, page, 3)].map(send), [OK; 2]);
+    assert_eq!(send(attach(1, FIRST)), unsupported);
+    // A state that a guest has made is restored.
+    device.restore(&device.save()).unwrap();
+    assert_eq!([unmap(1, page..=page), attach(1, FIRST)].map(send), [OK; 2]);
 }
 
 #[test]
