@@ -1,4 +1,4 @@
-//! Layouts of IOMMUs: registers, descriptors, commands and records; PCI's lists of capabilities.
+//! Layouts of IOMMUs: registers, descriptors, commands and records; PCI's lists of capabilities; TDISP's report.
 //!
 //! Each module implements the layouts of one specification, which it names with its sections, and
 //! nothing else: constants and fields for drivers, register models and monitors. Page tables are not
@@ -15,6 +15,7 @@ pub mod pci;
 pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;
+pub mod tdisp;
 pub mod tegra_smmu;
 pub mod virtio;
 pub mod vtd;

@@ -13,6 +13,7 @@
 //! * [`inval`]: the invalidations that an operation owes the hardware, and the commands that pay them.
 //! * [`iopf`]: page requests of devices, their handlers and the responses.
 //! * [`demand`]: devices that fault on memory that is not pinned.
+//! * [`tdisp`]: devices that a confidential guest lets in.
 //! * [`iommu`]: the parts that every IOMMU driver offers: domains, attachments, faults.
 //!
 //! A device driver hands its buffers over, and has them back once no device can reach them. Its types
@@ -156,6 +157,7 @@ pub mod iopf;
 pub mod iova;
 pub mod platform;
 pub mod table;
+pub mod tdisp;
 
 /// The crate's page, whose example is compiled.
 #[cfg(doctest)]

@@ -12,7 +12,7 @@ use super::{
     Area, CopyError, GiveError, Need, Pool, PoolOptions, PoolRefused, PoolUse, Slots, TakeError,
 };
 use crate::addr::{PhysAddr, PhysRange};
-use crate::platform::contract::{Buffer as _, MemoryKind, Sharing, Unowned};
+use crate::platform::contract::{Buffer as _, HostVisibility, MemoryKind, Sharing, Unowned};
 use crate::platform::{Clearing, Cpus, PhysMemory, Platform, RawMemory, Transfer};
 
 /// Treatment of the bytes of the slots that are not the buffer's.
@@ -30,7 +30,8 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// A bounce pool together with the memory that it lends, as devices use it: [`PoolMemory`], with any types.
+/// A bounce pool together with the memory that it lends, as devices use it: [`PoolMemory`] with any types, or a
+/// [`GrowingPool`](super::GrowingPool).
 ///
 /// Buffers are copied where slots lead, so only this crate implements it. Other ways to find slots are
 /// an [`Area`], other memory is a [`PhysMemory`].
@@ -58,8 +59,11 @@ pub trait BouncePool: sealed::Sealed + Send + Sync {
     /// Use of the pool's slots.
     fn in_use(&self) -> PoolUse;
 
-    /// The memory that all slots are in, as it was promised to the pool.
-    fn memory(&self) -> &Unowned;
+    /// The memory that all slots are in, as it was promised to the pool; none if it grows.
+    fn memory(&self) -> Option<&Unowned>;
+
+    /// Visibility of its memory to the host of a confidential guest.
+    fn visibility(&self) -> HostVisibility;
 }
 
 /// A [`Pool`] and the memory that it is in.
@@ -169,8 +173,12 @@ impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
         self.pool.in_use()
     }
 
-    fn memory(&self) -> &Unowned {
-        self.pool.promise()
+    fn memory(&self) -> Option<&Unowned> {
+        Some(self.pool.promise())
+    }
+
+    fn visibility(&self) -> HostVisibility {
+        self.pool.promise().host_visibility()
     }
 }
 

@@ -112,6 +112,19 @@ pub enum TakeError {
         /// Number of areas.
         areas: u32,
     },
+    /// The pool is nearly full, and the caller may wait: see [`Throttle`](super::Throttle).
+    #[error(
+        "{used} of {slots} slots are in use, and the rest are for callers that can't wait: try again once no more \
+             than {until} are"
+    )]
+    Throttled {
+        /// Slots in use.
+        used: u32,
+        /// Slots of the pool.
+        slots: u32,
+        /// Slots in use at which such callers are let in again.
+        until: u32,
+    },
 }
 
 /// Error of giving slots back.

@@ -3,7 +3,8 @@
 //! [`Pool`] finds and returns slots, without locks, first in the part that the calling CPU uses.
 //! [`PoolMemory`] is such a pool with the way to its memory: a [`Device`](crate::dma::Device)
 //! copies there. Its memory is [`Unowned`](crate::dma::Unowned), by the promise of the code that
-//! made it: safe code can make a pool of no other, and have nothing copied by its address.
+//! made it: safe code can make a pool of no other, and have nothing copied by its address. A
+//! [`GrowingPool`] takes its memory from the platform, as devices need it.
 //!
 //! *Context.* Slots are taken, given back and copied in interrupts as well: nothing waits, and no
 //! heap is used. Pools are made and dropped by tasks.
@@ -12,6 +13,7 @@ mod area;
 mod bits;
 mod copy;
 mod error;
+mod growing;
 mod lockfree;
 mod pool;
 
@@ -22,6 +24,7 @@ pub(crate) use copy::sealed::Sealed;
 pub use copy::{BouncePool, PoolMemory};
 pub(crate) use copy::{Copied, Original, Padding};
 pub use error::{CopyError, GiveError, PoolError, PoolRefused, TakeError};
+pub use growing::{GrowError, GrowingPool, Growth, Throttle};
 pub use lockfree::LockFree;
 pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots};
 

@@ -52,6 +52,9 @@ pub struct Need {
     pub limit: PhysAddr,
     /// Set if it reaches shared memory alone.
     pub reach: HostVisibility,
+    /// Set if the caller may wait, take memory, and try again later: a pool may grow for it, or refuse it before it
+    /// is full ([`Throttle`](super::Throttle)).
+    pub may_block: bool,
 }
 
 impl Need {
@@ -64,6 +67,7 @@ impl Need {
             keep: PageSize::of_lg2(0),
             limit: PhysAddr::new(u64::MAX),
             reach: HostVisibility::Private,
+            may_block: false,
         }
     }
 }
@@ -227,8 +231,12 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     /// # Errors
     /// The pool, if some of its slots are taken: a device may reach them.
     pub fn into_memory(self) -> Result<Unowned, Self> {
-        let taken = self.taken.iter().any(|count| count.load(Relaxed) != 0);
-        if taken { Err(self) } else { Ok(self.promise) }
+        if self.is_lent() { Err(self) } else { Ok(self.promise) }
+    }
+
+    /// Tells if a slot is taken.
+    pub(super) fn is_lent(&self) -> bool {
+        self.taken.iter().any(|count| count.load(Relaxed) != 0)
     }
 
     /// The memory, as it was promised.

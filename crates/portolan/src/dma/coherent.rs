@@ -145,7 +145,7 @@ fn owned<P: Platform>(
     page: PageSize,
 ) -> Result<OwnedMemory<P>, MapError> {
     let constraints = &context.constraints;
-    let (wanted, none) = match (constraints.reach, constraints.coherency) {
+    let (wanted, none) = match (context.reach()?, constraints.coherency) {
         (HostVisibility::Shared, _) => (Wanted::Shared, MapError::NoShared { bytes }),
         (HostVisibility::Private, Coherency::Coherent) => {
             (Wanted::Any, MapError::NoMemory { bytes })

@@ -87,6 +87,14 @@ pub enum MapError {
         /// The addresses.
         range: IovaRange,
     },
+    /// The interface that the guest let in does not run any more. Nothing is copied for it: the host would see it.
+    #[error("the device's interface does not run any more: stop it, and let it in again")]
+    NotRunning,
+    /// The guest let the device in, and its pool is in memory that the host sees.
+    #[error(
+        "the pool is in memory that the host sees, and the device reaches private memory: give it a private pool"
+    )]
+    SharedPool,
     /// No room for a copy.
     #[error(transparent)]
     Copy(#[from] TakeError),
@@ -182,6 +190,9 @@ pub enum PremapError {
     /// It has no pool.
     #[error("the device has no pool for copies")]
     NoPool,
+    /// Its pool grows: a part that comes later would not be mapped.
+    #[error("the device's pool grows, and a part that comes later would not be mapped")]
+    Grows,
     /// The device would reach bytes that others left in the pool.
     #[error("the device is not trusted: it may reach no slots but those of its mappings")]
     Untrusted,

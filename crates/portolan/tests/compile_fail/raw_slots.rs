@@ -1,6 +1,8 @@
 //! A pool of another crate's, which could lend slots shorter than asked for; and copies without slots.
 
-use portolan::bounce::{BouncePool, Copied, GiveError, Need, PoolUse, Slots, TakeError};
+use portolan::bounce::{
+    BouncePool, Copied, GiveError, HostVisibility, Need, PoolUse, Slots, TakeError,
+};
 use portolan::dma::Unowned;
 use portolan::platform::{Clearing, Transfer};
 
@@ -23,8 +25,12 @@ impl BouncePool for Liar {
         panic!("a count of slots")
     }
 
-    fn memory(&self) -> &Unowned {
+    fn memory(&self) -> Option<&Unowned> {
         panic!("memory")
+    }
+
+    fn visibility(&self) -> HostVisibility {
+        panic!("visibility")
     }
 }
 

@@ -330,6 +330,7 @@ impl<P: Cpus + Clone> DeviceContext<P> {
     #[inline]
     fn reaches_in_place(&self) -> bool {
         let shared = self.constraints.reach == HostVisibility::Shared;
+        // A device that was let in has the reach of one that was not, so that its flag is looked at.
         !shared && self.copying.is_none() && self.cache.is_none()
     }
 
@@ -355,7 +356,7 @@ impl<P: Cpus + Clone> DeviceContext<P> {
                 self.copied(copying, buffer, line, terms)
             }
             _ => {
-                if let Some(piece) = hidden_from(self.constraints.reach, buffer) {
+                if let Some(piece) = hidden_from(self.reach()?, buffer) {
                     return Err(MapError::Private { piece });
                 }
                 match line == ONE_BYTE {
@@ -376,11 +377,12 @@ impl<P: Cpus + Clone> DeviceContext<P> {
     ) -> Result<CopiedBuffer, MapError> {
         let (pieces, may_block) = (buffer.pieces(), terms.may_block);
         let constraints = &self.constraints;
+        let reach = self.reach()?;
         let premapped = self.premapped.is_some();
         let length_decides = premapped || matches!(copying.when, CopyWhen::UpTo(_));
         let facts = CopyFacts {
             when: copying.when,
-            hidden: hidden_from(constraints.reach, buffer).is_some(),
+            hidden: hidden_from(reach, buffer).is_some(),
             bytes: if length_decides { bytes_of(buffer) } else { 0 },
             premapped,
             trust: constraints.trust,
@@ -389,8 +391,13 @@ impl<P: Cpus + Clone> DeviceContext<P> {
             line,
         };
         let CopyChoice { premapped, cut } = facts.choose();
+        let is_let_in = self.admission.is_some();
+        let copies = premapped || cut != Cut::InPlace;
+        if is_let_in && copies && copying.pool.visibility() == HostVisibility::Shared {
+            return Err(MapError::SharedPool);
+        }
         let make = |cut, through| {
-            let wanted = WantedCopies { constraints, through, sharing: buffer.sharing() };
+            let wanted = WantedCopies { constraints, reach, through, sharing: buffer.sharing() };
             Copies::make(&self.spares, copying, pieces, cut, &wanted, may_block)
         };
         if premapped && terms.at.is_none() {

@@ -16,8 +16,9 @@ use super::reach::{ContextCopies, Copying, DeviceContext, Premapped};
 use super::space::{DmaSpace, Member};
 use crate::addr::{Pasid, StreamId};
 use crate::iommu::{Iommu, Requester};
-use crate::platform::contract::{AllMemory, TrustedBase};
+use crate::platform::contract::{AllMemory, HostVisibility, TrustedBase};
 use crate::platform::{Cpus, DataCache};
+use crate::tdisp::{Running, SecurityManager};
 pub(super) use map::MapTerms;
 pub use map::{MapFailed, NotMapped};
 
@@ -242,6 +243,7 @@ impl<P: Cpus + Clone> Device<P> {
         moved.contexts.change(|context| {
             context.cache = self.context().cache.clone();
             context.copying = self.context().copying.clone();
+            context.admission = self.context().admission.clone();
         });
         moved.context().spares.fill();
         self.unit = None;
@@ -412,6 +414,27 @@ impl<P: Cpus + Clone> Device<P> {
         self
     }
 
+    /// The same, of a device whose `interface` a confidential guest has let in: it reaches private buffers and shared
+    /// ones in place, and rings lie in private memory. Once the interface does not run any more
+    /// ([`Running::check`], [`Running::stop`]) maps fail with [`MapError::NotRunning`](super::MapError::NotRunning).
+    /// Mappings that are there stay, and are unmapped as ever; the device reaches nothing private by them.
+    ///
+    /// It has no pool any more: one in private memory can be given to it afterwards, for limits of its own
+    /// ([`Device::with_copies`]). In a shared pool the host would see the copies, so maps that need one fail with
+    /// [`MapError::SharedPool`](super::MapError::SharedPool).
+    ///
+    /// *Context.* Task.
+    #[must_use]
+    pub fn let_in<M: SecurityManager>(mut self, interface: &Running<M>) -> Self {
+        let admission = interface.admission();
+        self.contexts.change(|context| {
+            context.admission = Some(admission.clone());
+            (context.copying, context.premapped) = (None, None);
+            context.constraints.reach = HostVisibility::Shared;
+        });
+        self
+    }
+
     /// The same, with the memory of its pool mapped as long as the device, or a mapping of it, is
     /// there: buffers that are copied whole ([`CopyWhen::UpTo`](crate::dma::CopyWhen::UpTo),
     /// [`CopyWhen::Always`](crate::dma::CopyWhen::Always)) then owe no invalidation. For a pool of its own
@@ -428,6 +451,7 @@ impl<P: Cpus + Clone> Device<P> {
         };
         let copying = self.context().copying.as_ref();
         let memory = copying.ok_or(PremapError::NoPool)?.pool.memory();
+        let memory = memory.ok_or(PremapError::Grows)?;
         let premapped = Premapped::new(space, memory, &self.context().constraints)?;
         self.contexts.change(|context| context.premapped = Some(premapped.clone()));
         self.context().spares.fill();

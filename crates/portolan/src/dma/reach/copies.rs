@@ -14,7 +14,7 @@ use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
 use crate::bounce::{BouncePool, Copied, Need, Original, Padding};
 use crate::dma::error::MapError;
 use crate::dma::policy::{Constraints, MayBlock, Trust};
-use crate::platform::contract::{Pieces, PiecesIter, Sharing};
+use crate::platform::contract::{HostVisibility, Pieces, PiecesIter, Sharing};
 use crate::platform::{Cpus, Guarded, Nanos};
 
 /// Condition under which a buffer is copied although the device could reach it in place.
@@ -313,7 +313,11 @@ impl Copies {
         may_block: MayBlock,
     ) -> Result<(), MapError> {
         self.room(may_block)?;
-        let need = need(part, wanted.constraints, wanted.through)?;
+        let need = Need {
+            may_block: may_block == MayBlock::Yes,
+            reach: wanted.reach,
+            ..need(part, wanted.constraints, wanted.through)?
+        };
         let padding = match wanted.through {
             Through::Pages(_) => Padding::Clear,
             Through::Nothing | Through::Premapped => Padding::Leave,
@@ -370,6 +374,7 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
         like: part.start(),
         keep: constraints.min_align_mask.max(page),
         reach: constraints.reach,
+        may_block: false,
         limit: match through {
             Through::Nothing => PhysAddr::new(constraints.dma_mask.get()),
             // The tables lead there for any limit of the device.
@@ -381,6 +386,7 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
 /// Requirements for copies.
 pub(in crate::dma) struct WantedCopies<'c> {
     pub constraints: &'c Constraints,
+    pub reach: HostVisibility,
     pub through: Through,
     pub sharing: Sharing,
 }

@@ -26,9 +26,12 @@ use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::BouncePool;
 use crate::iommu::Requester;
-use crate::platform::contract::{Buffer, MemoryKind, Sharing, Unowned, hidden_from};
+use crate::platform::contract::{
+    Buffer, HostVisibility, MemoryKind, Sharing, Unowned, hidden_from,
+};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind, Transfer};
 use crate::table::Access;
+use crate::tdisp::Admission;
 pub(super) use contexts::ContextCopies;
 use copies::SpareRecords;
 pub(super) use copies::{
@@ -48,6 +51,8 @@ pub(super) struct DeviceContext<P: Cpus + Clone> {
     pub constraints: Constraints,
     pub cache: Option<Arc<dyn DataCache>>,
     pub copying: Option<Copying>,
+    /// The interface, of a device that a confidential guest let in.
+    pub admission: Option<Arc<Admission>>,
     pub spares: Arc<SpareRecords<P>>,
     /// A pool that stays mapped.
     pub premapped: Option<Arc<Premapped<P>>>,
@@ -102,6 +107,7 @@ impl<P: Cpus + Clone> Clone for DeviceContext<P> {
             constraints: self.constraints,
             cache: self.cache.clone(),
             copying: self.copying.clone(),
+            admission: self.admission.clone(),
             spares: self.spares.clone(),
             premapped: self.premapped.clone(),
             lost: self.lost.clone(),
@@ -112,6 +118,19 @@ impl<P: Cpus + Clone> Clone for DeviceContext<P> {
 }
 
 impl<P: Cpus + Clone> DeviceContext<P> {
+    /// Memory that the device reaches: private memory too, if the guest let it in.
+    ///
+    /// # Errors
+    /// [`MapError::NotRunning`] if its interface does not run any more.
+    #[inline]
+    pub fn reach(&self) -> Result<HostVisibility, MapError> {
+        match &self.admission {
+            None => Ok(self.constraints.reach),
+            Some(admission) if admission.is_running() => Ok(HostVisibility::Private),
+            Some(_) => Err(MapError::NotRunning),
+        }
+    }
+
     pub fn new(
         platform: P,
         space: Option<Arc<DmaSpace<P>>>,
@@ -129,6 +148,7 @@ impl<P: Cpus + Clone> DeviceContext<P> {
             constraints,
             cache,
             copying: None,
+            admission: None,
             spares: Arc::new(SpareRecords::new()),
             premapped: None,
             lost: Arc::default(),

@@ -13,7 +13,8 @@ use super::buffers::{Pages, unowned};
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT, range};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
-    BouncePool, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Sealed, Slots, TakeError,
+    BouncePool, GiveError, HostVisibility, Need, Pool, PoolMemory, PoolOptions, PoolUse, Sealed,
+    Slots, TakeError,
 };
 use crate::dma::{
     Bidirectional, Coherency, Constraints, CopyWhen, Copying, Device, FromDevice, MapError,
@@ -287,8 +288,12 @@ impl<B: BouncePool> BouncePool for Refusing<B> {
         self.below.in_use()
     }
 
-    fn memory(&self) -> &Unowned {
+    fn memory(&self) -> Option<&Unowned> {
         self.below.memory()
+    }
+
+    fn visibility(&self) -> HostVisibility {
+        self.below.visibility()
     }
 }
 
@@ -347,8 +352,12 @@ impl<B: BouncePool> BouncePool for Arc<B> {
         (**self).in_use()
     }
 
-    fn memory(&self) -> &Unowned {
+    fn memory(&self) -> Option<&Unowned> {
         (**self).memory()
+    }
+
+    fn visibility(&self) -> HostVisibility {
+        (**self).visibility()
     }
 }
 

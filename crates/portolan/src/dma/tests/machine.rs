@@ -27,9 +27,22 @@ impl Machine {
     }
 
     fn alias(&self, at: PhysAddr) -> Option<AliasedMemory> {
-        // SAFETY: the block was handed out, and is not freed yet.
-        let virt = unsafe { self.virt(at) };
-        Some(AliasedMemory { at, virt })
+        Some(AliasedMemory { at, virt: self.see(at) })
+    }
+
+    /// Address of the byte at `at`, of a block that was handed out.
+    fn see(&self, at: PhysAddr) -> NonNull<u8> {
+        let frames = self.0.frames.lock();
+        let inside = |start: PhysAddr, words: usize| {
+            let offset = at.get().checked_sub(start.get())? as usize;
+            (offset < words * 8).then_some(offset)
+        };
+        let mut found = frames.iter().filter_map(|(start, Block(words))| {
+            let offset = inside(*start, words.len())?;
+            // SAFETY: it is inside the block.
+            Some(unsafe { words.cast::<u8>().add(offset) })
+        });
+        found.next().expect("memory that was handed out")
     }
 }
 
@@ -122,20 +135,14 @@ unsafe impl Platform for Machine {
 
     unsafe fn free(&self, at: PhysAddr, _layout: Layout) {
         self.0.frames.lock().retain(|(known, _)| *known != at);
+        self.0.shared.lock().retain(|known| *known != at);
     }
 
     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
-        let frames = self.0.frames.lock();
-        let inside = |start: PhysAddr, words: usize| {
-            let offset = at.get().checked_sub(start.get())? as usize;
-            (offset < words * 8).then_some(offset)
-        };
-        let mut found = frames.iter().filter_map(|(start, Block(words))| {
-            let offset = inside(*start, words.len())?;
-            // SAFETY: it is inside the block.
-            Some(unsafe { words.cast::<u8>().add(offset) })
-        });
-        found.next().expect("memory that was handed out")
+        let shared = self.0.shared.lock();
+        let is_shared = shared.iter().any(|block| at.get().wrapping_sub(block.get()) < APART);
+        assert!(!is_shared, "shared memory has addresses of its own");
+        self.see(at)
     }
 
     unsafe fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
@@ -257,5 +264,5 @@ unsafe impl Buffer for Frames {
 /// A device's access to memory of `machine`, byte by byte.
 pub(super) fn device_byte(machine: &Machine, at: PhysAddr) -> &AtomicU8 {
     // SAFETY: the memory is not freed before the machine, in the tests that use it.
-    unsafe { machine.virt(at).cast::<AtomicU8>().as_ref() }
+    unsafe { machine.see(at).cast::<AtomicU8>().as_ref() }
 }

@@ -5,7 +5,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::buffer::Sharing;
+use super::buffer::{Sharing, Unowned};
 use super::bytes::copy_shared;
 use super::platform::Platform;
 use super::shared_data::{AliasedMemory, SharedData};
@@ -146,44 +146,53 @@ macro_rules! tables {
 tables!(AtomicU32);
 tables!(AtomicU64);
 
+/// Copies the bytes of `transfer`, whose memory the CPU sees where `virt` says.
+fn copy_by(transfer: &Transfer, virt: impl Fn(PhysAddr) -> NonNull<u8>) {
+    let (mut from, mut to) = (transfer.from().get(), transfer.to().get());
+    let mut left = transfer.bytes();
+    while left > 0 {
+        let part = left.min(PART);
+        let (source, target) = (virt(PhysAddr::new(from)), virt(PhysAddr::new(to)));
+        // SAFETY: the library makes a transfer of buffers and pools that live, and the two places do not
+        // overlap. A device may write there meanwhile; bytes of any value are copied. Where other CPUs may as
+        // well, it says so. A part fits `usize`.
+        unsafe {
+            let part = part as usize;
+            match transfer.sharing() {
+                Sharing::Exclusive => source.copy_to_nonoverlapping(target, part),
+                Sharing::Shared => copy_shared(source, target, part),
+            }
+        }
+        // Only after the last part can they pass the top.
+        (from, to) = (from.wrapping_add(part), to.wrapping_add(part));
+        left -= part;
+    }
+}
+
+/// Clears the bytes of `clearing`, which the CPU sees where `virt` says.
+fn clear_by(clearing: &Clearing, virt: impl Fn(PhysAddr) -> NonNull<u8>) {
+    let (mut at, last) = (clearing.memory().start().get(), clearing.memory().last().get());
+    loop {
+        let more = (last - at).min(PART - 1);
+        let first = virt(PhysAddr::new(at)).as_ptr();
+        // SAFETY: the library makes a clearing of a pool that lives. A part fits `usize`.
+        unsafe { core::ptr::write_bytes(first, 0, more as usize + 1) }
+        if last - at <= more {
+            return;
+        }
+        at += more + 1;
+    }
+}
+
 impl<P: Platform> PhysMemory for RawMemory<P> {
     fn copy(&self, transfer: &Transfer) {
-        let (mut from, mut to) = (transfer.from().get(), transfer.to().get());
-        let mut left = transfer.bytes();
-        while left > 0 {
-            let part = left.min(PART);
-            // SAFETY: the library makes a transfer of buffers and pools that live, and the two
-            // places do not overlap. A device may write there meanwhile; bytes of any value are
-            // copied. Where other CPUs may as well, it says so. A part fits `usize`.
-            unsafe {
-                let source = self.platform.virt(PhysAddr::new(from));
-                let target = self.platform.virt(PhysAddr::new(to));
-                let part = part as usize;
-                match transfer.sharing() {
-                    Sharing::Exclusive => source.copy_to_nonoverlapping(target, part),
-                    Sharing::Shared => copy_shared(source, target, part),
-                }
-            }
-            // Only after the last part can they pass the top.
-            (from, to) = (from.wrapping_add(part), to.wrapping_add(part));
-            left -= part;
-        }
+        // SAFETY: a transfer names memory of buffers and pools that live.
+        copy_by(transfer, |at| unsafe { self.platform.virt(at) });
     }
 
     fn clear(&self, clearing: &Clearing) {
-        let (mut at, last) = (clearing.memory().start().get(), clearing.memory().last().get());
-        loop {
-            let more = (last - at).min(PART - 1);
-            // SAFETY: the library makes a clearing of a pool that lives. A part fits `usize`.
-            unsafe {
-                let first = self.platform.virt(PhysAddr::new(at)).as_ptr();
-                core::ptr::write_bytes(first, 0, more as usize + 1);
-            }
-            if last - at <= more {
-                return;
-            }
-            at += more + 1;
-        }
+        // SAFETY: a clearing names memory of a pool that lives.
+        clear_by(clearing, |at| unsafe { self.platform.virt(at) });
     }
 }
 
@@ -254,6 +263,28 @@ impl<P: Platform> OwnedMemory<P> {
         Some(Self { platform, memory, layout, wanted, when_dropped: WhenDropped::Free })
     }
 
+    /// The memory, for a pool that keeps the value as long as a slot is taken.
+    pub(crate) fn promise(&self) -> Unowned {
+        // SAFETY: no other code has the memory, and the pool that gets it reaches it through the value.
+        let memory = unsafe { Unowned::new(self.range()) };
+        match self.wanted {
+            Wanted::Shared => memory.host_visible(),
+            Wanted::Any | Wanted::Uncached => memory,
+        }
+    }
+
+    /// Address at which the CPU sees the byte at `at`: of this memory, or of a buffer that lives.
+    fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+        let inside = at.get().checked_sub(self.memory.at.get());
+        let inside = inside.and_then(|inside| usize::try_from(inside).ok());
+        match inside.filter(|inside| *inside < self.layout.size()) {
+            // SAFETY: the byte is inside the memory.
+            Some(inside) => unsafe { self.memory.virt.add(inside) },
+            // SAFETY: it is of a buffer that lives, which is all that is copied to this memory and from it.
+            None => unsafe { self.platform.virt(at) },
+        }
+    }
+
     /// Leaves it allocated for good: a device may reach it.
     pub(crate) fn keep(&mut self) {
         self.when_dropped = WhenDropped::Keep;
@@ -282,6 +313,16 @@ impl<P: Platform> OwnedMemory<P> {
         // SAFETY: the memory is the value's, as long as it lives; it is aligned, zeroed at first, and any bits
         // are a value of the type.
         unsafe { core::slice::from_raw_parts(first.as_ptr(), count) }
+    }
+}
+
+impl<P: Platform> PhysMemory for OwnedMemory<P> {
+    fn copy(&self, transfer: &Transfer) {
+        copy_by(transfer, |at| self.virt(at));
+    }
+
+    fn clear(&self, clearing: &Clearing) {
+        clear_by(clearing, |at| self.virt(at));
     }
 }
 
