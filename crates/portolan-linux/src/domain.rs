@@ -24,7 +24,7 @@ use crate::calls::{Calls, Spaces};
 
 mod dirty;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Addresses and pages that devices can be given, as the kernel reports them.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ const PAGE: u64 = 4096;
 
 /// Mappings as type 1 keeps them: never cut, never joined.
 #[derive(Debug, Default)]
-struct Kernel {
+pub(crate) struct Kernel {
     mappings: Mutex<BTreeMap<u64, (IovaRange, PhysAddr)>>,
     calls: Mutex<(u64, u64)>,
     /// Mappings that there may be.
@@ -21,7 +21,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn pages(&self) -> BTreeMap<u64, u64> {
+    pub(crate) fn pages(&self) -> BTreeMap<u64, u64> {
         let mappings = self.mappings.lock().unwrap();
         let each = mappings.values().flat_map(|(range, memory)| {
             let pages = 0..range.pages(PageSize::SIZE_4K);
@@ -30,7 +30,8 @@ impl Kernel {
         each.collect()
     }
 
-    fn counts(&self) -> (u64, u64) {
+    /// Maps, and unmaps.
+    pub(crate) fn counts(&self) -> (u64, u64) {
         *self.calls.lock().unwrap()
     }
 }
@@ -91,7 +92,7 @@ impl Calls for Kernel {
     }
 }
 
-fn reach() -> Arc<Reach> {
+pub(crate) fn reach() -> Arc<Reach> {
     let range = |a, b| IovaRange::new(Iova::new(a), Iova::new(b)).unwrap();
     Arc::new(Reach {
         ranges: vec![range(0, 0xfedf_ffff), range(0xfef0_0000, 0xffff_ffff)],

@@ -6,10 +6,16 @@
 //! (`transfer`). Every address is checked against the bounds; an access outside is an error, or for
 //! [`PhysMemory`], which has none to return, nothing happens.
 //!
-//! [`Pages`] are a buffer with one owner, and [`Process`] is the platform that devices' drivers run on.
+//! It is made here, or brought by the application: a file in memory or in huge pages, or memory that the application
+//! has mapped itself ([`HostMemory::of_file`], [`HostMemory::brought`]). A part of it is mapped for a device as a
+//! [`HostBuffer`], whose bytes all reach at any time.
+//!
+//! [`Pages`] are a buffer with one owner, as is [`BroughtPages`], and [`Process`] is the platform that devices'
+//! drivers run on.
 //!
 //! Not supported: memory that grows.
 
+mod brought;
 mod pool;
 mod process;
 mod transfer;
@@ -32,6 +38,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
 
+pub use brought::{BroughtPages, FileMemoryError, FilePart, HostBuffer};
 pub use pool::{DevicePoolError, with_device_pool};
 pub use process::{Pages, Process};
 pub use userfault::{MadeBy, Told, UserFaultError, UserFaults};
@@ -53,6 +60,55 @@ pub enum Backing {
     Anonymous,
     /// A file in memory, sealed against shrinking, that can be given to other processes.
     File,
+    /// Huge pages of this process alone, of those that the system has set aside.
+    Huge(HugePage),
+    /// A file of such pages, sealed against shrinking.
+    HugeFile(HugePage),
+}
+
+/// Size of huge pages (hugetlb).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HugePage {
+    /// 2 MiB.
+    Size2M,
+    /// 1 GiB.
+    Size1G,
+}
+
+impl HugePage {
+    /// The size.
+    pub const fn size(self) -> PageSize {
+        match self {
+            Self::Size2M => PageSize::SIZE_2M,
+            Self::Size1G => PageSize::SIZE_1G,
+        }
+    }
+
+    const fn map_flags(self) -> MapFlags {
+        let size = match self {
+            Self::Size2M => MapFlags::HUGE_2MB,
+            Self::Size1G => MapFlags::HUGE_1GB,
+        };
+        MapFlags::HUGETLB.union(size)
+    }
+
+    const fn file_flags(self) -> MemfdFlags {
+        let size = match self {
+            Self::Size2M => MemfdFlags::HUGE_2MB,
+            Self::Size1G => MemfdFlags::HUGE_1GB,
+        };
+        MemfdFlags::HUGETLB.union(size)
+    }
+}
+
+impl Backing {
+    /// Size of its pages.
+    const fn page(self) -> PageSize {
+        match self {
+            Self::Anonymous | Self::File => PageSize::SIZE_4K,
+            Self::Huge(page) | Self::HugeFile(page) => page.size(),
+        }
+    }
 }
 
 /// The physical address of a [`HostMemory`]'s first byte.
@@ -69,7 +125,17 @@ struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     base: PhysAddr,
-    file: Option<File>,
+    page: PageSize,
+    source: Source,
+}
+
+/// Origin of a mapping.
+#[derive(Debug)]
+enum Source {
+    Anonymous,
+    File(File),
+    /// Mapped by the application, which unmaps it.
+    Brought,
 }
 
 // SAFETY: the mapping is plain memory that stays until drop; it is reached through atomics and
@@ -83,7 +149,10 @@ unsafe impl Sync for Mapping {}
 impl Drop for Mapping {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: start and length are those of a mapping made in `HostMemory::new`, which nothing
+        if matches!(self.source, Source::Brought) {
+            return;
+        }
+        // SAFETY: start and length are those of a mapping made for this value, which nothing
         // refers to any more: every reference borrows from a `HostMemory` that holds this.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
@@ -97,47 +166,49 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// `bytes` bytes, a multiple of 4 KiB; its pages are taken as they are first written.
+    /// `bytes` bytes, a multiple of the size of its pages, which are taken as they are first written; huge ones are
+    /// set aside at once.
     ///
     /// # Errors
-    /// `InvalidInput` if `bytes` is 0 or no multiple of 4 KiB, or the base is not, or the memory
-    /// would not end below 2^64; otherwise the system's error.
+    /// `InvalidInput` if `bytes` is 0 or no multiple of a page, or the base is not, or the memory
+    /// would not end below 2^64; otherwise the system's error, `OutOfMemory` if it has not as many huge pages.
     #[allow(unsafe_code)]
     pub fn new(bytes: u64, backing: Backing, base: Base) -> io::Result<Self> {
-        let page = PageSize::SIZE_4K.bytes();
-        let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let fits = match base {
-            Base::Host => true,
-            Base::At(base) => {
-                base.get().is_multiple_of(page) && PhysRange::from_len(base, bytes).is_some()
-            }
+        let page = backing.page();
+        let length = fitting(bytes, page, base).ok_or(io::ErrorKind::InvalidInput)?;
+        let anonymous = |flags| {
+            let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+            let flags = MapFlags::PRIVATE | flags;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+            let start = unsafe { mmap_anonymous(null, length, protection, flags) }?;
+            Ok(Placed { start, bytes: length, source: Source::Anonymous })
         };
-        if length == 0 || isize::try_from(bytes).is_err() || !bytes.is_multiple_of(page) || !fits {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-        let (start, file): (*mut c_void, _) = match backing {
-            Backing::Anonymous => {
-                // SAFETY: a new mapping at an address of the kernel's choice touches no memory in
-                // use.
-                let start = unsafe { mmap_anonymous(null, length, protection, MapFlags::PRIVATE) };
-                (start?, None)
-            }
-            Backing::File => {
-                let file = sealed_file(bytes)?;
-                // SAFETY: as above.
-                let start = unsafe { mmap(null, length, protection, MapFlags::SHARED, &file, 0) };
-                (start?, Some(file))
-            }
+        let file = |flags| Placed::of_file(sealed_file(bytes, flags)?, 0, length);
+        let placed: io::Result<Placed> = match backing {
+            Backing::Anonymous => anonymous(MapFlags::empty()),
+            Backing::Huge(page) => anonymous(page.map_flags()),
+            Backing::File => file(MemfdFlags::empty()),
+            Backing::HugeFile(page) => file(page.file_flags()),
         };
+        Self::of_mapping(placed?, base, page)
+    }
+
+    fn of_mapping(placed: Placed, base: Base, page: PageSize) -> io::Result<Self> {
+        let Placed { start, bytes, source } = placed;
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // Devices' drivers find it by its address.
+        let host = start.as_ptr().expose_provenance() as u64;
         let base = match base {
-            Base::Host => PhysAddr::new(start.addr().get() as u64),
+            Base::Host => PhysAddr::new(host),
             Base::At(base) => base,
         };
-        let bytes = length;
-        let mapping = Arc::new(Mapping { start, bytes, base, file });
+        let mapping = Arc::new(Mapping { start, bytes, base, page, source });
         Ok(Self { mapping })
+    }
+
+    /// Size of the pages that it is made of, as far as that is known: transparent huge pages are not.
+    pub fn page(&self) -> PageSize {
+        self.mapping.page
     }
 
     /// Its physical addresses.
@@ -154,7 +225,10 @@ impl HostMemory {
 
     /// The file that it is made of, to be given to another process.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.mapping.file.as_ref().map(AsFd::as_fd)
+        match &self.mapping.source {
+            Source::File(file) => Some(file.as_fd()),
+            Source::Anonymous | Source::Brought => None,
+        }
     }
 
     /// Address of `bytes` bytes at `at` in this process; for system calls that take such addresses.
@@ -184,7 +258,7 @@ impl HostMemory {
 
     /// Has the system provide all pages now, so that no later access is the first.
     pub fn populate(&self) {
-        let step = PageSize::SIZE_4K.bytes();
+        let step = self.mapping.page.bytes();
         let mut at = self.mapping.base;
         while let Ok(word) = self.one::<AtomicU64>(at) {
             // A write of any word; adding nothing may become a mere read.
@@ -201,10 +275,11 @@ impl HostMemory {
     /// reaches the old pages.
     ///
     /// # Errors
-    /// `InvalidInput` if the bytes are not whole pages inside; otherwise the system's error.
+    /// `InvalidInput` if the bytes are not whole pages inside; `Unsupported` for memory that the application has mapped
+    /// itself; otherwise the system's error.
     #[allow(unsafe_code)]
     pub fn discard(&self, range: PhysRange) -> io::Result<()> {
-        let page = PageSize::SIZE_4K;
+        let page = self.mapping.page;
         let bytes = range.len_minus_one().wrapping_add(1);
         if !range.start().is_aligned(page) || !bytes.is_multiple_of(page.bytes()) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -212,9 +287,10 @@ impl HostMemory {
         let count = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let start = self.locate::<u8>(range.start(), count);
         let start = start.map_err(|_| io::ErrorKind::InvalidInput)?;
-        let advice = match self.mapping.file {
-            Some(_) => Advice::LinuxRemove,
-            None => Advice::LinuxDontNeed,
+        let advice = match self.mapping.source {
+            Source::File(_) => Advice::LinuxRemove,
+            Source::Anonymous => Advice::LinuxDontNeed,
+            Source::Brought => return Err(io::ErrorKind::Unsupported.into()),
         };
         // SAFETY: the pages are of this mapping, as `locate` has checked, and stay mapped; all users
         // of this memory expect that their bytes change at any time.
@@ -372,9 +448,37 @@ pub(crate) fn replace(memory: &HostMemory, range: PhysRange) -> io::Result<()> {
     Ok(())
 }
 
+/// `bytes` as a length, if they are whole pages that lie at `base` below 2^64.
+fn fitting(bytes: u64, page: PageSize, base: Base) -> Option<usize> {
+    let length = isize::try_from(bytes).ok().filter(|length| *length != 0)?;
+    let fits = match base {
+        Base::Host => true,
+        Base::At(base) => base.is_aligned(page) && PhysRange::from_len(base, bytes).is_some(),
+    };
+    (fits && bytes.is_multiple_of(page.bytes())).then(|| length.unsigned_abs())
+}
+
+/// Memory at its place in this process.
+struct Placed {
+    start: *mut c_void,
+    bytes: usize,
+    source: Source,
+}
+
+impl Placed {
+    /// Maps `bytes` bytes of `file` from `offset`, shared.
+    #[allow(unsafe_code)]
+    fn of_file(file: File, offset: u64, bytes: usize) -> io::Result<Self> {
+        let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, &file, offset) }?;
+        Ok(Self { start, bytes, source: Source::File(file) })
+    }
+}
+
 /// A file in memory of `bytes` bytes that cannot be made shorter: an access past its end would be a signal.
-fn sealed_file(bytes: u64) -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+fn sealed_file(bytes: u64, flags: MemfdFlags) -> io::Result<File> {
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("portolan", flags)?);
     ftruncate(&file, bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;

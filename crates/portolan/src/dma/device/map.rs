@@ -55,6 +55,18 @@ impl<P: Cpus + Clone, B: Buffer> NotMapped<P, B> {
     }
 }
 
+/// Place of a buffer, as its caller wants it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy)]
+pub(in crate::dma) enum PlaceTerm {
+    Anywhere,
+    /// The page in which it begins has this address.
+    At(Iova),
+    /// The page in which it begins is aligned so, beside the device's own alignment.
+    Aligned(PageSize),
+}
+
 /// A map's own terms.
 ///
 /// *Context.* Interrupt: a value.
@@ -63,13 +75,17 @@ pub(in crate::dma) struct MapTerms {
     pub may_block: MayBlock,
     /// Nothing of the buffer is copied: a buffer that would have to be is refused.
     pub in_place: bool,
-    /// Address of the page in which the buffer begins, if the caller chose it.
-    pub at: Option<Iova>,
+    pub place: PlaceTerm,
 }
 
 impl MapTerms {
     pub const fn of(may_block: MayBlock) -> Self {
-        Self { may_block, in_place: false, at: None }
+        Self { may_block, in_place: false, place: PlaceTerm::Anywhere }
+    }
+
+    #[inline]
+    const fn is_anywhere(&self) -> bool {
+        matches!(self.place, PlaceTerm::Anywhere)
     }
 }
 
@@ -153,7 +169,35 @@ impl<P: Cpus + Clone> Device<P> {
         direction: D,
         page: Iova,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = MapTerms { at: Some(page), ..MapTerms::of(MayBlock::Yes) };
+        let terms = MapTerms { place: PlaceTerm::At(page), ..MapTerms::of(MayBlock::Yes) };
+        self.map_by(buffer, direction, terms)
+    }
+
+    /// As [`Device::map`], with the page in which `buffer` begins at a multiple of `align`: memory in huge pages is
+    /// mapped in huge pages, as far as the unit has such. It is never put in the pool that stays mapped.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::PageSize;
+    /// # use portolan::dma::{Buffer, Device, Direction, MapFailed, Mapping};
+    /// # use portolan::platform::Platform;
+    /// /// All memory of a packet pool, in pages of 2 MiB.
+    /// fn pool<P: Platform, B: Buffer>(card: &Device<P>, huge: B) -> Result<Mapping<P, B>, MapFailed<P, B>> {
+    ///     card.map_aligned(huge, Direction::Bidirectional, PageSize::SIZE_2M)
+    /// }
+    /// ```
+    ///
+    /// *Context.* Atomic, as [`Device::map`].
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]: [`MapError::Outside`] of a device that is passed through, if the memory
+    /// itself is not aligned so.
+    pub fn map_aligned<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+        align: PageSize,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        let terms = MapTerms { place: PlaceTerm::Aligned(align), ..MapTerms::of(MayBlock::Yes) };
         self.map_by(buffer, direction, terms)
     }
 
@@ -189,7 +233,7 @@ impl<P: Cpus + Clone> Device<P> {
         let to = direction.direction();
         let in_place = matches!(self.translation, DeviceTranslation::Space(_))
             && context.reaches_in_place()
-            && terms.at.is_none()
+            && terms.is_anywhere()
             && (!to.device_writes() || buffer.device_may_write());
         if let (true, Pieces::One(piece), Some(space)) = (in_place, buffer.pieces(), &context.space)
         {
@@ -261,17 +305,24 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(MapError::ReadOnly);
         }
         let context = &**self.context();
-        match (self.translation, &context.space, terms.at) {
+        match (self.translation, &context.space, terms.place) {
             (DeviceTranslation::Space(_), Some(space), _) => {
                 if let Some(error) = space.failure() {
                     return Err(MapError::Broken(error));
                 }
             }
-            (DeviceTranslation::Identity(_), _, Some(page)) => {
+            (DeviceTranslation::Identity(_), _, PlaceTerm::At(page)) => {
                 let range = IovaRange::page(page, PageSize::of_lg2(0));
                 return Err(MapError::Outside { range });
             }
-            (DeviceTranslation::Identity(_), _, None) => {}
+            (DeviceTranslation::Identity(_), _, PlaceTerm::Aligned(align)) => {
+                let first = buffer.pieces().as_slice().first().map(|piece| piece.start());
+                if let Some(start) = first.filter(|start| !start.is_aligned(align)) {
+                    let range = IovaRange::page(Iova::new(start.get()), PageSize::of_lg2(0));
+                    return Err(MapError::Outside { range });
+                }
+            }
+            (DeviceTranslation::Identity(_), _, PlaceTerm::Anywhere) => {}
             _ => return Err(MapError::Blocked),
         }
         context.copies(buffer, direction, terms)
@@ -286,16 +337,23 @@ impl<P: Cpus + Clone> Device<P> {
         direction: Direction,
         terms: &MapTerms,
     ) -> Result<PlacedBuffer, NotPlaced> {
-        let (pieces, &MapTerms { may_block, at, .. }) = (buffer.pieces(), terms);
+        let (pieces, &MapTerms { may_block, place, .. }) = (buffer.pieces(), terms);
         let Some(space) = &self.context().space else {
             return self.check_reach(Reached::new(pieces, copies));
         };
-        // Copies have pages of their own, and a buffer in place fills its pages.
+        let own = &self.context().constraints;
+        let (at, align) = match place {
+            PlaceTerm::Anywhere => (None, own.align),
+            PlaceTerm::At(page) => (Some(page), own.align),
+            PlaceTerm::Aligned(align) => (None, own.align.max(align)),
+        };
         let judged;
-        let constraints = match copies {
-            None => &self.context().constraints,
-            Some(_) => {
-                judged = Constraints { trust: Trust::Trusted, ..self.context().constraints };
+        let constraints = match (copies, place) {
+            (None, PlaceTerm::Anywhere | PlaceTerm::At(_)) => own,
+            _ => {
+                // Copies have pages of their own, and a buffer in place fills its pages.
+                let trust = if copies.is_some() { Trust::Trusted } else { own.trust };
+                judged = Constraints { trust, align, ..*own };
                 &judged
             }
         };
@@ -400,7 +458,7 @@ impl<P: Cpus + Clone> DeviceContext<P> {
             let wanted = WantedCopies { constraints, reach, through, sharing: buffer.sharing() };
             Copies::make(&self.spares, copying, pieces, cut, &wanted, may_block)
         };
-        if premapped && terms.at.is_none() {
+        if premapped && terms.is_anywhere() {
             if let Ok(Some(copies)) = make(Cut::Whole, Through::Premapped) {
                 return Ok((Some(copies), Some(MappingPlace::Premapped)));
             }

@@ -6,7 +6,7 @@ use core::sync::atomic::AtomicUsize;
 use super::buffers::Pages;
 use super::copies::{Copier, POOL, POOL_BYTES};
 use super::rig::Rig;
-use crate::addr::{Iova, StreamId};
+use crate::addr::{Iova, PageSize, StreamId};
 use crate::dma::{
     Constraints, CopyWhen, Device, DeviceError, FromDevice, MapError, OldMappings, Policy,
     ToDevice, UnmapError,
@@ -25,6 +25,16 @@ fn a_device_without_a_unit_is_mapped_for_at_the_memory_s_address() -> Result<(),
     let mapping = device.map(pages, FromDevice).ok().unwrap();
     assert_eq!(mapping.iova(), Iova::new(0x8000_0010));
     mapping.unmap().map_err(|failed| failed.error)?;
+    // Memory is where it is: it has the alignment, or is refused.
+    for (at, align, fits) in [(0x8020_0000, 21, true), (0x8020_0000, 22, false)] {
+        let pages = Pages::new(&alive, &[(at, 0x20)]);
+        let mapped = device.map_aligned(pages, FromDevice, PageSize::of_lg2(align));
+        match mapped {
+            Ok(mapping) if fits => assert!(mapping.unmap().is_ok()),
+            Err(failed) if !fits => assert!(matches!(failed.error, MapError::Outside { .. })),
+            _ => panic!("{at:#x} at a multiple of 2^{align}"),
+        }
+    }
     let ring = device.coherent(0x1000).unwrap();
     assert_eq!(ring.iova().get(), ring.memory().start().get());
     assert!(device.is_direct() && device.space().is_none());

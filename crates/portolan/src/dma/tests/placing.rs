@@ -47,6 +47,24 @@ fn segments_that_a_boundary_would_cut_lie_behind_it() {
 }
 
 #[test]
+fn a_buffer_begins_at_a_multiple_of_the_callers_alignment() {
+    let rig = Rig::policy(Policy::Strict);
+    let device = device_of(&rig, 1, Constraints::trusted());
+    let alive = Arc::new(AtomicUsize::new(0));
+    let before = device.map(Pages::new(&alive, &[(0x5000, 0x1000)]), ToDevice).ok().unwrap();
+    // More pages than are aligned to themselves in any case, and fewer.
+    for bytes in [0x40_0000, 0x20_1000, 0x3000] {
+        let memory = PhysRange::from_len(PhysAddr::new(0x4000_0000), bytes).unwrap();
+        let huge = PageSize::SIZE_2M;
+        let mapping = device.map_aligned(unowned(memory), ToDevice, huge).ok().unwrap();
+        assert!(mapping.iova().is_aligned(huge), "{} for {bytes:#x}", mapping.iova());
+        assert_eq!(rig.space.domain.translate(mapping.iova()).unwrap().pa, memory.start());
+        mapping.unmap().ok().unwrap();
+    }
+    before.unmap().ok().unwrap();
+}
+
+#[test]
 fn buffers_keep_the_low_bits_that_a_device_uses() {
     let rig = Rig::policy(Policy::Strict);
     let limits = Constraints { min_align_mask: PageSize::SIZE_64K, ..Constraints::trusted() };
