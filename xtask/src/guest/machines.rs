@@ -128,7 +128,7 @@ pub const VFIO: Machine = Machine {
     ],
     disks: &[("flash", 8), ("second", 8)],
     ports: &[],
-    kernel_arguments: "intel_iommu=on",
+    kernel_arguments: "intel_iommu=on hugepages=4",
     modules: &["vfio-pci", "vfio_iommu_type1"],
     programs: &[Program {
         package: "portolan-linux",
@@ -147,7 +147,7 @@ pub const VFIO: Machine = Machine {
         "nvme 0000:00:05.0 --compare 8",
     ],
     traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
-    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED]),
+    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED, HUGE]),
 };
 
 /// The same machine with both interfaces, of which iommufd is chosen.
@@ -314,25 +314,31 @@ const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks"
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
 const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and found again";
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
+const HUGE: &str = "slots lie in pages of 2048 KiB";
 /// Requests of each run of the driver.
 const REQUESTS: u64 = 1024;
 const ROUNDS: u64 = 8;
 
-/// A row of the driver's output: interface and manner, microseconds, maps, unmaps.
+/// A row of the driver's output: interface and manner, microseconds, requests in a second, maps, unmaps, copies of a
+/// request.
 struct Row {
     name: String,
     time: f64,
+    iops: f64,
     maps: u64,
     unmaps: u64,
+    copies: u64,
 }
 
 impl Row {
     fn read(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, time, maps, unmaps, _] = words.last_chunk()?;
+        let [_, time, iops, maps, unmaps, _, copies] = words.last_chunk()?;
         Some(Self {
-            name: words.get(..words.len() - 5)?.join(" "),
+            name: words.get(..words.len() - 7)?.join(" "),
             time: time.parse().ok()?,
+            iops: iops.parse().ok()?,
+            copies: copies.parse().ok()?,
             maps: maps.parse().ok()?,
             unmaps: unmaps.parse().ok()?,
         })
@@ -380,15 +386,21 @@ fn driven_from_user_space(
             both.iter().fold((0, 0), |(maps, unmaps), row| (maps + row.maps, unmaps + row.unmaps));
         let each = |count: u64| count as f64 / (2 * REQUESTS * ROUNDS) as f64;
         println!(
-            "{name:18} {:8.1} us, {:.3} maps, {:.3} unmaps; invalidated: {:.3} by page, {} whole domains",
+            "{name:18} {:8.1} us, {:6.0} IOPS, {:.3} maps, {:.3} unmaps, {} copies; invalidated: {:.3} by page, \
+             {} whole domains",
             both.iter().map(|row| row.time).sum::<f64>() / 2.0,
+            both.iter().map(|row| row.iops).sum::<f64>() / 2.0,
             each(maps),
             each(unmaps),
+            both.iter().map(|row| row.copies).max().unwrap_or(0),
             each(pages[run]),
             domains[run],
         );
         if each(unmaps) > most || each(maps) > most.ceil() {
             return Err(format!("{name}: more calls than {most} a request"));
+        }
+        if both.iter().any(|row| row.copies != u64::from(manner == "pool")) {
+            return Err(format!("{name}: copies, or none of a pool that copies"));
         }
         // Nothing is reused before the kernel has invalidated it.
         if pages[run] + domains[run] < unmaps.min(1) {
@@ -399,11 +411,13 @@ fn driven_from_user_space(
 }
 
 /// The ways of mapping, in the order in which the driver tries them, and the most unmaps of a request.
-const MANNERS: [(&str, f64); 6] = [
+const MANNERS: [(&str, f64); 8] = [
     ("naive loop", 1.0),
     ("strict", 1.0),
     ("deferred", 0.5),
     ("lazy", 0.5),
     ("window", 0.1),
     ("pool", 0.0),
+    ("mapped once", 0.0),
+    ("slots", 0.0),
 ];

@@ -16,6 +16,7 @@ mod controller;
 mod kill;
 mod mover;
 mod naive;
+mod once;
 mod remove;
 mod window;
 mod work;
@@ -194,9 +195,11 @@ fn text(report: &Report, columns: usize) -> String {
         ("manner", 0),
         ("", 0),
         ("µs each", 0),
+        ("IOPS", 0),
         ("maps", 0),
         ("unmaps", 0),
         ("ioctls each", 0),
+        ("copies each", 0),
     ];
     let row = |row: &Row| {
         vec![
@@ -204,14 +207,19 @@ fn text(report: &Report, columns: usize) -> String {
             row.manner.to_string(),
             row.way.to_owned(),
             format!("{:.1}", row.microseconds),
+            format!("{:.0}", row.iops),
             row.maps.to_string(),
             row.unmaps.to_string(),
             format!("{:.3}", row.calls_each),
+            format!("{:.0}", row.copies_each),
         ]
     };
     let rows = report.rows.iter().map(row).collect();
-    let numbers = [3, 4, 5, 6];
+    let numbers = [3, 4, 5, 6, 7, 8];
     out += &portolan_cli::display::table(&header, &numbers, rows, columns);
+    if let Some(page) = report.rows.iter().find_map(|row| row.slot_page) {
+        out += &format!("slots lie in pages of {} KiB\n", page >> 10);
+    }
     out
 }
 

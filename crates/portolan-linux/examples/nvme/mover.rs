@@ -6,14 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use portolan::addr::{Iova, PageSize};
 use portolan::dma::{
-    Buffer as _, Constraints, Deferred, Device, Direction, DmaSpace, Mapping, Policy, SpaceOptions,
-    reclaim_all,
+    Buffer as _, BufferPool, Constraints, Deferred, Device, Direction, DmaSpace, IovaUse, Mapping,
+    Policy, SpaceOptions, reclaim_all,
 };
 use portolan_linux::memory::{Pages, Process, with_device_pool};
 use portolan_linux::vfio::Opened;
 
 use crate::controller::{PAGE, Transfer};
 use crate::naive::Naive;
+use crate::once::{self, Data, PoolPages, PostedSlot};
 use crate::window::{WindowNumber, Windows};
 
 /// Manner of mapping pages.
@@ -32,6 +33,11 @@ pub enum Manner {
     Window,
     /// One map for a pool, through which data is copied.
     Pool,
+    /// One map for a pool, whose slots go to and fro.
+    Slots,
+    /// No library: one map by hand for each page, before the first request, as SPDK has it. The device reaches all
+    /// pages at all times, and nothing keeps the driver from those that the device has.
+    Once,
 }
 
 impl Manner {
@@ -40,12 +46,21 @@ impl Manner {
         seed ^ self as u64
     }
 
-    pub const ALL: [Self; 6] =
-        [Self::Naive, Self::Strict, Self::Deferred, Self::Lazy, Self::Window, Self::Pool];
+    pub const ALL: [Self; 8] = [
+        Self::Naive,
+        Self::Strict,
+        Self::Deferred,
+        Self::Lazy,
+        Self::Window,
+        Self::Pool,
+        Self::Once,
+        Self::Slots,
+    ];
 
     const fn policy(self) -> Policy {
         match self {
-            Self::Naive | Self::Strict | Self::Window | Self::Pool => Policy::Strict,
+            Self::Naive | Self::Strict | Self::Window => Policy::Strict,
+            Self::Pool | Self::Slots | Self::Once => Policy::Strict,
             Self::Deferred => Policy::Deferred,
             Self::Lazy => Policy::Lazy,
         }
@@ -61,6 +76,8 @@ impl fmt::Display for Manner {
             Self::Lazy => "lazy",
             Self::Window => "window",
             Self::Pool => "pool",
+            Self::Slots => "slots",
+            Self::Once => "mapped once",
         })
     }
 }
@@ -70,10 +87,12 @@ pub enum Held {
     Mapped(Mapping<Process, Pages>),
     ByHand(Pages, Iova),
     Linked(Pages, WindowNumber),
+    Posted(PostedSlot),
+    Known(Pages, Iova),
 }
 
 /// A buffer that came back, and the page of the disk that it was for.
-pub type Back = (Pages, u64);
+pub type Back = (Data, u64);
 
 /// Brings pages to the device, and back.
 pub struct Mover {
@@ -81,6 +100,7 @@ pub struct Mover {
     manner: Manner,
     naive: Option<Naive>,
     windows: Option<Windows>,
+    pool: Option<(BufferPool<Process, PoolPages>, PageSize)>,
     waiting: Vec<(Deferred<Process, Pages>, u64)>,
     /// Deferred buffers that are reclaimed together.
     batch: usize,
@@ -101,15 +121,55 @@ impl Mover {
             device = with_device_pool(device, 2 * usize::from(depth) * PAGE)?;
         }
         let naive = match manner {
-            Manner::Naive => Some(Naive::new(&opened.unit, stream, &device, depth)?),
+            Manner::Naive | Manner::Once => {
+                Some(Naive::new(&opened.unit, stream, &device, 2 * depth)?)
+            }
             _ => None,
         };
         let batch = usize::from(depth);
+        let pool = match manner {
+            Manner::Slots => Some(once::pool(&device, 2 * batch)?),
+            _ => None,
+        };
         let windows = match manner {
             Manner::Window => Some(Windows::new(&device, batch)?),
             _ => None,
         };
-        Ok(Self { device, manner, naive, windows, waiting: Vec::with_capacity(batch), batch })
+        let waiting = Vec::with_capacity(batch);
+        Ok(Self { device, manner, naive, windows, pool, waiting, batch })
+    }
+
+    /// Memory for `count` requests.
+    pub fn memory(&mut self, count: usize) -> Result<Vec<Data>> {
+        match (&self.pool, &mut self.naive, self.manner) {
+            (Some((pool, _)), _, _) => once::slots(pool, count),
+            (_, Some(naive), Manner::Once) => once::known(naive, count),
+            _ => once::pages(count),
+        }
+    }
+
+    /// Size of the pages that slots lie in, if there are slots.
+    pub fn slot_page(&self) -> Option<u64> {
+        self.pool.as_ref().map(|(_, page)| page.bytes())
+    }
+
+    /// Unmaps what was mapped by hand, once: the device is stopped.
+    pub fn close(&mut self, memory: Vec<Data>) -> Result<()> {
+        for data in memory {
+            if let (Data::Known(_, iova), Some(naive)) = (&data, &mut self.naive) {
+                naive.unmap(*iova)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells if the device finds other bytes at `iova` than those of `data` itself: a copy of them.
+    pub fn is_copied(&self, data: *const u8, iova: Iova) -> bool {
+        match self.device.space().map(|space| space.find(iova)) {
+            Some(IovaUse::Mapped(found)) => found.pa.get() != data.addr() as u64,
+            // Mapped by hand, of which the space does not know.
+            _ => false,
+        }
     }
 
     /// System calls that the naive loop has made: maps, unmaps.
@@ -118,7 +178,16 @@ impl Mover {
     }
 
     /// Maps a page for request `number`, one of those in flight.
-    pub fn begin(&mut self, number: u16, page: Pages, way: Transfer) -> Result<(Held, Iova)> {
+    pub fn begin(&mut self, number: u16, data: Data, way: Transfer) -> Result<(Held, Iova)> {
+        let page = match data {
+            Data::Page(page) => page,
+            Data::Known(page, iova) => return Ok((Held::Known(page, iova), iova)),
+            Data::Slot(slot) => {
+                let posted = slot.post();
+                let iova = posted.iova();
+                return Ok((Held::Posted(posted), iova));
+            }
+        };
         if let Some(naive) = &mut self.naive {
             let piece = page.pieces().as_slice().first().copied().context("no memory")?;
             let iova = naive.map(number, piece.start().get())?;
@@ -148,11 +217,13 @@ impl Mover {
                 if let Some(naive) = &mut self.naive {
                     naive.unmap(iova)?;
                 }
-                back.push((page, at));
+                back.push((Data::Page(page), at));
             }
+            (Held::Known(page, iova), _) => back.push((Data::Known(page, iova), at)),
+            (Held::Posted(slot), _) => back.push((Data::Slot(slot.take_back()), at)),
             (Held::Linked(page, window), _) => {
                 let windows = self.windows.as_mut().context("no windows")?;
-                windows.end(window, (page, at), back)?;
+                windows.end(window, (Data::Page(page), at), back)?;
             }
             (Held::Mapped(mapping), Manner::Deferred) => {
                 let deferred = mapping.defer().map_err(|failed| failed.error)?;
@@ -163,7 +234,7 @@ impl Mover {
             }
             (Held::Mapped(mapping), _) => {
                 let page = mapping.unmap().map_err(|failed| failed.error)?;
-                back.push((page, at));
+                back.push((Data::Page(page), at));
             }
         }
         Ok(())
@@ -177,7 +248,8 @@ impl Mover {
         let (deferred, pages): (Vec<_>, Vec<u64>) = self.waiting.drain(..).unzip();
         let mut pages = pages.into_iter();
         // They come back in the order in which they were deferred.
-        reclaim_all(deferred, |buffer| back.extend(pages.next().map(|at| (buffer, at))), drop)?;
+        let mut take = |page| back.extend(pages.next().map(|at| (Data::Page(page), at)));
+        reclaim_all(deferred, &mut take, drop)?;
         Ok(())
     }
 }

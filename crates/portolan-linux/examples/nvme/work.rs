@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use portolan_linux::memory::Pages;
 use portolan_linux::vfio::{InterruptKind, Interrupts, Opened};
 use serde::Serialize;
 
 use crate::Arguments;
 use crate::controller::{Controller, Identity, PAGE, Transfer, VECTOR};
 use crate::mover::{Back, Held, Manner, Mover};
+use crate::once::Data;
 
 /// Costs of the requests of one manner in one direction.
 #[derive(Serialize)]
@@ -20,11 +20,17 @@ pub struct Row {
     pub way: &'static str,
     /// Of a request, in the round that took the least.
     pub microseconds: f64,
+    /// Requests in a second, in that round.
+    pub iops: f64,
     /// Of all rounds.
     pub maps: u64,
     pub unmaps: u64,
     /// System calls that map or unmap, of a request.
     pub calls_each: f64,
+    /// Copies of a request's bytes, of a request.
+    pub copies_each: f64,
+    /// Size of the pages that slots lie in, if there are slots.
+    pub slot_page: Option<u64>,
 }
 
 /// Contents of page `at` of the disk.
@@ -47,11 +53,16 @@ struct Run<'a> {
     interrupts: Option<&'a Interrupts>,
     /// By number: the page that the device has, and where on the disk it belongs.
     flight: Vec<Option<(Held, u64)>>,
-    free: Vec<Pages>,
+    free: Vec<Data>,
     seed: Option<u64>,
     /// Time that went into making and comparing data.
     aside: Duration,
+    /// Requests whose address the driver looked up, and those of them that were copies.
+    looked: (u64, u64),
 }
+
+/// Requests at the begin of a round whose address is looked up.
+const LOOKED: u64 = 64;
 
 /// Reads, and writes before if that is wanted, in one manner.
 pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Identity, Vec<Row>)> {
@@ -61,22 +72,23 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
         true => Some(device.interrupts(InterruptKind::MsiX, VECTOR as u32 + 1)?),
         false => None,
     };
-    let mover = Mover::new(opened, manner, depth)?;
+    let mut mover = Mover::new(opened, manner, depth)?;
     let bar = device.bar(0)?;
     let controller = Controller::start(bar, &mover.device, depth, interrupts.as_ref())?;
     let pages = controller.pages();
     let requests = arguments.requests;
     ensure!(requests <= pages, "the disk has {pages} pages, fewer than {requests}");
-    let free = (0..2 * depth).map(|_| Pages::new(PAGE)).collect::<Option<_>>();
+    let free = mover.memory(2 * usize::from(depth))?;
     let seed = arguments.write.map(|seed| manner.seed(seed));
     let mut run = Run {
         controller,
         mover,
         interrupts: interrupts.as_ref(),
         flight: (0..depth).map(|_| None).collect(),
-        free: free.context("no memory")?,
+        free,
         seed,
         aside: Duration::ZERO,
+        looked: (0, 0),
     };
     let ways: &[Transfer] = match seed {
         Some(_) => &[Transfer::Write, Transfer::Read],
@@ -89,6 +101,7 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
         }
     }
     for &way in ways {
+        run.looked = (0, 0);
         let before = (opened.unit.counts(), run.mover.by_hand());
         let rounds = (0..arguments.rounds).map(|_| run.all(way, requests));
         let rounds: Vec<Duration> = rounds.collect::<Result<_>>()?;
@@ -104,13 +117,17 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
                 Transfer::Read => "read",
             },
             microseconds: took.as_secs_f64() * 1e6 / requests as f64,
+            iops: requests as f64 / took.as_secs_f64().max(f64::MIN_POSITIVE),
             maps,
             unmaps,
             calls_each: (maps + unmaps) as f64 / (requests * u64::from(arguments.rounds)) as f64,
+            copies_each: run.looked.1 as f64 / run.looked.0.max(1) as f64,
+            slot_page: run.mover.slot_page(),
         });
     }
     // It reaches no memory any more, so that taking its queues away is no fault.
     run.controller.stop()?;
+    run.mover.close(run.free)?;
     Ok((run.controller.identity.clone(), rows))
 }
 
@@ -150,7 +167,7 @@ impl Run<'_> {
         Ok(begin.elapsed().saturating_sub(self.aside))
     }
 
-    fn put(&mut self, number: usize, way: Transfer, at: u64, mut page: Pages) -> Result<()> {
+    fn put(&mut self, number: usize, way: Transfer, at: u64, mut page: Data) -> Result<()> {
         let begin = Instant::now();
         match (way, self.seed) {
             (Transfer::Write, Some(seed)) => page.copy_from_slice(&content(seed, at)),
@@ -158,7 +175,14 @@ impl Run<'_> {
             _ => page.fill(0xa5),
         }
         self.aside += begin.elapsed();
+        let bytes = page.as_ptr();
         let (held, iova) = self.mover.begin(number as u16, page, way)?;
+        if at < LOOKED {
+            let begin = Instant::now();
+            self.looked.0 += 1;
+            self.looked.1 += u64::from(self.mover.is_copied(bytes, iova));
+            self.aside += begin.elapsed();
+        }
         self.controller.put(number as u16, way, at, iova);
         self.flight[number] = Some((held, at));
         Ok(())
