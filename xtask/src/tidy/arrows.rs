@@ -55,6 +55,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-bench", BACKENDS),
     // The first process of a guest, small.
     ("portolan-guest", &[]),
+    ("portolan-monitor", &["portolan-vmm"]),
     ("xtask", &[]),
 ];
 
