@@ -1,5 +1,7 @@
 //! The newest QEMU that Debian has, for x86-64.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,6 +54,26 @@ impl Newest {
                 command.arg("-L").arg(place.join(folder));
             }
         }
+    }
+
+    /// A program that runs it, for those who start it by name.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn script(&self) -> Result<PathBuf, String> {
+        let Some(place) = &self.place else {
+            return Ok(self.program.clone());
+        };
+        let mut command = Command::new("exec");
+        self.start(&mut command);
+        let words: Vec<_> =
+            command.get_args().map(|word| format!("'{}'", word.display())).collect();
+        let script = place.with_file_name("qemu-system-x86_64");
+        let text = format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" "));
+        let error = |error: std::io::Error| format!("{}: {error}", script.display());
+        std::fs::write(&script, text).map_err(error)?;
+        std::fs::set_permissions(&script, Permissions::from_mode(0o755)).map_err(error)?;
+        Ok(script)
     }
 
     /// Adds the program, for a loader if it has one.

@@ -55,7 +55,7 @@ impl<'s> Step<'s> {
 /// Part of the long run, `cargo xtask test --long PART`: each takes less than 80 minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LongPart {
-    /// Linux guests in which each load is recorded by each recorder.
+    /// Linux guests in which each load is recorded by each recorder, and machines of QEMU 11.
     Guests,
     /// Random operations, ten times as many.
     Torture,
@@ -96,7 +96,12 @@ impl LongPart {
     pub fn steps(self, root: &Path) -> Vec<Step<'_>> {
         let mistakes = |name, part| vec![Step::new(name, move || programs::mistakes(root, part))];
         match self {
-            Self::Guests => guests(root, guest::LONG).collect(),
+            Self::Guests => {
+                let passed = Step::new("devices of other processes on QEMU 11", move || {
+                    programs::passed_through(root)
+                });
+                guests(root, guest::LONG).chain([passed]).collect()
+            }
             Self::Torture => {
                 vec![Step::new("torture, ten million operations", || programs::long_torture(root))]
             }

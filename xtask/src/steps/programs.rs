@@ -88,6 +88,18 @@ pub(super) fn newer_qemu(root: &Path) -> Outcome {
     built_tests(root, of_machines, |command| newer.give(command))
 }
 
+/// The tests of machines whose device is another process, on a QEMU that has such devices.
+pub(super) fn passed_through(root: &Path) -> Outcome {
+    let newest = qemu::Newest::provide(root, None).and_then(|newest| newest.script());
+    let newest = match newest {
+        Ok(newest) => newest,
+        Err(why) => return Outcome::Skip(why),
+    };
+    let mut command = Command::new("cargo");
+    command.args(["test", "--quiet", "-p", "portolan-monitor", "--test", "qemu"]);
+    outcome(command.env("PORTOLAN_QEMU_X86", newest).current_dir(root))
+}
+
 /// Program that an earlier step has left at `path`.
 fn program(root: &Path, path: &str) -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR");

@@ -1,0 +1,144 @@
+//! The device behind another monitor's IOMMU: QEMU passes it through behind its VT-d, whose driver is this project's.
+//!
+//! It needs a QEMU with `vfio-user-pci`, 10.1 or newer; with an older one the test prints SKIP.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::iommu::{Attach, Domain, Iommu as _};
+use portolan::platform::{Mmio, UnitParts};
+use portolan::table::Access;
+use portolan_hw::vtd::{Config, Vtd as Driver};
+use portolan_monitor::edu;
+use portolan_qemu::config::{Architecture, Iommu, Vtd, VtdFeature, VtdWidth};
+use portolan_qemu::machine::{self, Builder, Machine, Version};
+use portolan_qemu::mmio::{HostClock, Registers};
+
+#[path = "../../../crates/portolan/tests/support/promised.rs"]
+mod promised;
+use promised::promised;
+
+const PAGE: u64 = 4096;
+const VFIO_USER: Version = Version { major: 10, minor: 1 };
+const AT: u64 = 0x4000_0000;
+
+/// The device's process, which ends with this one.
+struct Device(Child);
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the device, and waits until it listens.
+fn device(socket: &str) -> Device {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan-monitor"));
+    command.args(["device", socket]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "listening\n");
+    Device(child)
+}
+
+/// A machine with the device at `socket`; none with an older QEMU.
+fn start(socket: &str) -> Option<Machine> {
+    let version = machine::version(Architecture::X86);
+    let reason = match version {
+        Ok(found) if found >= VFIO_USER => None,
+        Ok(found) => Some(format!("QEMU {}.{} has no vfio-user-pci", found.major, found.minor)),
+        Err(error) => Some(error.skip().unwrap_or_else(|| panic!("{error}"))),
+    };
+    if let Some(reason) = reason {
+        // Not by a macro, whose lines are kept back when a test passes.
+        let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
+        return None;
+    }
+    // Without caching mode QEMU hears of no mapping, and passes nothing through.
+    let vtd = Vtd::new(VtdWidth::Bits48).with(VtdFeature::CachingMode);
+    let socket = format!("{{\"type\":\"unix\",\"path\":\"{socket}\"}}");
+    let device = format!("{{\"driver\":\"vfio-user-pci\",\"addr\":\"8\",\"socket\":{socket}}}");
+    let builder = Builder::new(Architecture::X86).iommu(Iommu::Vtd(vtd));
+    Some(builder.argument("-device").argument(&device).start().unwrap())
+}
+
+/// A machine, its device and a page.
+struct Rig {
+    machine: Machine,
+    registers: Registers,
+    stream: StreamId,
+}
+
+impl Rig {
+    fn new(machine: Machine) -> Self {
+        let pci = machine.pci().unwrap();
+        let function = pci.first(0x1234, 0x11e8).unwrap();
+        function.enable().unwrap();
+        let registers = function.bar(0).unwrap();
+        assert_eq!(u64::from(registers.read32(0)), edu::IDENTIFICATION);
+        let stream = function.stream();
+        Self { machine, registers, stream }
+    }
+
+    fn page(&self) -> PhysAddr {
+        self.machine.tables().alloc(PageSize::SIZE_4K).unwrap()
+    }
+
+    /// Has the device copy 8 bytes; returns which of the two accesses were refused.
+    fn copy(&self, from: u64, to: u64) -> [bool; 2] {
+        let transfers =
+            [(from, edu::BUFFER, edu::RUN), (edu::BUFFER, to, edu::RUN | edu::TO_MEMORY)];
+        transfers.map(|(from, to, command)| {
+            let before = self.registers.read32(edu::REFUSED as usize);
+            let registers = [edu::FROM, edu::TO, edu::COUNT, edu::COMMAND];
+            for (register, value) in registers.into_iter().zip([from, to, 8, command]) {
+                self.registers.write64(register as usize, value);
+            }
+            self.registers.read32(edu::REFUSED as usize) != before
+        })
+    }
+}
+
+#[test]
+fn a_device_behind_qemu_s_unit_copies_what_is_mapped_for_it_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("device");
+    let socket = socket.to_str().unwrap();
+    let _device = device(socket);
+    let Some(machine) = start(socket) else {
+        return;
+    };
+    let rig = Rig::new(machine);
+    let registers = rig.machine.iommu_registers().unwrap();
+    let tables = rig.machine.tables().clone();
+    let parts = UnitParts::new(HostClock::new());
+    let unit = Driver::enable(registers, tables, parts, Config::default()).unwrap();
+    let [source, target] = [(); 2].map(|()| rig.page());
+    let ram = rig.machine.ram();
+    ram.write64(source, 0x0123_4567_89ab_cdef).unwrap();
+    // The unit translates, and nothing is mapped.
+    assert_eq!(rig.copy(source.get(), target.get()), [true; 2]);
+    let domain = Arc::new(unit.second_stage().unwrap());
+    unit.attach(rig.stream, &domain).unwrap();
+    let access = [Access::READ, Access::READ | Access::WRITE];
+    for (number, (page, access)) in [source, target].into_iter().zip(access).enumerate() {
+        let (mut owed, at) = (Gather::new(), Iova::new(AT + number as u64 * PAGE));
+        domain.map(at, promised(page, PAGE), access, &mut owed).unwrap();
+        domain.sync(&mut owed).unwrap();
+    }
+    assert_eq!(rig.copy(AT, AT + PAGE), [false; 2]);
+    assert_eq!(ram.read64(target), Ok(0x0123_4567_89ab_cdef));
+    assert_eq!(rig.copy(AT, AT), [false, true], "memory that is only read");
+    assert_eq!(rig.copy(AT, AT + 2 * PAGE), [false, true], "what is not mapped");
+    let (mut owed, range) = (Gather::new(), IovaRange::from_len(Iova::new(AT), PAGE).unwrap());
+    domain.unmap(range, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(rig.copy(AT, AT + PAGE), [true, false], "what was unmapped");
+    unit.block(rig.stream).unwrap();
+    assert_eq!(rig.copy(AT, AT + PAGE), [true; 2]);
+}
