@@ -11,6 +11,15 @@ use portolan::table::Access;
 use rustix::io::Errno;
 use thiserror::Error;
 
+/// Marks of written pages after a read of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterRead {
+    /// Cleared by the read.
+    Cleared,
+    /// As they were.
+    Kept,
+}
+
 /// An address space of the kernel's. Mappings are neither cut nor joined.
 pub(crate) trait Calls: Send + Sync + fmt::Debug {
     /// Maps and pins `range` to the memory of this process from `memory` on.
@@ -20,10 +29,15 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
     /// bytes in all. No device reaches their memory when this returns.
     fn unmap(&self, range: IovaRange, bytes: u64) -> Result<(), IommuError>;
 
-    /// Sets a bit in `bitmap` for each page of `page` in `range` that devices may have written since the last
-    /// time. `range` is whole mappings.
-    fn dirty(&self, range: IovaRange, page: PageSize, bitmap: &mut [u64])
-    -> Result<(), IommuError>;
+    /// Sets a bit in `bitmap` for each page of `page` in `range` that devices may have written since the marks
+    /// were cleared. `range` is whole mappings.
+    fn dirty(
+        &self,
+        range: IovaRange,
+        page: PageSize,
+        after: AfterRead,
+        bitmap: &mut [u64],
+    ) -> Result<(), IommuError>;
 
     /// Its number, if it is one of iommufd's.
     fn ioas(&self) -> Option<u32> {

@@ -20,7 +20,7 @@ use portolan::iommu::{
 use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, DirtyError, Segment, TableMapError, TableUnmapError, Translation};
 
-use crate::calls::{Calls, Spaces};
+use crate::calls::{AfterRead, Calls, Spaces};
 
 mod dirty;
 #[cfg(test)]
@@ -432,7 +432,16 @@ impl Domain for UserDomain {
         owed: &mut Gather,
         visit: &mut dyn FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
-        self.read_kernels_marks(range, owed, visit)
+        owed.check(self.table)?;
+        self.read_kernels_marks(range, AfterRead::Cleared, visit)
+    }
+
+    fn read_dirty(
+        &self,
+        range: IovaRange,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.read_kernels_marks(range, AfterRead::Kept, visit)
     }
 
     /// A map is complete when it returns.

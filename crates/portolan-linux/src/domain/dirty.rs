@@ -1,18 +1,19 @@
 //! Dirty state: the pages that devices wrote, as the kernel reports them.
 //!
 //! `IOMMU_HWPT_GET_DIRTY_BITMAP` of iommufd, `VFIO_IOMMU_DIRTY_PAGES` of type 1: a bit for each page of whole
-//! mappings. Type 1 looks at no hardware: all pages that a device may write are dirty each time.
+//! mappings. iommufd keeps the marks if a read asks for it. Type 1 looks at no hardware: all pages that a device may
+//! write are dirty each time.
 
 use std::ops::ControlFlow;
 
 use portolan::addr::{Iova, IovaRange, PageSize};
-use portolan::inval::Gather;
 use portolan::iommu::{Domain as _, IommuError};
 use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, DirtyError};
 use rustix::io::Errno;
 
 use super::{DomainMappings, MappingRecord, MappingState, UserDomain};
+use crate::calls::AfterRead;
 
 /// Pages of a bitmap that is read in one call, unless one mapping has more.
 const AT_ONCE: u64 = 1 << 20;
@@ -55,7 +56,11 @@ fn marked(start: Iova, page: PageSize, bitmap: &[u64]) -> impl Iterator<Item = I
 
 impl UserDomain {
     /// Reads the marks of the first mappings in `range` that devices may write: where these are, and the bitmap.
-    fn read_marks(&self, range: IovaRange) -> Result<Option<(IovaRange, Vec<u64>)>, DirtyError> {
+    fn read_marks(
+        &self,
+        range: IovaRange,
+        after: AfterRead,
+    ) -> Result<Option<(IovaRange, Vec<u64>)>, DirtyError> {
         let (place, page) = (self.place(), self.granule());
         // Mappings stay as they are meanwhile: the kernel reads no part of a mapping.
         let inner = self.inner();
@@ -64,22 +69,21 @@ impl UserDomain {
         };
         let words = usize::try_from(run.pages(page).div_ceil(64));
         let mut bitmap = vec![0; words.map_err(|_| DirtyError::OutOfRange { range: run })?];
-        let read = calls.dirty(run, page, &mut bitmap);
+        let read = calls.dirty(run, page, after, &mut bitmap);
         read.map_err(|error| DirtyError::Refused { code: code(error) })?;
         Ok(Some((run, bitmap)))
     }
 }
 
 impl UserDomain {
-    /// Reads and clears the marks of `range`: a system call for each run of neighbouring mappings that devices may
-    /// write, which owes nothing. Writes are marked again when it returns.
+    /// Reads the marks of `range`: a system call for each run of neighbouring mappings that devices may write, which
+    /// owes nothing. Writes to pages whose marks were cleared are marked again when it returns.
     pub(super) fn read_kernels_marks(
         &self,
         range: IovaRange,
-        owed: &Gather,
+        after: AfterRead,
         visit: &mut dyn FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
-        owed.check(self.table)?;
         if self.dirty == DirtyTracking::Off {
             return Err(DirtyError::NotTracked);
         }
@@ -88,7 +92,7 @@ impl UserDomain {
         }
         let mut rest = Some(range);
         while let Some(here) = rest {
-            let Some((run, bitmap)) = self.read_marks(here)? else {
+            let Some((run, bitmap)) = self.read_marks(here, after)? else {
                 break;
             };
             // Type 1 leaves bits set past the end of the last mapping.

@@ -66,6 +66,7 @@ impl Calls for Kernel {
         &self,
         range: IovaRange,
         page: PageSize,
+        after: AfterRead,
         bitmap: &mut [u64],
     ) -> Result<(), IommuError> {
         let mappings = self.mappings.lock().unwrap();
@@ -83,7 +84,7 @@ impl Calls for Kernel {
             if inside {
                 bitmap[bit as usize / 64] |= 1 << (bit % 64);
             }
-            !inside
+            !inside || after == AfterRead::Kept
         });
         match self.room.lock().unwrap().is_some() {
             true => Err(IommuError::Unsupported),
@@ -360,6 +361,11 @@ fn what_devices_wrote_is_read_by_whole_mappings_and_once() {
     assert_eq!(read_dirty(&domain, all).unwrap(), dirty);
     assert_eq!(read_dirty(&domain, all).unwrap(), []);
     write();
+    for _ in 0..2 {
+        let mut found = Vec::new();
+        domain.read_dirty(all, &mut |dirty| found.push(dirty)).unwrap();
+        assert_eq!(found, dirty, "a read that keeps the marks");
+    }
     // A range that cuts mappings: the kernel is asked for whole ones.
     let part = read_dirty(&domain, pages(2, 162)).unwrap();
     assert_eq!(part, [pages(2, 2), pages(6, 1), pages(163, 1)]);
@@ -373,6 +379,8 @@ fn what_devices_wrote_is_read_by_whole_mappings_and_once() {
 fn marks_that_nobody_keeps_are_an_error() {
     let range = pages(0, 10);
     assert_eq!(read_dirty(&domain().1, range), Err(DirtyError::NotTracked));
+    let kept = domain().1.read_dirty(range, &mut |_| ());
+    assert_eq!(kept, Err(DirtyError::NotTracked));
     let (kernel, domain) = tracked();
     let range = IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).unwrap();
     let outside = Err(DirtyError::OutOfRange { range });

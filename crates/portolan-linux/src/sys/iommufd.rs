@@ -157,10 +157,12 @@ pub(super) fn room(length: u64, page: u64, bitmap: &[u64]) -> io::Result<()> {
     }
 }
 
-/// IOMMU_HWPT_GET_DIRTY_BITMAP: sets a bit of `bitmap` for each page that was written, and begins anew.
+/// IOMMU_HWPT_GET_DIRTY_BITMAP: sets a bit of `bitmap` for each page that was written, and clears the marks
+/// unless `flags` keep them.
 pub(crate) fn dirty(
     fd: BorrowedFd<'_>,
     hwpt: u32,
+    flags: u32,
     iova: u64,
     length: u64,
     page: u64,
@@ -170,6 +172,7 @@ pub(crate) fn dirty(
     let mut value = sys::iommu_hwpt_get_dirty_bitmap {
         size: size::<sys::iommu_hwpt_get_dirty_bitmap>(),
         hwpt_id: hwpt,
+        flags,
         iova,
         length,
         page_size: page,

@@ -14,7 +14,7 @@ use vfio_bindings::bindings::vfio as sys;
 
 use super::error::{OpenError, Step, VfioError};
 use super::sysfs;
-use crate::calls::{Calls, Counters, count, refused};
+use crate::calls::{AfterRead, Calls, Counters, count, refused};
 use crate::chain::{InfoError, capability, long, range_list, word};
 use crate::domain::Reach;
 use crate::sys as call;
@@ -194,8 +194,10 @@ impl Calls for Container {
         &self,
         range: IovaRange,
         page: PageSize,
+        _: AfterRead,
         bitmap: &mut [u64],
     ) -> Result<(), IommuError> {
+        // A read clears no marks: all pages that a device may write are marked again.
         let (iova, size) = (range.start().get(), bytes(range)?);
         let read = call::dirty(self.fd.as_fd(), iova, size, page.bytes(), bitmap);
         read.map_err(|error| refused(&error))

@@ -19,7 +19,7 @@ use super::container::bytes;
 use super::error::{Step, VfioError};
 use super::faults::FaultQueue;
 use super::iommufd::Iommufd;
-use crate::calls::{Calls, Spaces, count, refused};
+use crate::calls::{AfterRead, Calls, Spaces, count, refused};
 use crate::chain::{InfoError, ranges};
 use crate::domain::Reach;
 use crate::sys::iommufd as call;
@@ -32,6 +32,8 @@ const READABLE: u32 = 1 << 2;
 const ALLOC_DIRTY_TRACKING: u32 = 1 << 1;
 const FAULT_ID_VALID: u32 = 1 << 2;
 const DIRTY_TRACKING_ENABLE: u32 = 1;
+/// Of `IOMMU_HWPT_GET_DIRTY_BITMAP`.
+const NO_CLEAR: u32 = 1;
 
 /// Services of a domain beside mapping.
 #[derive(Clone, Debug, Default)]
@@ -160,12 +162,17 @@ impl Calls for Ioas {
         &self,
         range: IovaRange,
         page: PageSize,
+        after: AfterRead,
         bitmap: &mut [u64],
     ) -> Result<(), IommuError> {
         let (fd, iova, length) = (self.iommufd.descriptor(), range.start().get(), bytes(range)?);
+        let flags = match after {
+            AfterRead::Cleared => 0,
+            AfterRead::Kept => NO_CLEAR,
+        };
         // Marks of any of the devices.
         for id in self.by_device().values() {
-            let read = call::dirty(fd, *id, iova, length, page.bytes(), bitmap);
+            let read = call::dirty(fd, *id, flags, iova, length, page.bytes(), bitmap);
             read.map_err(|error| refused(&error))?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use portolan::table::Access;
 use portolan::table::format::DirtyTracking;
 
 use super::*;
-use crate::calls::Calls;
+use crate::calls::{AfterRead, Calls};
 use crate::domain::{Reach, UserDomain};
 use crate::guest::GuestMemory;
 use crate::memory::{Backing, Base, HostMemory, Process};
@@ -165,7 +165,13 @@ impl Calls for Maps {
         Ok(())
     }
 
-    fn dirty(&self, _: IovaRange, _: PageSize, _: &mut [u64]) -> Result<(), IommuError> {
+    fn dirty(
+        &self,
+        _: IovaRange,
+        _: PageSize,
+        _: AfterRead,
+        _: &mut [u64],
+    ) -> Result<(), IommuError> {
         Err(IommuError::Unsupported)
     }
 }
