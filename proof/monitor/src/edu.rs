@@ -94,13 +94,13 @@ pub fn serve(socket: &Path) -> Result<(), vfio_user::Error> {
     }
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut out = io::stdout();
     // A test that has gone does not read it.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn regions() -> Vec<ServerRegion> {
+pub(crate) fn regions() -> Vec<ServerRegion> {
     let region = |index| {
         let size = match index {
             VFIO_PCI_BAR0_REGION_INDEX => BAR_BYTES,
@@ -116,7 +116,7 @@ fn regions() -> Vec<ServerRegion> {
     (0..VFIO_PCI_NUM_REGIONS).map(region).collect()
 }
 
-fn interrupts() -> Vec<IrqInfo> {
+pub(crate) fn interrupts() -> Vec<IrqInfo> {
     let count = |index| u32::from(index == VFIO_PCI_MSI_IRQ_INDEX);
     let interrupt = |index| IrqInfo { index, flags: VFIO_IRQ_INFO_EVENTFD, count: count(index) };
     (0..VFIO_PCI_NUM_IRQS).map(interrupt).collect()

@@ -3,6 +3,7 @@
 //!
 //! * [`monitor`]: the monitor; its virtual CPU is another process, which sends it exits ([`wire`]).
 //! * [`link`](mod@link): its connection to a device, as the listener of the device's endpoint.
+//! * [`vhost`]: the virtio-iommu and its device for a machine of QEMU.
 //! * [`edu`]: the device, a vfio-user server on the crate `vfio_user`.
 //!
 //! Of the guest's memory the device's process has what the monitor has mapped for it, and nothing else.
@@ -12,4 +13,5 @@
 pub mod edu;
 pub mod link;
 pub mod monitor;
+pub mod vhost;
 pub mod wire;

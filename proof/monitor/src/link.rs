@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan_vmm::viommu::{Grant, Listener, MemoryKind};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -26,8 +26,10 @@ use vfio_bindings::bindings::vfio::{
 use vm_memory::Permissions;
 
 const HEADER: usize = 16;
+/// Bytes of a message about a region, before the data.
+const ACCESS: usize = 16;
 /// Bytes of a reply at most.
-const LONGEST: u32 = 4096;
+const LONGEST: u32 = 8192;
 const REPLY: u32 = 1;
 const ERROR: u32 = 1 << 5;
 /// Flags of a mapping.
@@ -45,13 +47,47 @@ mod command {
     pub(super) const DEVICE_RESET: u16 = 13;
 }
 
-/// Memory of the guest, from address 0 on.
+/// Memory of the guest.
+#[derive(Clone, Debug, Default)]
+pub struct Ram(Arc<Mutex<Vec<Part>>>);
+
+/// Part of the guest's memory, in a file.
 #[derive(Clone, Debug)]
-pub struct Ram {
-    /// File behind it.
-    pub file: Arc<File>,
+pub struct Part {
+    /// Its first address.
+    pub at: u64,
     /// Its size.
     pub bytes: u64,
+    /// The file.
+    pub file: Arc<File>,
+    /// Place of the first byte in the file.
+    pub offset: u64,
+}
+
+impl Ram {
+    fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a part.
+    pub fn add(&self, part: Part) {
+        self.parts().push(part);
+    }
+
+    /// Takes out the parts that begin there.
+    pub fn remove(&self, at: u64, bytes: u64) {
+        self.parts().retain(|part| part.at.checked_sub(at).is_none_or(|inside| inside >= bytes));
+    }
+
+    /// File and place of memory that is in one part.
+    fn find(&self, at: u64, bytes: u64) -> Option<(Arc<File>, u64)> {
+        let parts = self.parts();
+        let inside = |part: &Part| at.checked_sub(part.at).filter(|inside| *inside < part.bytes);
+        let mut found = parts.iter().filter_map(|part| Some((part, inside(part)?)));
+        let (part, inside) = found.next()?;
+        let fits = bytes <= part.bytes - inside;
+        fits.then(|| (Arc::clone(&part.file), part.offset + inside))
+    }
 }
 
 /// Death that waits for a number of messages.
@@ -112,24 +148,43 @@ impl Passed {
         replied?.ok_or_else(|| io::Error::other("the device has refused"))
     }
 
-    /// Reads a register of BAR 0.
+    /// Reads a part of a region.
     ///
     /// # Errors
     /// If the device refuses or has gone.
+    pub fn read_region(&self, region: u32, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let reply = self.call(command::REGION_READ, &access(region, offset, into.len()), &[])?;
+        let data = reply.get(ACCESS..).filter(|data| data.len() == into.len());
+        into.copy_from_slice(data.ok_or(io::ErrorKind::InvalidData)?);
+        Ok(())
+    }
+
+    /// Writes a part of a region.
+    ///
+    /// # Errors
+    /// As for [`Passed::read_region`].
+    pub fn write_region(&self, region: u32, offset: u64, from: &[u8]) -> io::Result<()> {
+        let payload = [&access(region, offset, from.len())[..], from].concat();
+        self.call(command::REGION_WRITE, &payload, &[]).map(drop)
+    }
+
+    /// Reads a register of BAR 0.
+    ///
+    /// # Errors
+    /// As for [`Passed::read_region`].
     pub fn read(&self, offset: u64) -> io::Result<u64> {
-        let reply = self.call(command::REGION_READ, &access(offset, 1), &[])?;
-        let value = reply.last_chunk().ok_or(io::ErrorKind::InvalidData)?;
-        Ok(u64::from_le_bytes(*value))
+        let mut value = [0; 8];
+        self.read_region(VFIO_PCI_BAR0_REGION_INDEX, offset, &mut value)?;
+        Ok(u64::from_le_bytes(value))
     }
 
     /// Writes registers of BAR 0 that follow each other.
     ///
     /// # Errors
-    /// As for [`Passed::read`].
+    /// As for [`Passed::read_region`].
     pub fn write(&self, offset: u64, values: &[u64]) -> io::Result<()> {
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes());
-        let payload: Vec<u8> = access(offset, values.len()).into_iter().chain(bytes).collect();
-        self.call(command::REGION_WRITE, &payload, &[]).map(drop)
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.write_region(VFIO_PCI_BAR0_REGION_INDEX, offset, &bytes)
     }
 
     /// Resets the device.
@@ -143,48 +198,99 @@ impl Passed {
     /// Has the device raise its interrupt by `event`.
     ///
     /// # Errors
-    /// As for [`Passed::read`].
+    /// As for [`Passed::read_region`].
     pub fn interrupt_by(&self, event: BorrowedFd) -> io::Result<()> {
         let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-        let words = [20, flags, VFIO_PCI_MSI_IRQ_INDEX, 0, 1];
-        let payload = words.map(u32::to_le_bytes).concat();
-        self.call(command::SET_IRQS, &payload, &[event]).map(drop)
+        self.set_irqs([flags, VFIO_PCI_MSI_IRQ_INDEX, 0, 1], &[event])
     }
 
-    /// Address in the guest, its length and the flags of a grant.
-    fn memory(&self, grant: &Grant) -> io::Result<Memory> {
+    /// Sets interrupts: flags, index, the first one and their number, with a file for one at most.
+    ///
+    /// # Errors
+    /// As for [`Passed::read_region`].
+    pub fn set_irqs(
+        &self,
+        [flags, index, start, count]: [u32; 4],
+        files: &[BorrowedFd],
+    ) -> io::Result<()> {
+        let payload = [20, flags, index, start, count].map(u32::to_le_bytes).concat();
+        self.call(command::SET_IRQS, &payload, files).map(drop)
+    }
+
+    /// The pieces of memory of a grant.
+    fn pieces(&self, grant: &Grant) -> io::Result<Vec<Piece>> {
         let Grant::Mapping(of) = grant else {
-            return Ok(Memory { iova: 0, offset: 0, bytes: self.ram.bytes, flags: READ | WRITE });
+            let all = |part: &Part| Piece {
+                iova: part.at,
+                bytes: part.bytes,
+                flags: READ | WRITE,
+                file: Arc::clone(&part.file),
+                offset: part.offset,
+            };
+            return Ok(self.ram.parts().iter().map(all).collect());
         };
         let bytes = of.iova.len_minus_one().saturating_add(1);
-        let end = of.target.get().checked_add(bytes);
-        if of.kind != MemoryKind::Ram || end.is_none_or(|end| end > self.ram.bytes) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
         let flags = match of.access {
             Permissions::No => 0,
             Permissions::Read => READ,
             Permissions::Write => WRITE,
             Permissions::ReadWrite => READ | WRITE,
         };
-        Ok(Memory { iova: of.iova.start().get(), offset: of.target.get(), bytes, flags })
+        let found = self.ram.find(of.target.get(), bytes).filter(|_| of.kind == MemoryKind::Ram);
+        let (file, offset) = found.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(vec![Piece { iova: of.iova.start().get(), bytes, flags, file, offset }])
+    }
+
+    fn map_piece(&self, piece: &Piece) -> io::Result<()> {
+        let Piece { iova, bytes, flags, file, offset } = piece;
+        let head = [32, *flags].map(u32::to_le_bytes).concat();
+        let payload = [&head[..], &[*offset, *iova, *bytes].map(u64::to_le_bytes).concat()];
+        self.call(command::DMA_MAP, &payload.concat(), &[file.as_fd()])?;
+        self.death.acknowledged();
+        Ok(())
+    }
+
+    fn unmap_piece(&self, piece: &Piece) -> io::Result<()> {
+        let head = [24, 0].map(u32::to_le_bytes).concat();
+        let payload = [&head[..], &[piece.iova, piece.bytes].map(u64::to_le_bytes).concat()];
+        self.call(command::DMA_UNMAP, &payload.concat(), &[])?;
+        self.death.acknowledged();
+        Ok(())
     }
 }
 
-struct Memory {
+/// Memory of one mapping of the device.
+struct Piece {
     iova: u64,
-    offset: u64,
     bytes: u64,
     flags: u32,
+    file: Arc<File>,
+    offset: u64,
 }
 
-/// Registers of BAR 0, of 8 bytes each.
-fn access(offset: u64, registers: usize) -> [u8; 16] {
-    let rest = u64::from(VFIO_PCI_BAR0_REGION_INDEX) | (8 * registers as u64) << 32;
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&offset.to_le_bytes());
-    bytes[8..].copy_from_slice(&rest.to_le_bytes());
-    bytes
+/// Makes calls for all pieces, or for none: those before one that fails are undone.
+fn all_or_none(
+    pieces: &[Piece],
+    go: impl Fn(&Piece) -> io::Result<()>,
+    undo: impl Fn(&Piece) -> io::Result<()>,
+) -> io::Result<()> {
+    for (number, piece) in pieces.iter().enumerate() {
+        if let Err(error) = go(piece) {
+            // Of a device that has gone nothing can be undone.
+            pieces.iter().take(number).rev().for_each(|piece| drop(undo(piece)));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// A part of a region.
+fn access(region: u32, offset: u64, bytes: usize) -> [u8; ACCESS] {
+    let rest = u64::from(region) | (bytes as u64) << 32;
+    let mut payload = [0; ACCESS];
+    payload[..8].copy_from_slice(&offset.to_le_bytes());
+    payload[8..].copy_from_slice(&rest.to_le_bytes());
+    payload
 }
 
 impl Connection {
@@ -229,20 +335,12 @@ impl Connection {
 
 impl Listener for Passed {
     fn map(&self, grant: &Grant) -> io::Result<()> {
-        let Memory { iova, offset, bytes, flags } = self.memory(grant)?;
-        let head = [32, flags].map(u32::to_le_bytes).concat();
-        let payload = [&head[..], &[offset, iova, bytes].map(u64::to_le_bytes).concat()].concat();
-        self.call(command::DMA_MAP, &payload, &[self.ram.file.as_fd()])?;
-        self.death.acknowledged();
-        Ok(())
+        let pieces = self.pieces(grant)?;
+        all_or_none(&pieces, |piece| self.map_piece(piece), |piece| self.unmap_piece(piece))
     }
 
     fn unmap(&self, grant: &Grant) -> io::Result<()> {
-        let Memory { iova, bytes, .. } = self.memory(grant)?;
-        let head = [24, 0].map(u32::to_le_bytes).concat();
-        let payload = [&head[..], &[iova, bytes].map(u64::to_le_bytes).concat()].concat();
-        self.call(command::DMA_UNMAP, &payload, &[])?;
-        self.death.acknowledged();
-        Ok(())
+        let pieces = self.pieces(grant)?;
+        all_or_none(&pieces, |piece| self.unmap_piece(piece), |piece| self.map_piece(piece))
     }
 }

@@ -1,29 +1,43 @@
 //! `portolan-monitor device SOCKET` is a device, `portolan-monitor run RAM SOCKET...` a monitor with the devices of
-//! those sockets, whose exits come from its standard input.
+//! those sockets, whose exits come from its standard input; `portolan-monitor behind VIOMMU DEVICE BEHIND ENDPOINT` is
+//! the virtio-iommu and the device of a machine of QEMU.
 
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::ExitCode;
 
-use portolan_monitor::{edu, monitor};
+use portolan_monitor::{edu, monitor, vhost};
+use portolan_vmm::EndpointId;
+
+const USAGE: &str = "usage: portolan-monitor device SOCKET | run RAM SOCKET... | behind VIOMMU DEVICE BEHIND ENDPOINT";
 
 type Failure = Box<dyn std::error::Error>;
+
+/// Ends this process with the one that started it.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+}
 
 fn run(arguments: &[&str]) -> Result<(), Failure> {
     match arguments {
         ["device", socket] => {
-            // It ends with the process that started it.
-            std::thread::spawn(|| {
-                let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-                std::process::exit(0);
-            });
+            end_with_input();
             Ok(edu::serve(Path::new(socket))?)
+        }
+        ["behind", viommu, device, behind, endpoint] => {
+            end_with_input();
+            let (device, behind) = (Path::new(device), Path::new(behind));
+            let endpoint = EndpointId::new(endpoint.parse()?);
+            vhost::run(&vhost::Sockets { viommu, device, behind }, endpoint)
         }
         ["run", ram, sockets @ ..] => {
             let ram = OpenOptions::new().read(true).write(true).open(ram)?;
             Ok(monitor::run(ram, sockets)?)
         }
-        _ => Err("usage: portolan-monitor device SOCKET | run RAM SOCKET...".into()),
+        _ => Err(USAGE.into()),
     }
 }
 

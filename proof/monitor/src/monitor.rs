@@ -15,14 +15,14 @@ use rustix::fd::OwnedFd;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 
-use crate::link::{Death, Passed, Ram};
+use crate::link::{Death, Part, Passed, Ram};
 use crate::wire::{Answer, Counts, Exit, SavedMonitor, SavedQueue};
 
 /// Entries of the queue at most, and bytes of a request.
-const ENTRIES: u16 = 64;
+pub(crate) const ENTRIES: u16 = 64;
 const LONGEST: usize = 4096;
 
-type Failure = Box<dyn std::error::Error>;
+pub(crate) type Failure = Box<dyn std::error::Error>;
 
 /// The endpoint of a device.
 pub fn endpoint(device: usize) -> EndpointId {
@@ -71,8 +71,10 @@ impl Monitor {
         let bytes = ram.metadata()?.len();
         let file = FileOffset::new(ram.try_clone()?, 0);
         let range = (GuestAddress(0), usize::try_from(bytes)?, Some(file));
+        let all = Ram::default();
+        all.add(Part { at: 0, bytes, file: Arc::new(ram), offset: 0 });
         Ok(Self {
-            ram: Ram { file: Arc::new(ram), bytes },
+            ram: all,
             memory: GuestMemoryMmap::from_ranges_with_files([range])?,
             viommu: VirtioIommu::new(ViommuOptions::default()),
             queue: Queue::new(ENTRIES)?,
@@ -108,7 +110,7 @@ impl Monitor {
             Exit::Config { offset, bytes } => return self.config(offset, bytes),
             Exit::SetConfig { offset, value } => self.viommu.write_config(offset, value),
             Exit::Queue(queue) => self.queue = self.queue_of(&queue)?,
-            Exit::Notify => self.serve()?,
+            Exit::Notify => drop(serve(&self.viommu, &mut self.queue, &self.memory)?),
             Exit::Reset { machine } => self.reset(machine)?,
             Exit::Read { device, offset } => {
                 return Ok(Answer::Value(self.place(device)?.device.read(offset)?));
@@ -201,33 +203,42 @@ impl Monitor {
         }
         Ok(())
     }
+}
 
-    /// Carries out the requests that wait.
-    fn serve(&mut self) -> Result<(), Failure> {
-        while let Some(chain) = self.queue.pop_descriptor_chain(&self.memory) {
-            let head = chain.head_index();
-            let (mut request, mut places) = (Vec::new(), Vec::new());
-            for part in chain {
-                let length = part.len() as usize;
-                if part.is_write_only() {
-                    places.push((part.addr(), length));
-                } else if request.len() + length <= LONGEST {
-                    let start = request.len();
-                    request.resize(start + length, 0);
-                    self.memory.read_slice(&mut request[start..], part.addr())?;
-                }
+/// Carries out the requests that wait in a queue; returns their number.
+///
+/// # Errors
+/// If the queue's memory is not the guest's.
+pub(crate) fn serve(
+    viommu: &VirtioIommu,
+    queue: &mut Queue,
+    memory: &GuestMemoryMmap,
+) -> Result<usize, Failure> {
+    let mut served = 0;
+    while let Some(chain) = queue.pop_descriptor_chain(memory) {
+        let head = chain.head_index();
+        let (mut request, mut places) = (Vec::new(), Vec::new());
+        for part in chain {
+            let length = part.len() as usize;
+            if part.is_write_only() {
+                places.push((part.addr(), length));
+            } else if request.len() + length <= LONGEST {
+                let start = request.len();
+                request.resize(start + length, 0);
+                memory.read_slice(&mut request[start..], part.addr())?;
             }
-            let room = places.iter().map(|(_, length)| length).sum::<usize>().min(LONGEST);
-            let mut answer = vec![0; room];
-            let written = self.viommu.request(&request, &mut answer);
-            let mut rest = &answer[..];
-            for (at, length) in places {
-                let (part, after) = rest.split_at(length.min(rest.len()));
-                self.memory.write_slice(part, at)?;
-                rest = after;
-            }
-            self.queue.add_used(&self.memory, head, written as u32)?;
         }
-        Ok(())
+        let room = places.iter().fold(0, |sum: usize, (_, length)| sum.saturating_add(*length));
+        let mut answer = vec![0; room.min(LONGEST)];
+        let written = viommu.request(&request, &mut answer);
+        let mut rest = &answer[..];
+        for (at, length) in places {
+            let (part, after) = rest.split_at(length.min(rest.len()));
+            memory.write_slice(part, at)?;
+            rest = after;
+        }
+        queue.add_used(memory, head, written as u32)?;
+        served += 1;
     }
+    Ok(served)
 }

@@ -184,6 +184,7 @@ impl Builder {
             devices: Vec::new(),
             traces: Vec::new(),
             extra: Vec::new(),
+            runs: false,
         };
         let limit = ANSWER_LIMIT;
         Self { config, limit }
@@ -221,6 +222,13 @@ impl Builder {
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Self {
         self.config.extra.push(argument.to_owned());
+        self
+    }
+
+    /// Has the machine run, but for its CPUs: other processes that have devices of it do their work.
+    #[must_use]
+    pub fn running(mut self) -> Self {
+        self.config.runs = true;
         self
     }
 

@@ -69,7 +69,9 @@ impl Newest {
         let words: Vec<_> =
             command.get_args().map(|word| format!("'{}'", word.display())).collect();
         let script = place.with_file_name("qemu-system-x86_64");
-        let text = format!("#!/bin/sh\nexec {} \"$@\"\n", words.join(" "));
+        let modules = place.join("usr/lib/x86_64-linux-gnu/qemu");
+        let modules = format!("export QEMU_MODULE_DIR='{}'", modules.display());
+        let text = format!("#!/bin/sh\n{modules}\nexec {} \"$@\"\n", words.join(" "));
         let error = |error: std::io::Error| format!("{}: {error}", script.display());
         std::fs::write(&script, text).map_err(error)?;
         std::fs::set_permissions(&script, Permissions::from_mode(0o755)).map_err(error)?;
