@@ -73,16 +73,16 @@ fn group(function: PciFunction) -> Result<u32> {
 fn refused(function: PciFunction, beside: PciFunction, without: PciFunction) -> Result<()> {
     let none = PciFunction::of(0, 0x1e, 7);
     let error = not_opened(none)?;
-    ensure!(error == OpenError::NoSuchFunction { function: none });
+    ensure!(error == OpenError::NoSuchDevice { device: none.into() });
     said(&error, &["lspci -D"])?;
     let error = not_opened(without)?;
-    ensure!(error == OpenError::NoIommu { function: without });
+    ensure!(error == OpenError::NoIommu { device: without.into() });
     said(&error, &["intel_iommu=on"])?;
 
     let number = group(function)?;
     vfio::unbind(function)?;
     let error = not_opened(function)?;
-    ensure!(error == OpenError::NotBound { function, group: number });
+    ensure!(error == OpenError::NotBound { device: function.into(), group: number });
     said(&error, &["driver_override", "drivers_probe"])?;
     vfio::bind(function)?;
     let (node, away) = ("/dev/vfio/vfio", "/dev/vfio/away");

@@ -124,7 +124,7 @@ pub const VFIO: Machine = Machine {
         "-device",
         "nvme,serial=1,drive=flash,addr=5",
         "-device",
-        "nvme,serial=2,drive=second,addr=6",
+        "nvme,serial=2,drive=second,addr=6,cmb_size_mb=1",
     ],
     disks: &[("flash", 8), ("second", 8)],
     ports: &[],
@@ -142,12 +142,13 @@ pub const VFIO: Machine = Machine {
         "nvme 0000:00:05.0 --bind --remove",
         "nvme 0000:00:05.0 --kill",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0",
+        "nvme 0000:00:06.0 --bind --parts --interface type1",
         "nvme 0000:00:05.0 --write 7 --rounds 8",
         "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
     ],
     traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
-    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED, HUGE]),
+    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED, HUGE, PARTS, PIN]),
 };
 
 /// The same machine with both interfaces, of which iommufd is chosen.
@@ -160,6 +161,7 @@ pub const VFIO_OWN: Machine = Machine {
         "nvme 0000:00:05.0 --kill --interface type1",
         "nvme 0000:00:05.0 --kill --interface iommufd",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0 --interface type1 --interface iommufd",
+        "nvme 0000:00:06.0 --bind --parts --interface type1 --interface iommufd",
         "nvme 0000:00:05.0 --write 7 --rounds 8 --interface type1 --interface iommufd",
         "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
@@ -169,7 +171,7 @@ pub const VFIO_OWN: Machine = Machine {
         driven_from_user_space(
             ran,
             &interfaces,
-            &[MARKED, RETURNED, UNMARKED, SHARED, RETURNED_TOO],
+            &[MARKED, RETURNED, UNMARKED, SHARED, RETURNED_TOO, PARTS, PIN, PARTS_TOO, PIN_TOO],
         )
     },
     ..VFIO
@@ -301,12 +303,14 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// Beginnings of the driver's other lines: after another driver was killed, and about the kernel's abilities.
-const BESIDE: [&str; 5] = [
+const BESIDE: [&str; 7] = [
     ": given back when ",
     "pinned pages: ",
     ": dirty tracking: ",
     ": page requests: ",
     ": one domain for two: ",
+    ": combined writes ",
+    " raised the pin",
 ];
 /// Required lines about dirty tracking.
 const MARKED: &str = "type 1: dirty tracking: marks on 4 of 4 pages that the disk wrote";
@@ -314,6 +318,10 @@ const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks"
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
 const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and found again";
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
+const PARTS: &str = "type 1: combined writes reached the device";
+const PIN: &str = "type 1: 32 of 32 pages of 4096 bytes raised the pin";
+const PARTS_TOO: &str = "iommufd: combined writes reached the device";
+const PIN_TOO: &str = "iommufd: 32 of 32 pages of 4096 bytes raised the pin";
 const HUGE: &str = "slots lie in pages of 2048 KiB";
 /// Requests of each run of the driver.
 const REQUESTS: u64 = 1024;

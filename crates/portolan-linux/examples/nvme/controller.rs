@@ -13,7 +13,7 @@ pub use portolan_bare::nvme::Operation as Transfer;
 use portolan_bare::nvme::spec::{COMMAND, COMPLETION, Command};
 use portolan_bare::nvme::{self, Access, Ring};
 use portolan_linux::memory::Process;
-use portolan_linux::vfio::{Bar, Interrupts};
+use portolan_linux::vfio::Bar;
 
 /// Bytes of a request: one page, and so one PRP.
 pub const PAGE: usize = 4096;
@@ -44,12 +44,12 @@ pub struct Controller {
 
 impl Controller {
     /// Resets the controller and gives it queues; the one for I/O has room for `depth` requests in flight.
-    /// `interrupts` tells if completions raise them.
+    /// `vector` is the interrupt that completions raise, if they raise any.
     pub fn start(
         bar: Bar,
         device: &Device<Process>,
         depth: u16,
-        interrupts: Option<&Interrupts>,
+        vector: Option<u16>,
     ) -> Result<Self> {
         let memory = |entries: u64| -> Result<[Coherent<Process>; 2]> {
             let memory = |words: usize| device.coherent(entries * words as u64 * 8);
@@ -69,7 +69,7 @@ impl Controller {
         };
         // A queue of n entries holds n - 1 requests.
         let memory = memory(u64::from(depth) + 1)?;
-        let io = driver.queue(1, memory, interrupts.map(|_| VECTOR as u16))?;
+        let io = driver.queue(1, memory, vector)?;
         let room = io.room();
         ensure!(depth <= room, "the controller has room for {room} requests at most");
         Ok(Self { driver, io, identity })

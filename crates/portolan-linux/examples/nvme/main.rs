@@ -8,6 +8,7 @@
 //! nvme 0000:03:00.0 --can                   # dirty tracking? page requests?
 //! nvme 0000:03:00.0 --kill                  # kill such a driver while it reads, and see that nothing is left
 //! nvme 0000:03:00.0 --remove                # give it back when the kernel takes it out
+//! nvme 0000:03:00.0 --parts --interface type1   # by descriptors of somebody else, by its interrupt pin
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
@@ -17,6 +18,7 @@ mod kill;
 mod mover;
 mod naive;
 mod once;
+mod parts;
 mod remove;
 mod window;
 mod work;
@@ -80,6 +82,10 @@ struct Arguments {
     /// Have the kernel take it out while it runs, give it back, and find it again.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can"])]
     remove: bool,
+    /// Open it by descriptors as if somebody else had opened them, combine writes to its memory, and read by its
+    /// interrupt pin; over each `--interface` that is named.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove"])]
+    parts: bool,
     /// With `--can`: another disk, that is to be in one domain with the first.
     #[arg(long, value_name = "FUNCTION", requires = "can")]
     with: Option<PciFunction>,
@@ -144,6 +150,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         None if arguments.kill => kill::run(arguments),
         None if arguments.can => can::run(arguments),
         None if arguments.remove => remove::run(arguments),
+        None if arguments.parts => parts::run(arguments),
         None => drive(arguments),
     }
 }

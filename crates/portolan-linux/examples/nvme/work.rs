@@ -74,7 +74,8 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
     };
     let mut mover = Mover::new(opened, manner, depth)?;
     let bar = device.bar(0)?;
-    let controller = Controller::start(bar, &mover.device, depth, interrupts.as_ref())?;
+    let vector = interrupts.as_ref().map(|_| VECTOR as u16);
+    let controller = Controller::start(bar, &mover.device, depth, vector)?;
     let pages = controller.pages();
     let requests = arguments.requests;
     ensure!(requests <= pages, "the disk has {pages} pages, fewer than {requests}");

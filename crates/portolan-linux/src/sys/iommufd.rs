@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use iommufd_bindings::iommufd as sys;
+use rustix::io::Errno;
 use rustix::ioctl::{ioctl, opcode};
 use vfio_bindings::bindings::vfio;
 
@@ -194,16 +195,41 @@ pub(crate) fn new_fault_queue(fd: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)> 
     Ok((value.out_fault_id, file))
 }
 
+/// IOMMU_OPTION: tells if `fd` is one of iommufd's, by a question that any of them answers.
+pub(crate) fn answers(fd: BorrowedFd<'_>) -> bool {
+    let mut value = sys::iommu_option {
+        size: size::<sys::iommu_option>(),
+        option_id: sys::iommufd_option_IOMMU_OPTION_RLIMIT_MODE,
+        op: sys::iommufd_option_ops_IOMMU_OPTION_OP_GET as u16,
+        ..Default::default()
+    };
+    // SAFETY: there is nothing behind the structure.
+    unsafe { command(fd, sys::IOMMUFD_CMD_OPTION, &mut value) }.is_ok()
+}
+
+/// Tells if `fd` is a device's that knows the call which binds it: it is made without a structure, so that the kernel
+/// finds none to read.
+pub(crate) fn can_bind(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the kernel reads no byte at that address.
+    let asked = unsafe { call(fd, 118, std::ptr::null_mut()) };
+    let errno = |error: io::Error| error.raw_os_error().map(Errno::from_raw_os_error);
+    asked.err().and_then(errno) == Some(Errno::FAULT)
+}
+
 /// VFIO_DEVICE_BIND_IOMMUFD: the device's number.
-pub(crate) fn bind(device: BorrowedFd<'_>, iommufd: BorrowedFd<'_>) -> io::Result<u32> {
+pub(crate) fn bind(
+    device: BorrowedFd<'_>,
+    iommufd: BorrowedFd<'_>,
+    token: Option<&[u8; 16]>,
+) -> io::Result<u32> {
     let mut value = vfio::vfio_device_bind_iommufd {
         argsz: size::<vfio::vfio_device_bind_iommufd>(),
-        flags: 0,
+        flags: token.map_or(0, |_| vfio::VFIO_DEVICE_BIND_FLAG_TOKEN),
         iommufd: iommufd.as_raw_fd(),
         out_devid: 0,
-        token_uuid_ptr: 0,
+        token_uuid_ptr: token.map_or(0, |token| token.as_ptr().addr() as u64),
     };
-    // SAFETY: without flags there is nothing behind the structure.
+    // SAFETY: the kernel reads the 16 bytes behind the pointer, if the flag says that there is one.
     unsafe { call(device, 118, std::ptr::from_mut(&mut value).cast()) }?;
     Ok(value.out_devid)
 }

@@ -58,13 +58,25 @@ pub(crate) const DEVICE_GET_REGION_INFO: Asking = Asking(108);
 pub(crate) const DEVICE_GET_IRQ_INFO: Asking = Asking(109);
 pub(crate) const IOMMU_GET_INFO: Asking = Asking(112);
 // SAFETY: VFIO_GROUP_GET_STATUS fills a `vfio_group_status`.
-pub(crate) const GROUP_GET_STATUS: With<sys::vfio_group_status> = unsafe { With::new(103) };
+const GROUP_GET_STATUS: With<sys::vfio_group_status> = unsafe { With::new(103) };
 // SAFETY: VFIO_IOMMU_MAP_DMA reads a `vfio_iommu_type1_dma_map`; buffers promise that devices may reach
 // the memory which it names.
 pub(crate) const MAP_DMA: With<sys::vfio_iommu_type1_dma_map> = unsafe { With::new(113) };
 // SAFETY: VFIO_IOMMU_UNMAP_DMA reads and writes this structure, which has no data behind it where no
 // flag asks for any; its users set none.
 pub(crate) const UNMAP_DMA: With<Unmap> = unsafe { With::new(114) };
+
+// SAFETY: VFIO_DEVICE_FEATURE reads and writes as much as the structure says that it is long, which is this one.
+const SET_VF_TOKEN: With<VfTokenFeature> = unsafe { With::new(117) };
+
+/// `vfio_device_feature` with a token behind it.
+#[repr(C)]
+#[derive(Debug)]
+struct VfTokenFeature {
+    argsz: u32,
+    flags: u32,
+    token: [u8; 16],
+}
 
 /// `vfio_iommu_type1_dma_unmap` without flags, and so without data behind it.
 #[repr(C)]
@@ -224,6 +236,22 @@ pub(crate) fn dirty(
     dirty_pages(container, &mut dirty)
 }
 
+/// VFIO_GROUP_GET_STATUS: the flags.
+pub(crate) fn group_status(group: BorrowedFd<'_>) -> io::Result<u32> {
+    let argsz = size_of::<sys::vfio_group_status>() as u32;
+    let mut status = sys::vfio_group_status { argsz, flags: 0 };
+    with(group, &GROUP_GET_STATUS, &mut status)?;
+    Ok(status.flags)
+}
+
+/// VFIO_DEVICE_FEATURE: sets the token of a physical function's virtual ones.
+pub(crate) fn set_vf_token(device: BorrowedFd<'_>, token: &[u8; 16]) -> io::Result<()> {
+    let flags = sys::VFIO_DEVICE_FEATURE_SET | sys::VFIO_DEVICE_FEATURE_PCI_VF_TOKEN;
+    let argsz = size_of::<VfTokenFeature>() as u32;
+    with(device, &SET_VF_TOKEN, &mut VfTokenFeature { argsz, flags, token: *token })?;
+    Ok(())
+}
+
 /// VFIO_GROUP_SET_CONTAINER.
 pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let mut container: RawFd = container.as_raw_fd();
@@ -238,6 +266,26 @@ pub(crate) fn device_of(group: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedF
     let fd = unsafe { call(group, 106, name.as_ptr().cast_mut().cast()) }?;
     // SAFETY: the call has returned a new descriptor, which no other code has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Masking of an interrupt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LineMask {
+    Masked,
+    Unmasked,
+}
+
+/// VFIO_DEVICE_SET_IRQS: masks the first interrupt of `index`, or ends that.
+pub(crate) fn mask(device: BorrowedFd<'_>, index: u32, mask: LineMask) -> io::Result<()> {
+    let action = match mask {
+        LineMask::Masked => sys::VFIO_IRQ_SET_ACTION_MASK,
+        LineMask::Unmasked => sys::VFIO_IRQ_SET_ACTION_UNMASK,
+    };
+    let flags = sys::VFIO_IRQ_SET_DATA_NONE | action;
+    let mut words = [20, flags, index, 0, 1];
+    // SAFETY: the first word has the number of bytes, and the kernel reads no more.
+    unsafe { call(device, 110, words.as_mut_ptr().cast()) }?;
+    Ok(())
 }
 
 /// VFIO_DEVICE_SET_IRQS: has the interrupts of `index` from 0 on signal these eventfds; with none, none

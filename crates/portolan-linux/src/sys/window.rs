@@ -38,6 +38,43 @@ impl Window {
         inside.then(|| unsafe { self.start.byte_add(offset) }.cast())
     }
 
+    /// All of it.
+    pub(crate) fn view(&self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.start.cast(), self.bytes)
+    }
+
+    /// The `bytes` bytes at `offset`, if they are inside.
+    pub(crate) fn part(&self, offset: usize, bytes: usize) -> Option<NonNull<[u8]>> {
+        let inside = offset.checked_add(bytes)? <= self.bytes;
+        // SAFETY: the offset is within the mapping, or just at its end.
+        let start = inside.then(|| unsafe { self.start.byte_add(offset) })?;
+        Some(NonNull::slice_from_raw_parts(start.cast(), bytes))
+    }
+
+    /// Writes `words` from `offset` on, without an order among them; tells if there is room.
+    pub(crate) fn write_burst(&self, offset: usize, words: &[u64]) -> bool {
+        let part = words.len().checked_mul(8).and_then(|bytes| self.part(offset, bytes));
+        let Some(part) = part.filter(|_| offset.is_multiple_of(8)) else {
+            return false;
+        };
+        for (at, word) in words.iter().enumerate() {
+            // SAFETY: inside the mapping, which begins at a page, and aligned.
+            unsafe { part.cast::<u64>().add(at).write_volatile(*word) };
+        }
+        true
+    }
+
+    /// Has all writes so far leave the CPU before those that follow.
+    pub(crate) fn flush(&self) {
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a barrier touches no memory.
+        unsafe {
+            core::arch::asm!("dsb st", options(nostack, preserves_flags));
+        }
+        // On x86-64 an instruction that drains the buffers in which writes are combined.
+        fence(Ordering::SeqCst);
+    }
+
     /// Reads a register.
     pub(crate) fn read<T: RegisterValue>(&self, offset: usize) -> Option<T> {
         let at = self.at::<T>(offset)?;

@@ -1,6 +1,7 @@
 //! A device's registers.
 
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use portolan::platform::Mmio;
@@ -37,6 +38,13 @@ impl Bar {
             let inside = (offset as u64).checked_sub(*start)?;
             Some((window, usize::try_from(inside).ok()?))
         })
+    }
+
+    /// The `bytes` bytes at `offset` as a pointer, where they are mapped: for stores of other widths, by code that
+    /// answers for them. It is valid as long as the value lives; accesses are volatile.
+    pub fn view(&self, offset: u64, bytes: u64) -> Option<NonNull<[u8]>> {
+        let (offset, count) = (usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?);
+        self.mapped(offset).find_map(|(window, at)| window.part(at, count))
     }
 
     /// Offset of the four bytes at `offset` in the device's file.
@@ -126,6 +134,19 @@ mod tests {
         assert_eq!((bar.read32(0x14), bar.read64(0x10)), (0x0807_0605, 0x0807_0605_0403_0201));
         assert_eq!(bar.read64(0x1010), 0x1817_1615_1413_1211);
         assert_eq!((bar.read64(0xffc), bar.read32(0x1000)), (0x2827_2625_2423_2221, 0x2827_2625));
+    }
+
+    #[test]
+    fn a_pointer_leads_to_registers_that_are_mapped_alone() {
+        let bar = bar();
+        for (offset, bytes) in [(0x1000, 1), (0xfff, 2), (0x3000, 1), (u64::MAX, 2), (0, u64::MAX)]
+        {
+            assert!(bar.view(offset, bytes).is_none(), "{offset:#x} {bytes:#x}");
+        }
+        let first = bar.view(0, 0x1000).unwrap().cast::<u8>().addr().get();
+        let part = bar.view(0xff8, 8).unwrap();
+        assert_eq!((part.cast::<u8>().addr().get(), part.len()), (first + 0xff8, 8));
+        assert!(bar.view(0x2000, 0x1000).is_some());
     }
 
     #[test]

@@ -9,14 +9,15 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use portolan::addr::PciFunction;
 use portolan::iommu::{AttachError, IommuError};
 use rustix::io::Errno;
 
-use super::container::{errno, node};
-use super::error::{OpenError, Step, VfioError};
+use super::container::node;
+use super::error::{OpenError, Step, VfioError, errno};
+use super::handed::{Candidate, Origin};
 use super::ioas::{DomainOptions, Ioas};
 use super::iommufd::Iommufd;
+use super::name::{DeviceName, VfToken};
 use super::sysfs;
 use crate::calls::{count, refused};
 use crate::domain::{Reach, UserDomain};
@@ -31,34 +32,48 @@ pub(super) struct Bound {
     id: u32,
 }
 
+/// Opens the node of `device`, which is in `group`.
+fn open_node(device: DeviceName, number: u32) -> Result<OwnedFd, OpenError> {
+    let not_bound = OpenError::NotBound { device, group: number };
+    let path = match sysfs::node(device) {
+        Some(path) => path,
+        None if sysfs::is_vfio(device) => return Err(OpenError::NoIommufd),
+        None => return Err(not_bound),
+    };
+    let (step, group) = (Step::Device, Some(number));
+    node(&path).map_err(|error| match errno(&error) {
+        Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => not_bound,
+        Some(Errno::ACCESS | Errno::PERM) => OpenError::NoPermission { group, step },
+        Some(Errno::BUSY) => OpenError::Busy { group: number },
+        _ => VfioError::of(step)(error).into(),
+    })
+}
+
 impl Bound {
-    /// Opens `function` and binds it.
+    /// Opens a device, unless that is done, and binds it.
     pub(super) fn open(
-        function: PciFunction,
+        candidate: Candidate,
         iommufd: &Arc<Iommufd>,
     ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
-        let number = sysfs::group(function)?;
-        let group = Some(number);
-        let not_bound = OpenError::NotBound { function, group: number };
-        let path = match sysfs::node(function) {
-            Some(path) => path,
-            None if sysfs::is_vfio(function) => return Err(OpenError::NoIommufd),
-            None => return Err(not_bound),
-        };
-        let step = Step::Device;
-        let device = node(&path).map_err(|error| match errno(&error) {
-            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => not_bound,
-            Some(Errno::ACCESS | Errno::PERM) => OpenError::NoPermission { group, step },
-            Some(Errno::BUSY) => OpenError::Busy { group: number },
-            _ => VfioError::of(step)(error).into(),
-        })?;
-        let id = call::bind(device.as_fd(), iommufd.descriptor());
-        let id = id.map_err(|error| match errno(&error) {
-            Some(Errno::PERM) => OpenError::UnsafeInterrupts { group: number },
-            Some(Errno::BUSY | Errno::INVAL) if !sysfs::is_viable(number) => {
-                OpenError::NotViable { group: number }
+        let Candidate { name, token, origin } = candidate;
+        let (device, group) = match origin {
+            Origin::Named => {
+                let group = sysfs::group(name)?;
+                (open_node(name, group)?, Some(group))
             }
-            Some(Errno::BUSY) => OpenError::Busy { group: number },
+            Origin::Node(node) => (node.into(), sysfs::group(name).ok()),
+            Origin::Group(..) => return Err(OpenError::OtherInterface { device: name }),
+        };
+        let token = token.as_ref().map(VfToken::bytes);
+        let id = call::bind(device.as_fd(), iommufd.descriptor(), token);
+        let id = id.map_err(|error| match (errno(&error), group) {
+            (Some(Errno::ACCESS), _) => OpenError::Token { device: name },
+            (Some(Errno::INVAL), _) if token.is_some() => OpenError::Token { device: name },
+            (Some(Errno::PERM), Some(group)) => OpenError::UnsafeInterrupts { group },
+            (Some(Errno::BUSY | Errno::INVAL), Some(group)) if !sysfs::is_viable(group) => {
+                OpenError::NotViable { group }
+            }
+            (Some(Errno::BUSY), Some(group)) => OpenError::Busy { group },
             _ => VfioError::of(Step::Bind)(error).into(),
         })?;
         let device = Arc::new(device);

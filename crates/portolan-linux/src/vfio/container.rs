@@ -5,14 +5,16 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use portolan::addr::{IovaRange, PageSize, PageSizes, PciFunction, PhysAddr};
+use portolan::addr::{IovaRange, PageSize, PageSizes, PhysAddr};
 use portolan::iommu::IommuError;
 use portolan::table::Access;
 use portolan::table::format::DirtyTracking;
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio as sys;
 
-use super::error::{OpenError, Step, VfioError};
+use super::error::{OpenError, Step, VfioError, errno};
+use super::handed::{Candidate, Origin};
+use super::name::DeviceName;
 use super::sysfs;
 use crate::calls::{AfterRead, Calls, Counters, count, refused};
 use crate::chain::{InfoError, capability, long, range_list, word};
@@ -21,6 +23,9 @@ use crate::sys as call;
 
 /// Bytes of `vfio_iommu_type1_info`.
 const INFO: usize = 24;
+
+/// Type 1, version 2.
+const TYPE1: usize = sys::VFIO_TYPE1v2_IOMMU as usize;
 
 /// An address space of type 1, with the one group that is in it.
 #[derive(Debug)]
@@ -35,10 +40,6 @@ pub(super) struct Container {
 pub(super) fn node(path: &str) -> io::Result<OwnedFd> {
     let file: io::Result<File> = OpenOptions::new().read(true).write(true).open(path);
     file.map(OwnedFd::from)
-}
-
-pub(super) fn errno(error: &io::Error) -> Option<Errno> {
-    error.raw_os_error().map(Errno::from_raw_os_error)
 }
 
 /// Opens a node of `group`; `None` if it is not there.
@@ -57,50 +58,96 @@ fn open(path: &str, group: u32, step: Step) -> Result<Option<OwnedFd>, OpenError
     }
 }
 
+/// An error of `group`; the kernel's own, where the number of the group is not known.
+fn of_group(
+    group: Option<u32>,
+    step: Step,
+    error: io::Error,
+    named: fn(u32) -> OpenError,
+) -> OpenError {
+    group.map_or_else(|| VfioError::of(step)(error).into(), named)
+}
+
+/// Opens the node of `group`, which `device` is in.
+fn open_group(device: DeviceName, group: u32) -> Result<OwnedFd, OpenError> {
+    let node = open(&format!("/dev/vfio/{group}"), group, Step::Group)?;
+    node.ok_or(OpenError::NotBound { device, group })
+}
+
+/// Joins a viable group to a container, and gives that an address space, unless both are done.
+fn join(fd: BorrowedFd<'_>, node: BorrowedFd<'_>, group: Option<u32>) -> Result<(), OpenError> {
+    let flags = call::group_status(node).map_err(VfioError::of(Step::Group))?;
+    if flags & sys::VFIO_GROUP_FLAGS_VIABLE == 0 {
+        let busy = io::Error::from(Errno::BUSY);
+        return Err(of_group(group, Step::Group, busy, |group| OpenError::NotViable { group }));
+    }
+    let busy = |group| OpenError::Busy { group };
+    if flags & sys::VFIO_GROUP_FLAGS_CONTAINER_SET == 0 {
+        call::set_container(node, fd).map_err(|error| match errno(&error) {
+            Some(Errno::BUSY) => of_group(group, Step::Join, error, busy),
+            _ => VfioError::of(Step::Join)(error).into(),
+        })?;
+    }
+    if call::ask(fd, call::IOMMU_GET_INFO, INFO, &[]).is_ok() {
+        return Ok(());
+    }
+    let set = call::plain(fd, call::SET_IOMMU, TYPE1);
+    set.map(drop).map_err(|error| match errno(&error) {
+        Some(Errno::PERM) => {
+            let unsafe_interrupts = |group| OpenError::UnsafeInterrupts { group };
+            of_group(group, Step::Type1, error, unsafe_interrupts)
+        }
+        Some(Errno::BUSY) => of_group(group, Step::Type1, error, busy),
+        _ => VfioError::of(Step::Type1)(error).into(),
+    })
+}
+
 impl Container {
-    /// A new container with the group of `function`, and the device.
+    /// A container with the group of a device, and the device.
     pub(super) fn open(
-        function: PciFunction,
+        candidate: Candidate,
         counters: Arc<Counters>,
     ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
-        let group = sysfs::group(function)?;
-        let fd = open("/dev/vfio/vfio", group, Step::Container)?.ok_or(OpenError::NoVfio)?;
+        let name = std::ffi::CString::new(candidate.in_group()).unwrap_or_default();
+        let Candidate { name: device, token, origin } = candidate;
+        let (fd, node, group) = match origin {
+            Origin::Node(_) => return Err(OpenError::OtherInterface { device }),
+            Origin::Group(container, node) => {
+                (container.into(), Some(node.into()), sysfs::group(device).ok())
+            }
+            Origin::Named => {
+                let group = sysfs::group(device)?;
+                let fd = open("/dev/vfio/vfio", group, Step::Container)?;
+                (fd.ok_or(OpenError::NoVfio)?, None, Some(group))
+            }
+        };
+        let fd: OwnedFd = fd;
         let version = call::plain(fd.as_fd(), call::GET_API_VERSION, 0);
         let version = version.map_err(VfioError::of(Step::Container))?;
-        let type1 = sys::VFIO_TYPE1v2_IOMMU as usize;
-        let has = call::plain(fd.as_fd(), call::CHECK_EXTENSION, type1);
+        let has = call::plain(fd.as_fd(), call::CHECK_EXTENSION, TYPE1);
         if version != 0 || !has.is_ok_and(|has| has > 0) {
             return Err(OpenError::NoType1);
         }
-        let node = open(&format!("/dev/vfio/{group}"), group, Step::Group)?;
-        let node = node.ok_or(OpenError::NotBound { function, group })?;
-        let mut status =
-            sys::vfio_group_status { argsz: size_of::<sys::vfio_group_status>() as u32, flags: 0 };
-        call::with(node.as_fd(), &call::GROUP_GET_STATUS, &mut status)
-            .map_err(VfioError::of(Step::Group))?;
-        if status.flags & sys::VFIO_GROUP_FLAGS_VIABLE == 0 {
-            return Err(OpenError::NotViable { group });
-        }
-        let joined = call::set_container(node.as_fd(), fd.as_fd());
-        joined.map_err(|error| match errno(&error) {
-            Some(Errno::BUSY) => OpenError::Busy { group },
-            _ => VfioError::of(Step::Join)(error).into(),
-        })?;
-        let set = call::plain(fd.as_fd(), call::SET_IOMMU, type1);
-        set.map_err(|error| match errno(&error) {
-            Some(Errno::PERM) => OpenError::UnsafeInterrupts { group },
-            Some(Errno::BUSY) => OpenError::Busy { group },
-            _ => VfioError::of(Step::Type1)(error).into(),
-        })?;
-        let name = std::ffi::CString::new(function.to_string()).unwrap_or_default();
-        let device = call::device_of(node.as_fd(), &name);
-        let device = device.map_err(|error| match errno(&error) {
-            Some(Errno::NODEV | Errno::INVAL) => OpenError::NotBound { function, group },
-            Some(Errno::BUSY) => OpenError::Busy { group },
+        let node = match (node, group) {
+            (Some(node), _) => node,
+            (None, Some(group)) => open_group(device, group)?,
+            (None, None) => return Err(OpenError::NoIommu { device }),
+        };
+        join(fd.as_fd(), node.as_fd(), group)?;
+        let opened = call::device_of(node.as_fd(), &name);
+        let opened = opened.map_err(|error| match errno(&error) {
+            Some(Errno::ACCESS) => OpenError::Token { device },
+            Some(Errno::INVAL) if token.is_some() => OpenError::Token { device },
+            Some(Errno::NODEV | Errno::INVAL) => match group {
+                Some(group) => OpenError::NotBound { device, group },
+                None => VfioError::of(Step::Device)(error).into(),
+            },
+            Some(Errno::BUSY) => {
+                of_group(group, Step::Device, error, |group| OpenError::Busy { group })
+            }
             _ => VfioError::of(Step::Device)(error).into(),
         })?;
-        let opened = Self { fd, _group: node, counters };
-        Ok((opened, Arc::new(device)))
+        Ok((Self { fd, _group: node, counters }, Arc::new(opened)))
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {

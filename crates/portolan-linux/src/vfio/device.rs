@@ -1,15 +1,18 @@
-//! A PCI function that this process has.
+//! A device that this process has.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use portolan::addr::{PciFunction, StreamId};
+use portolan::addr::StreamId;
 use rustix::io::{pread, pwrite};
 use vfio_bindings::bindings::vfio as sys;
 
 use super::bar::Bar;
+use super::combined::CombinedBar;
 use super::error::{Step, VfioError};
-use super::interrupts::{InterruptKind, Interrupts, Removal};
+use super::interrupts::{InterruptKind, Interrupts, Line, Removal};
+use super::name::{DeviceName, VfToken};
+use super::sysfs;
 use crate::chain::{areas, capability, long, word};
 use crate::sys::{self as call, Window};
 
@@ -22,18 +25,19 @@ const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
 
-/// A PCI function, opened: its registers, configuration space and interrupts.
+/// A device, opened: its registers and interrupts, and the configuration space of a PCI function.
 ///
 /// *Context.* Task, all methods.
 ///
-/// *Drop.* Once its [`Bar`]s and [`Interrupts`] are gone as well, the kernel resets the function and keeps it
+/// *Drop.* Once its [`Bar`]s and [`Interrupts`] are gone as well, the kernel resets the device and keeps it
 /// from memory.
 #[derive(Debug)]
 pub struct VfioDevice {
     fd: Arc<OwnedFd>,
-    function: PciFunction,
+    name: DeviceName,
     flags: u32,
-    config: Region,
+    /// None of a device that is no PCI function.
+    config: Option<Region>,
 }
 
 /// Description of a region by the kernel.
@@ -43,12 +47,6 @@ struct Region {
     bytes: u64,
     /// The parts that may be mapped.
     areas: Vec<(u64, u64)>,
-}
-
-/// The stream of a function: its requester identifier below its segment.
-pub(super) fn stream(function: PciFunction) -> StreamId {
-    let segment = u32::from(function.segment.get());
-    StreamId::new(segment << 16 | u32::from(function.requester.get()))
 }
 
 fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
@@ -72,12 +70,16 @@ fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
 }
 
 impl VfioDevice {
-    /// Takes `fd` over: memory space and bus mastering are on.
-    pub(super) fn new(fd: Arc<OwnedFd>, function: PciFunction) -> Result<Self, VfioError> {
+    /// Takes `fd` over: memory space and bus mastering of a PCI function are on.
+    pub(super) fn new(fd: Arc<OwnedFd>, name: DeviceName) -> Result<Self, VfioError> {
         let info = call::ask(fd.as_fd(), call::DEVICE_GET_INFO, DEVICE_INFO, &[]);
         let info = info.map_err(VfioError::of(Step::Info))?;
-        let config = Self::region(&fd, sys::VFIO_PCI_CONFIG_REGION_INDEX)?;
-        let device = Self { flags: word(&info, 4)?, fd, function, config };
+        let flags = word(&info, 4)?;
+        if flags & sys::VFIO_DEVICE_FLAGS_PCI == 0 {
+            return Ok(Self { flags, fd, name, config: None });
+        }
+        let config = Some(Self::region(&fd, sys::VFIO_PCI_CONFIG_REGION_INDEX)?);
+        let device = Self { flags, fd, name, config };
         let command = device.config_read16(COMMAND)?;
         device.config_write16(COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER)?;
         Ok(device)
@@ -92,14 +94,14 @@ impl VfioDevice {
         }
     }
 
-    /// The function.
-    pub fn function(&self) -> PciFunction {
-        self.function
+    /// Its name.
+    pub fn name(&self) -> DeviceName {
+        self.name
     }
 
     /// The stream by which its unit knows it.
     pub fn stream(&self) -> StreamId {
-        stream(self.function)
+        self.name.stream()
     }
 
     /// The registers of BAR `number`, 0 to 5.
@@ -107,10 +109,23 @@ impl VfioDevice {
     /// # Errors
     /// [`VfioError::NoRegion`] if it has none; otherwise the kernel's error.
     pub fn bar(&self, number: u8) -> Result<Bar, VfioError> {
+        self.registers(self.bar_index(number)?)
+    }
+
+    fn bar_index(&self, number: u8) -> Result<u32, VfioError> {
         let index = u32::from(number);
-        if index > sys::VFIO_PCI_BAR5_REGION_INDEX {
-            return Err(VfioError::NoRegion { index });
+        match index > sys::VFIO_PCI_BAR5_REGION_INDEX || self.config.is_none() {
+            true => Err(VfioError::NoRegion { index }),
+            false => Ok(index),
         }
+    }
+
+    /// The registers of region `index` of a platform device, as its firmware's tables list them. Of a PCI function it
+    /// is that of [`VfioDevice::bar`].
+    ///
+    /// # Errors
+    /// As [`VfioDevice::bar`].
+    pub fn registers(&self, index: u32) -> Result<Bar, VfioError> {
         let Region { offset, bytes, areas } = Self::region(&self.fd, index)?;
         let outside = |at| VfioError::OutOfBounds { offset: at, bytes, length: bytes };
         let window = |(at, size): (u64, u64)| {
@@ -125,9 +140,23 @@ impl VfioDevice {
         Ok(Bar { device: self.fd.clone(), offset, bytes, windows: windows? })
     }
 
+    /// The registers of BAR `number` as memory whose writes are combined: for bursts of stores, such as descriptors
+    /// that are written to a card. It needs the rights of root. [`VfioDevice::bar`] reads and writes it in order; a
+    /// kernel with `CONFIG_IO_STRICT_DEVMEM` gives out a BAR in one of the two ways, that of the first call.
+    ///
+    /// # Errors
+    /// [`VfioError::NoRegion`] if it has none; [`VfioError::NotCombined`] if it is not prefetchable; otherwise the
+    /// kernel's error.
+    pub fn bar_combined(&self, number: u8) -> Result<CombinedBar, VfioError> {
+        let Region { bytes, .. } = Self::region(&self.fd, self.bar_index(number)?)?;
+        CombinedBar::open(&self.fd, &sysfs::combined(self.name, number), bytes)
+    }
+
     /// Offset of `bytes` bytes of configuration space at `offset` in the device's file.
     fn config(&self, offset: u64, bytes: u64) -> Result<u64, VfioError> {
-        let (length, at) = (self.config.bytes, self.config.offset.checked_add(offset));
+        let none = VfioError::NoRegion { index: sys::VFIO_PCI_CONFIG_REGION_INDEX };
+        let config = self.config.as_ref().ok_or(none)?;
+        let (length, at) = (config.bytes, config.offset.checked_add(offset));
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
         at.filter(|_| inside).ok_or(VfioError::OutOfBounds { offset, bytes, length })
     }
@@ -135,7 +164,8 @@ impl VfioDevice {
     /// Reads two bytes of configuration space.
     ///
     /// # Errors
-    /// [`VfioError::OutOfBounds`]; otherwise the kernel's error.
+    /// [`VfioError::OutOfBounds`]; [`VfioError::NoRegion`] of a device that is no PCI function; otherwise the kernel's
+    /// error.
     pub fn config_read16(&self, offset: u64) -> Result<u16, VfioError> {
         let mut bytes = [0; 2];
         self.config_read(offset, &mut bytes)?;
@@ -174,19 +204,23 @@ impl VfioDevice {
     /// # Errors
     /// The error of the kernel.
     pub fn interrupt_count(&self, kind: InterruptKind) -> Result<u32, VfioError> {
-        self.count_of(kind.index())
+        match kind.is_pci() == self.config.is_some() {
+            true => self.count_of(kind.index(), sys::VFIO_IRQ_INFO_EVENTFD),
+            false => Ok(0),
+        }
     }
 
-    fn count_of(&self, index: u32) -> Result<u32, VfioError> {
+    /// Number of the interrupts of `index` that have all of `wanted`.
+    fn count_of(&self, index: u32, wanted: u32) -> Result<u32, VfioError> {
         let info = call::ask(self.fd.as_fd(), call::DEVICE_GET_IRQ_INFO, IRQ_INFO, &[0, index]);
         let info = match info {
             Ok(info) => info,
             Err(error) if error.raw_os_error() == Some(22) => return Ok(0),
             Err(error) => return Err(VfioError::of(Step::Interrupts)(error)),
         };
-        match word(&info, 4)? & sys::VFIO_IRQ_INFO_EVENTFD {
-            0 => Ok(0),
-            _ => Ok(word(&info, 12)?),
+        match word(&info, 4)? & wanted == wanted {
+            false => Ok(0),
+            true => Ok(word(&info, 12)?),
         }
     }
 
@@ -195,11 +229,39 @@ impl VfioDevice {
     /// # Errors
     /// [`VfioError::NoInterrupts`] if it has fewer; otherwise the kernel's error.
     pub fn interrupts(&self, kind: InterruptKind, wanted: u32) -> Result<Interrupts, VfioError> {
-        self.signalled(kind.index(), wanted)
+        let there = self.interrupt_count(kind)?;
+        self.signalled(kind.index(), wanted, there)
     }
 
-    fn signalled(&self, index: u32, wanted: u32) -> Result<Interrupts, VfioError> {
-        let there = self.count_of(index)?;
+    /// Has the device signal its interrupt pin (INTx).
+    ///
+    /// # Errors
+    /// [`VfioError::NoInterrupts`] if it has none; otherwise the kernel's error.
+    pub fn intx(&self) -> Result<Line, VfioError> {
+        match self.config {
+            Some(_) => self.level(sys::VFIO_PCI_INTX_IRQ_INDEX),
+            None => Err(VfioError::NoInterrupts { wanted: 1, there: 0 }),
+        }
+    }
+
+    /// Has a platform device signal its interrupt of that number, which is a level.
+    ///
+    /// # Errors
+    /// [`VfioError::NoInterrupts`] if it has none of that number, or that is an edge; otherwise the kernel's error.
+    pub fn line(&self, number: u32) -> Result<Line, VfioError> {
+        match self.config {
+            Some(_) => Err(VfioError::NoInterrupts { wanted: 1, there: 0 }),
+            None => self.level(number),
+        }
+    }
+
+    fn level(&self, index: u32) -> Result<Line, VfioError> {
+        let level = sys::VFIO_IRQ_INFO_MASKABLE | sys::VFIO_IRQ_INFO_AUTOMASKED;
+        let there = self.count_of(index, level | sys::VFIO_IRQ_INFO_EVENTFD)?;
+        Ok(Line { asked: self.signalled(index, 1, there)? })
+    }
+
+    fn signalled(&self, index: u32, wanted: u32, there: u32) -> Result<Interrupts, VfioError> {
         if wanted == 0 || wanted > there {
             return Err(VfioError::NoInterrupts { wanted, there });
         }
@@ -211,8 +273,22 @@ impl VfioDevice {
     /// # Errors
     /// [`VfioError::NoInterrupts`] if it never says so; otherwise its error.
     pub fn removal(&self) -> Result<Removal, VfioError> {
-        let asked = self.signalled(sys::VFIO_PCI_REQ_IRQ_INDEX, 1)?;
+        let index = sys::VFIO_PCI_REQ_IRQ_INDEX;
+        let there = match self.config {
+            Some(_) => self.count_of(index, sys::VFIO_IRQ_INFO_EVENTFD)?,
+            None => 0,
+        };
+        let asked = self.signalled(index, 1, there)?;
         Ok(Removal { asked })
+    }
+
+    /// Sets the token that users of its virtual functions have to name from now on, where it is a physical function
+    /// with virtual ones.
+    ///
+    /// # Errors
+    /// [`VfioError::System`] of [`Step::Token`] if it is none.
+    pub fn set_vf_token(&self, token: &VfToken) -> Result<(), VfioError> {
+        call::set_vf_token(self.fd.as_fd(), token.bytes()).map_err(VfioError::of(Step::Token))
     }
 
     /// Resets the function. Its work ends; its registers are as after power-on, bus mastering and
@@ -264,13 +340,5 @@ mod tests {
         let cut = region(&info(ALL | 8, 0x1000, 0x4000, &[]), 2);
         assert!(matches!(cut, Err(VfioError::Info(InfoError::Cut { .. }))));
         assert!(region(&info(ALL, 0, 0x4000, &[])[..24], 2).is_err());
-    }
-
-    #[test]
-    fn functions_of_two_segments_are_two_streams() {
-        let one = PciFunction::of(1, 2, 3);
-        let far: PciFunction = "0001:01:02.3".parse().unwrap();
-        assert_eq!(stream(one).get(), 0x113);
-        assert_eq!(stream(far).get(), 0x1_0113);
     }
 }

@@ -2,11 +2,18 @@
 
 use std::io;
 
-use portolan::addr::PciFunction;
+use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
+use rustix::io::Errno;
 use thiserror::Error;
 
+use super::name::DeviceName;
 use crate::chain::InfoError;
+
+/// The system's number of an error.
+pub(super) fn errno(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw_os_error)
+}
 
 /// Request that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +47,8 @@ pub enum Step {
     Reset,
     /// Its page requests.
     Faults,
+    /// The token of its virtual functions.
+    Token,
 }
 
 /// Reason why a function was not opened.
@@ -47,32 +56,36 @@ pub enum Step {
 #[non_exhaustive]
 pub enum OpenError {
     /// There is none.
-    #[error("there is no PCI function {function}: `lspci -D` lists those that there are")]
-    NoSuchFunction {
-        /// The function.
-        function: PciFunction,
+    #[error(
+        "there is no device {device}: `lspci -D` lists the PCI functions that there are, /sys/bus/platform/devices has \
+         platform devices"
+    )]
+    NoSuchDevice {
+        /// The device.
+        device: DeviceName,
     },
     /// No IOMMU is between it and memory.
     #[error(
-        "{function} is behind no IOMMU: switch it on in the firmware (VT-d, AMD-Vi, SMMU), and on Intel \
+        "{device} is behind no IOMMU: switch it on in the firmware (VT-d, AMD-Vi, SMMU), and on Intel \
          boot with intel_iommu=on"
     )]
     NoIommu {
-        /// The function.
-        function: PciFunction,
+        /// The device.
+        device: DeviceName,
     },
     /// The kernel has no VFIO.
     #[error("the kernel has no VFIO (/dev/vfio/vfio is not there): `modprobe vfio-pci`")]
     NoVfio,
     /// Another driver has it, or none.
     #[error(
-        "{function} (group {group}) is not VFIO's: `echo vfio-pci > \
-         /sys/bus/pci/devices/{function}/driver_override`, unbind it from its driver (`echo {function} > \
-         /sys/bus/pci/devices/{function}/driver/unbind`), then `echo {function} > /sys/bus/pci/drivers_probe`"
+        "{device} (group {group}) is not VFIO's: `echo {driver} > /sys/bus/{bus}/devices/{device}/driver_override`, \
+         unbind it from its driver (`echo {device} > /sys/bus/{bus}/devices/{device}/driver/unbind`), then `echo \
+         {device} > /sys/bus/{bus}/drivers_probe`",
+        driver = .device.driver(), bus = .device.bus()
     )]
     NotBound {
-        /// The function.
-        function: PciFunction,
+        /// The device.
+        device: DeviceName,
         /// Its group.
         group: u32,
     },
@@ -121,6 +134,27 @@ pub enum OpenError {
         /// Its group.
         group: u32,
     },
+    /// The token is not that of its physical function, or is wanted and missing.
+    #[error(
+        "the kernel does not give {device} out: its token is not that of its physical function's driver, or one is \
+         wanted, or none; over iommufd a kernel may know no tokens (before Linux 6.17)"
+    )]
+    Token {
+        /// The device.
+        device: DeviceName,
+    },
+    /// Its descriptors are of the other interface.
+    #[error("the descriptors of {device} are of the other interface of the kernel's")]
+    OtherInterface {
+        /// The device.
+        device: DeviceName,
+    },
+    /// Two devices have the same stream.
+    #[error("two devices are to be stream {}", .stream.get())]
+    Twice {
+        /// The stream.
+        stream: StreamId,
+    },
     /// The functions have no addresses in common.
     #[error("the functions have no addresses in common")]
     NoCommonAddresses,
@@ -154,6 +188,11 @@ pub enum VfioError {
         /// The region.
         index: u32,
     },
+    /// Its writes cannot be combined.
+    #[error(
+        "the kernel combines no writes to it: it is not prefetchable, or the architecture has no such mappings"
+    )]
+    NotCombined,
     /// Past the end of a region.
     #[error("{bytes} bytes at {offset:#x} are not inside of the {length} bytes of the region")]
     OutOfBounds {
@@ -195,8 +234,8 @@ impl VfioError {
     pub(super) fn of(step: Step) -> impl Fn(io::Error) -> Self {
         move |error| {
             let code = error.raw_os_error().unwrap_or(0);
-            match rustix::io::Errno::from_raw_os_error(code) {
-                rustix::io::Errno::NODEV => Self::Gone,
+            match Errno::from_raw_os_error(code) {
+                Errno::NODEV => Self::Gone,
                 _ => Self::System { step, code },
             }
         }

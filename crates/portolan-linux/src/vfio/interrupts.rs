@@ -9,7 +9,7 @@ use rustix::io::{Errno, read};
 use vfio_bindings::bindings::vfio as sys;
 
 use super::error::{Step, VfioError};
-use crate::sys as call;
+use crate::sys::{self as call, LineMask};
 
 /// Way in which a device raises interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +18,11 @@ pub enum InterruptKind {
     MsiX,
     /// Messages (MSI).
     Msi,
+    /// Edges of one interrupt of a platform device; for levels there is [`Line`].
+    Platform {
+        /// Its number, as firmware's tables list them.
+        number: u32,
+    },
 }
 
 impl InterruptKind {
@@ -25,7 +30,12 @@ impl InterruptKind {
         match self {
             Self::MsiX => sys::VFIO_PCI_MSIX_IRQ_INDEX,
             Self::Msi => sys::VFIO_PCI_MSI_IRQ_INDEX,
+            Self::Platform { number } => number,
         }
+    }
+
+    pub(super) const fn is_pci(self) -> bool {
+        matches!(self, Self::MsiX | Self::Msi)
     }
 }
 
@@ -94,6 +104,74 @@ impl Drop for Interrupts {
     fn drop(&mut self) {
         // A device that is gone raises none in any case.
         let _ = call::signal_by(self.device.as_fd(), self.index, &[]);
+    }
+}
+
+/// An interrupt that is a level: INTx of a PCI function, or an interrupt of a platform device. The kernel masks it when
+/// it is raised, so that a device whose cause stays raises it once: the driver ends the cause, and then unmasks it.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use portolan_linux::vfio::{VfioDevice, VfioError};
+/// # fn serve(device: &VfioDevice, end_cause: impl Fn()) -> Result<(), VfioError> {
+/// let line = device.intx()?;
+/// while line.wait(Duration::from_secs(1))? {
+///     end_cause();
+///     line.unmask()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// *Context.* Task.
+///
+/// *Drop.* The device raises it no more.
+#[derive(Debug)]
+pub struct Line {
+    pub(super) asked: Interrupts,
+}
+
+impl Line {
+    /// The eventfd: for an event loop of the caller's.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.asked.events.first().map(|event| event.as_fd())
+    }
+
+    /// Tells if it was raised since the last call; it is masked then.
+    ///
+    /// # Errors
+    /// [`VfioError::System`].
+    pub fn take(&self) -> Result<bool, VfioError> {
+        Ok(self.asked.take(0)? > 0)
+    }
+
+    /// As [`Line::take`], after a wait of up to `limit`.
+    ///
+    /// # Errors
+    /// [`VfioError::System`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, VfioError> {
+        Ok(self.asked.wait(0, limit)? > 0)
+    }
+
+    /// Masks it: it is not raised until it is unmasked.
+    ///
+    /// # Errors
+    /// [`VfioError::System`]; [`VfioError::Gone`].
+    pub fn mask(&self) -> Result<(), VfioError> {
+        self.set(LineMask::Masked)
+    }
+
+    /// Unmasks it. If its cause is still there, it is raised again at once.
+    ///
+    /// # Errors
+    /// As [`Line::mask`].
+    pub fn unmask(&self) -> Result<(), VfioError> {
+        self.set(LineMask::Unmasked)
+    }
+
+    fn set(&self, mask: LineMask) -> Result<(), VfioError> {
+        let Interrupts { device, index, .. } = &self.asked;
+        call::mask(device.as_fd(), *index, mask).map_err(VfioError::of(Step::Interrupts))
     }
 }
 

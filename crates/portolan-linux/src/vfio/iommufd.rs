@@ -10,8 +10,9 @@ use portolan::addr::PciFunction;
 use portolan::iommu::IommuError;
 use rustix::io::Errno;
 
-use super::container::{errno, node};
-use super::error::{OpenError, Step, VfioError};
+use super::container::node;
+use super::error::{OpenError, Step, VfioError, errno};
+use super::handed::IommufdFile;
 use super::sysfs;
 use crate::calls::{Counters, refused};
 use crate::sys::iommufd as call;
@@ -26,8 +27,13 @@ pub(super) struct Iommufd {
 impl Iommufd {
     /// Tells if the kernel has it, this process may use it, and each of `functions` has a node for it.
     pub(super) fn is_offered(functions: &[PciFunction]) -> bool {
-        let named = |function: &PciFunction| sysfs::node(*function).is_some();
+        let named = |function: &PciFunction| sysfs::node((*function).into()).is_some();
         functions.iter().all(named) && node("/dev/iommu").is_ok()
+    }
+
+    /// One that somebody else opened.
+    pub(super) fn handed(file: IommufdFile, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self { fd: file.into(), counters })
     }
 
     pub(super) fn open(counters: Arc<Counters>) -> Result<Arc<Self>, OpenError> {

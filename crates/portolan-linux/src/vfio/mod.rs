@@ -3,30 +3,39 @@
 //! linux/vfio.h, linux/iommufd.h, Documentation/driver-api/vfio.rst. [`open`] opens a PCI function by its own
 //! node and binds it to iommufd; where the kernel has none, it finds the function's group and joins it to a
 //! container of type 1 (version 2). It returns a [`UserUnit`], to which its domains are attached, and a
-//! [`VfioDevice`]: registers, configuration space, interrupts, reset.
+//! [`VfioDevice`]: registers, configuration space, interrupts, reset. [`open_from`] does the same of descriptors that
+//! somebody else opened, of virtual functions with a token, and of platform devices.
 //!
-//! Not supported: two functions of one group in one unit, devices that are not PCI functions, groups
-//! without an IOMMU (`noiommu`).
+//! Not supported: two functions of one group in one unit, groups without an IOMMU (`noiommu`).
 
 mod bar;
 mod bound;
+mod combined;
 mod container;
 mod device;
 mod error;
 mod faults;
+mod handed;
 mod interrupts;
 mod ioas;
 mod iommufd;
+mod name;
 mod port;
 mod sysfs;
 mod unit;
 
 pub use bar::Bar;
+pub use combined::CombinedBar;
 pub use device::VfioDevice;
 pub use error::{OpenError, Step, VfioError};
 pub use faults::FaultQueue;
-pub use interrupts::{InterruptKind, Interrupts, Removal};
+pub use handed::{
+    Candidate, ContainerFile, DescriptorKind, DeviceFile, GroupFile, Interface, IommufdFile,
+    Through, WrongDescriptor,
+};
+pub use interrupts::{InterruptKind, Interrupts, Line, Removal};
 pub use ioas::DomainOptions;
+pub use name::{BadPlatformName, BadVfToken, DeviceName, PlatformName, VfToken};
 pub use port::RawSpace;
 pub use sysfs::{bind, unbind};
-pub use unit::{Interface, Opened, UserUnit, open, open_by};
+pub use unit::{Opened, UserUnit, open, open_by, open_from};

@@ -3,14 +3,14 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::{PciFunction, StreamId};
+use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::table::format::DirtyTracking;
 
 use super::bound::Bound;
 use super::container::Container;
-use super::device::stream;
 use super::error::{OpenError, VfioError};
+use super::handed::Candidate;
 use super::iommufd::Iommufd;
 use crate::calls::{Counters, count};
 use crate::domain::{Reach, UserDomain};
@@ -46,23 +46,24 @@ pub enum RawSpace<'a> {
 }
 
 impl Port {
-    /// Opens `function`, by iommufd if there is one.
+    /// Opens a device, by iommufd if there is one.
     pub(super) fn open(
-        function: PciFunction,
+        candidate: Candidate,
         iommufd: Option<&Arc<Iommufd>>,
         counters: &Arc<Counters>,
     ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
+        let stream = candidate.name.stream();
         let (way, device) = match iommufd {
             Some(iommufd) => {
-                let (bound, device) = Bound::open(function, iommufd)?;
+                let (bound, device) = Bound::open(candidate, iommufd)?;
                 (PortInterface::Bound(bound), device)
             }
             None => {
-                let (container, device) = Container::open(function, counters.clone())?;
+                let (container, device) = Container::open(candidate, counters.clone())?;
                 (PortInterface::Container(Arc::new(container)), device)
             }
         };
-        let port = Self { stream: stream(function), way, attached: Mutex::default() };
+        let port = Self { stream, way, attached: Mutex::default() };
         Ok((port, device))
     }
 

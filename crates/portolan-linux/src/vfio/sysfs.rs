@@ -1,40 +1,44 @@
-//! Description of a PCI function in /sys, and the change of its driver.
+//! Description of a device in /sys, and the change of its driver.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use portolan::addr::PciFunction;
-
 use super::error::{OpenError, Step, VfioError};
+use super::name::DeviceName;
 
-fn directory(function: PciFunction) -> PathBuf {
-    PathBuf::from(format!("/sys/bus/pci/devices/{function}"))
+fn directory(device: DeviceName) -> PathBuf {
+    PathBuf::from(format!("/sys/bus/{}/devices/{device}", device.bus()))
 }
 
-/// The group of a function.
-pub(super) fn group(function: PciFunction) -> Result<u32, OpenError> {
-    let directory = directory(function);
+/// The group of a device.
+pub(super) fn group(device: DeviceName) -> Result<u32, OpenError> {
+    let directory = directory(device);
     if !directory.exists() {
-        return Err(OpenError::NoSuchFunction { function });
+        return Err(OpenError::NoSuchDevice { device });
     }
     let link = match fs::read_link(directory.join("iommu_group")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::NoIommu { function });
+            return Err(OpenError::NoIommu { device });
         }
         link => link.map_err(VfioError::of(Step::Sysfs))?,
     };
     let name = link.file_name().and_then(|name| name.to_str());
     let number = name.and_then(|name| name.parse().ok());
-    number.ok_or(OpenError::NoIommu { function })
+    number.ok_or(OpenError::NoIommu { device })
 }
 
-/// The node below /dev by which VFIO offers a function to iommufd, if it does.
-pub(super) fn node(function: PciFunction) -> Option<String> {
-    let mut entries = fs::read_dir(directory(function).join("vfio-dev")).ok()?;
+/// The node below /dev by which VFIO offers a device to iommufd, if it does.
+pub(super) fn node(device: DeviceName) -> Option<String> {
+    let mut entries = fs::read_dir(directory(device).join("vfio-dev")).ok()?;
     let name = entries.next()?.ok()?.file_name();
     Some(format!("/dev/vfio/devices/{}", name.to_str()?))
+}
+
+/// The file of a BAR, mapped so that writes are combined.
+pub(super) fn combined(device: DeviceName, number: u8) -> PathBuf {
+    directory(device).join(format!("resource{number}_wc"))
 }
 
 fn driver(device: &Path) -> Option<OsString> {
@@ -42,9 +46,9 @@ fn driver(device: &Path) -> Option<OsString> {
     link.file_name().map(OsString::from)
 }
 
-/// Tells if the function's driver is `vfio-pci`.
-pub(super) fn is_vfio(function: PciFunction) -> bool {
-    driver(&directory(function)).is_some_and(|name| name == "vfio-pci")
+/// Tells if the device's driver is VFIO's.
+pub(super) fn is_vfio(device: DeviceName) -> bool {
+    driver(&directory(device)).is_some_and(|name| name == device.driver())
 }
 
 /// Tells if no driver of the kernel's that does DMA has a function of `group`.
@@ -58,30 +62,31 @@ pub(super) fn is_viable(group: u32) -> bool {
     })
 }
 
-/// Takes `function` from the driver that it has and binds it to `vfio-pci`, as [`OpenError::NotBound`] says to
-/// do by hand. It needs the rights of root. A disk that is in use is taken away as well: the caller has to
-/// know that it is not.
+/// Takes `device` from the driver that it has and binds it to `vfio-pci`, or `vfio-platform`, as
+/// [`OpenError::NotBound`] says to do by hand. It needs the rights of root. A disk that is in use is taken away as
+/// well: the caller has to know that it is not.
 ///
 /// *Context.* Task.
 ///
 /// # Errors
 /// The kernel's error.
-pub fn bind(function: PciFunction) -> Result<(), VfioError> {
-    rebind(function, "vfio-pci\n")
+pub fn bind(device: impl Into<DeviceName>) -> Result<(), VfioError> {
+    let device = device.into();
+    rebind(device, &format!("{}\n", device.driver()))
 }
 
-/// Gives `function` back to the driver that the kernel finds for it.
+/// Gives `device` back to the driver that the kernel finds for it.
 ///
 /// *Context.* Task.
 ///
 /// # Errors
-/// The kernel's error. It waits until every process has closed the function.
-pub fn unbind(function: PciFunction) -> Result<(), VfioError> {
-    rebind(function, "\n")
+/// The kernel's error. It waits until every process has closed the device.
+pub fn unbind(device: impl Into<DeviceName>) -> Result<(), VfioError> {
+    rebind(device.into(), "\n")
 }
 
-fn rebind(function: PciFunction, driver: &str) -> Result<(), VfioError> {
-    let (directory, name) = (directory(function), function.to_string());
+fn rebind(device: DeviceName, driver: &str) -> Result<(), VfioError> {
+    let (directory, name) = (directory(device), device.to_string());
     let failed = VfioError::of(Step::Sysfs);
     fs::write(directory.join("driver_override"), driver).map_err(&failed)?;
     match fs::write(directory.join("driver/unbind"), &name) {
@@ -89,19 +94,23 @@ fn rebind(function: PciFunction, driver: &str) -> Result<(), VfioError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         done => done.map_err(&failed)?,
     }
-    fs::write("/sys/bus/pci/drivers_probe", name).map_err(failed)
+    fs::write(format!("/sys/bus/{}/drivers_probe", device.bus()), name).map_err(failed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portolan::addr::{PciFunction, StreamId};
 
     #[test]
     fn nothing_is_bound_that_is_not_there() {
         let function: PciFunction = "ffff:ff:1f.7".parse().unwrap();
-        for done in [bind(function), unbind(function)] {
-            let (step, code) = (Step::Sysfs, 2);
-            assert_eq!(done, Err(VfioError::System { step, code }));
+        let (name, stream) = ("none.at.all".parse().unwrap(), StreamId::new(1));
+        for device in [function.into(), DeviceName::Platform { name, stream }] {
+            for done in [bind(device), unbind(device)] {
+                let (step, code) = (Step::Sysfs, 2);
+                assert_eq!(done, Err(VfioError::System { step, code }));
+            }
         }
     }
 }

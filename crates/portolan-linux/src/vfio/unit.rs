@@ -11,30 +11,12 @@ use portolan::iommu::{
 use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
 use super::faults::FaultQueue;
+use super::handed::{Candidate, Interface, Through};
 use super::ioas::{DomainOptions, NewIoas};
 use super::iommufd::Iommufd;
 use super::port::{Port, RawSpace};
 use crate::calls::{CallCounts, Counters, Spaces};
 use crate::domain::{Reach, UserDomain};
-
-/// By which of its interfaces the kernel keeps address spaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Interface {
-    /// Containers of VFIO, type 1, version 2.
-    Type1,
-    /// /dev/iommu.
-    Iommufd,
-}
-
-impl std::fmt::Display for Interface {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Type1 => "type 1",
-            Self::Iommufd => "iommufd",
-        })
-    }
-}
 
 /// The functions of a call of [`open`]: as a unit is for a kernel.
 ///
@@ -101,17 +83,35 @@ pub fn open(functions: &[PciFunction]) -> Result<Opened, OpenError> {
 /// # Errors
 /// See [`OpenError`], which names the remedy. Nothing is left open.
 pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened, OpenError> {
+    let candidates = functions.iter().copied().map(Candidate::from);
+    open_from(Through::Interface(interface), candidates.collect())
+}
+
+/// As [`open_by`], of devices whose descriptors somebody else opened, of virtual functions with a token, and of devices
+/// that are no PCI functions.
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// See [`OpenError`]. Nothing is left open, descriptors that were handed over among it.
+pub fn open_from(through: Through, candidates: Vec<Candidate>) -> Result<Opened, OpenError> {
     let counters = Arc::new(Counters::default());
-    let iommufd = match interface {
-        Interface::Iommufd => Some(Iommufd::open(counters.clone())?),
-        Interface::Type1 => None,
+    let iommufd = match through {
+        Through::Interface(Interface::Iommufd) => Some(Iommufd::open(counters.clone())?),
+        Through::Interface(Interface::Type1) => None,
+        Through::Handed(file) => Some(Iommufd::handed(file, counters.clone())),
     };
-    let (mut ports, mut devices) = (Vec::new(), Vec::new());
+    let (mut ports, mut devices) = (Vec::<Port>::new(), Vec::new());
     let mut common: Option<Reach> = None;
-    for &function in functions {
-        let (port, fd) = Port::open(function, iommufd.as_ref(), &counters)?;
+    for candidate in candidates {
+        let name = candidate.name;
+        let stream = name.stream();
+        if ports.iter().any(|port| port.stream == stream) {
+            return Err(OpenError::Twice { stream });
+        }
+        let (port, fd) = Port::open(candidate, iommufd.as_ref(), &counters)?;
         let reach = port.reach()?;
-        devices.push(VfioDevice::new(fd, function)?);
+        devices.push(VfioDevice::new(fd, name)?);
         common = Some(match common.take() {
             None => reach,
             Some(before) => both(&before, &reach),
@@ -280,7 +280,7 @@ mod tests {
     fn what_is_not_there_is_said_before_anything_is_opened() {
         let function: PciFunction = "ffff:ff:1f.7".parse().unwrap();
         let error = open(&[function]).unwrap_err();
-        assert_eq!(error, OpenError::NoSuchFunction { function });
+        assert_eq!(error, OpenError::NoSuchDevice { device: function.into() });
         assert!(error.to_string().contains("lspci"));
         assert_eq!(open(&[]).unwrap_err(), OpenError::NoCommonAddresses);
         if std::path::Path::new("/dev/iommu").exists() {

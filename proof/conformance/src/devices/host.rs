@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use portolan::addr::{Iova, IovaRange, PciFunction, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach as _, Domain as _, Iommu as _};
 use portolan::table::Access;
@@ -64,7 +64,7 @@ impl ProcessHost {
                 }
                 (vendor, number) => {
                     return Err(DevicesError::Unknown {
-                        function: device.function(),
+                        function: device.name(),
                         vendor,
                         device: number,
                     });
@@ -81,7 +81,7 @@ impl ProcessHost {
         device: &VfioDevice,
         engine: &Engine<Bar>,
     ) -> Result<(), DevicesError> {
-        let function: PciFunction = device.function();
+        let function = device.name();
         let failed = |why: String| DevicesError::Edu { function, why };
         let said = |error: &dyn std::fmt::Display| failed(error.to_string());
         let (domain, table) = (opened.unit.domain(), self.memory(PAGE));

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use portolan::addr::PciFunction;
-use portolan_linux::vfio::{self, Interface, OpenError, VfioError};
+use portolan_linux::vfio::{self, DeviceName, Interface, OpenError, VfioError};
 use thiserror::Error;
 
 use crate::conformance::{Abilities, Has, Line, Outcome, Rig, run};
@@ -48,7 +48,7 @@ pub enum DevicesError {
     #[error("{function} is {vendor:04x}:{device:04x}: neither QEMU's edu nor its NVMe")]
     Unknown {
         /// The function.
-        function: PciFunction,
+        function: DeviceName,
         /// Vendor id.
         vendor: u16,
         /// Device id.
@@ -58,7 +58,7 @@ pub enum DevicesError {
     #[error("{function} is an edu that does not write where it is told to: {why}")]
     Edu {
         /// The function.
-        function: PciFunction,
+        function: DeviceName,
         /// Description of the failure.
         why: String,
     },
