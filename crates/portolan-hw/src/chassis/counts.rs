@@ -44,6 +44,12 @@ macro_rules! counters {
                 $kinds::ALL.iter().copied().zip(self.0)
             }
 
+            /// Numbers of these and `other` together.
+            #[must_use]
+            pub fn plus(&self, other: &Self) -> Self {
+                Self(core::array::from_fn(|kind| self.0[kind].wrapping_add(other.0[kind])))
+            }
+
             /// Numbers of commands since `earlier`.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {

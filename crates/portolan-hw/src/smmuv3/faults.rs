@@ -11,6 +11,7 @@
 
 use super::command;
 use super::command::Resume;
+use super::queue::CommandQueue;
 use super::unit::Smmu;
 pub use crate::chassis::PageRequestEvent;
 use crate::chassis::{NextRecord, OperationState};
@@ -45,6 +46,8 @@ bitflags::bitflags! {
         const ERROR_MESSAGE = reg::gerror::MSI_GERROR_ABT;
         /// The unit has stopped for good.
         const SERVICE_FAILURE = reg::gerror::SFM;
+        /// An enhanced command queue stopped; it was put to work again.
+        const ENHANCED_QUEUE = reg::gerror::CMDQP;
     }
 }
 
@@ -210,8 +213,8 @@ impl<P: UnitPlatform> Smmu<P> {
         let errors = machine.errors()?;
         if errors & reg::gerror::SFM != 0 {
             self.shared.queue.operation.set(OperationState::Stopped);
-        } else if errors & reg::gerror::CMDQ != 0 {
-            self.shared.queue.service()?;
+        } else if errors & (reg::gerror::CMDQ | reg::gerror::CMDQP) != 0 {
+            self.shared.queues().try_for_each(CommandQueue::service)?;
         }
         // What fault readers and the queue acknowledge themselves, and what never goes.
         let kept = reg::gerror::SFM | reg::gerror::CMDQ | reg::gerror::EVENTQ_ABT;

@@ -12,7 +12,7 @@ use super::domain::{FirstStage, SecondStage, SmmuDomainOptions};
 use super::features::Features;
 use super::machine::SmmuHardware;
 use super::moves::StreamTarget;
-use super::queue::SmmuQueue;
+use super::queue::{CommandQueue, MoreQueues, SmmuQueue};
 use super::tables::{ContextTable, StreamTable, StreamTableShape};
 use super::unit::{Config, EnableState, Smmu};
 use crate::chassis::book::Hold;
@@ -96,7 +96,10 @@ impl<P: UnitPlatform> Smmu<P> {
     /// Leaves the unit as it is to another driver.
     pub(super) fn leave_unit(&self) -> Result<(), IommuError> {
         self.begin_leaving()?;
-        let drained = self.shared.queue.drain();
+        let drained = self.shared.queues().try_for_each(CommandQueue::drain);
+        // The next kernel finds its own; none of these fetches from memory that is another's then.
+        let drained =
+            drained.and_then(|()| self.shared.more.iter().try_for_each(CommandQueue::stop));
         self.end_change(&drained, EnableState::Left);
         drained?;
         self.shared.queue.operation.set(OperationState::Stopped);
@@ -134,7 +137,7 @@ impl<P: UnitPlatform> Smmu<P> {
         }
         let shape = StreamTableShape::new(&features, config.streams());
         let table = StreamTable::adopt(&machine, shape, config.blocking, former, claims)?;
-        let queues = Self::queues(&machine, features, &config)?;
+        let queues = Self::queues(&machine, features, &config, MoreQueues::None)?;
         let mut unit = Self::of(queues, table, config);
         // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
         unit.shared.queue.operation.set(OperationState::Stopped);

@@ -3,6 +3,7 @@
 //! * [`Smmu::enable`] takes a unit over; [`Features`] has its features.
 //! * [`Smmu::first_stage`] and [`Smmu::second_stage`] make domains; streams are moved through the
 //!   traits of `portolan::iommu`, substreams and nested streams by methods of [`Smmu`].
+//! * [`Smmu::enable_with`] has CPUs use command queues of their own ([`MoreQueues`]).
 //! * [`portolan_spec::smmuv3`] holds layouts only.
 //!
 //! Page requests and stalled accesses go to `portolan::iopf`, whose `Responder` [`Smmu`] is; streams
@@ -13,8 +14,8 @@
 //! taken in this order: event or page-request queue, command queue, error bits.
 //!
 //! Not supported: broadcast invalidation by processors, secure and realm state, 32-bit and
-//! big-endian tables, preset tables and queues, interrupts by message (other than syncs'), enhanced
-//! command queues, MPAM, virtual machine structures.
+//! big-endian tables, preset tables and queues, interrupts by message (other than syncs'), control
+//! pages of enhanced command queues in memory, CMDQV's interfaces for guests, MPAM, virtual machine structures.
 
 mod attach;
 mod command;
@@ -40,7 +41,7 @@ pub use domain::{FirstStage, ForeignFirstStage, SecondStage, SmmuDomainOptions};
 pub use faults::PageRequestEvent;
 pub use faults::{GlobalErrors, StallOrFault, decode_event};
 pub use features::{Features, StallModel, TableUpdate};
-pub use queue::SmmuQueue;
+pub use queue::{EnhancedQueues, MoreQueues, SmmuQueue, enhanced_queues};
 pub use quirks::{Errata, Implementation};
 pub use tables::Blocking;
 #[cfg(test)]

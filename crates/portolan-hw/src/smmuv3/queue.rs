@@ -11,8 +11,14 @@
 //! (section 3.17), once a sync has completed the second stage's own invalidation: commands between two
 //! syncs have no order (section 4.8).
 
+mod more;
+mod place;
 #[cfg(test)]
 mod tests;
+
+pub use more::{EnhancedQueues, MoreQueues, enhanced_queues};
+pub(super) use more::{own_interface, places};
+pub(super) use place::QueuePlace;
 
 use super::command;
 use super::command::SmmuTag;
@@ -23,13 +29,14 @@ use crate::chassis::sets::{Atc, Sets, TOUCHED, Touched};
 use crate::chassis::{Block, Operation, OperationState, Ring, RingShape, Stop, Submitters, Unit};
 use crate::ids::Ids;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::cell::Cell;
 use core::iter::once;
 use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{CombineOptions, Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
-use portolan::platform::{Mmio, Nanos, UnitPlatform};
+use portolan::platform::{Nanos, UnitPlatform};
 use portolan_spec::smmuv3::command::{Words, error, op};
 use portolan_spec::smmuv3::{command as layout, reg};
 
@@ -39,15 +46,24 @@ use portolan_spec::smmuv3::{command as layout, reg};
 /// [`CommandQueue::new`], which takes heap memory (task).
 pub(super) struct CommandQueue<P: UnitPlatform> {
     machine: Arc<SmmuHardware<P>>,
+    place: QueuePlace<P::Registers>,
     ring: Ring<P>,
-    /// Nothing has to be invalidated while it is off: the unit is disabled, and forgets everything when
+    /// The unit's. Nothing has to be invalidated while it is off: the unit is disabled, and forgets everything when
     /// it is enabled.
-    pub operation: Operation,
+    pub operation: Arc<Operation>,
     counters: Counters,
 }
 
+/// Settings of a queue's ring.
+struct RingSettings {
+    /// Exponent of the number of commands.
+    lg2: u32,
+    most_unsynced: u64,
+    messages: bool,
+}
+
 impl<P: UnitPlatform> CommandQueue<P> {
-    /// A queue of `2^lg2` commands, with a sync at least after every `most_unsynced`; syncs write
+    /// The unit's own queue, of `2^lg2` commands, with a sync at least after every `most_unsynced`; syncs write
     /// messages if `messages` says so.
     pub fn new(
         machine: Arc<SmmuHardware<P>>,
@@ -55,13 +71,32 @@ impl<P: UnitPlatform> CommandQueue<P> {
         most_unsynced: u64,
         messages: bool,
     ) -> Result<Self, IommuError> {
+        let (place, operation) = (QueuePlace::Own, Arc::default());
+        Self::at(machine, place, operation, RingSettings { lg2, most_unsynced, messages })
+    }
+
+    fn at(
+        machine: Arc<SmmuHardware<P>>,
+        place: QueuePlace<P::Registers>,
+        operation: Arc<Operation>,
+        settings: RingSettings,
+    ) -> Result<Self, IommuError> {
+        let RingSettings { lg2, most_unsynced, messages } = settings;
         let shape = RingShape { lg2_slots: lg2, lg2_bytes: layout::LG2_BYTES };
-        Ok(Self {
-            ring: Ring::new(&machine.mem, shape, most_unsynced, messages)?,
-            machine,
-            operation: Operation::default(),
-            counters: Counters::default(),
-        })
+        let ring = Ring::new(&machine.mem, shape, most_unsynced, messages)?;
+        Ok(Self { machine, place, ring, operation, counters: Counters::default() })
+    }
+
+    /// Another queue of the unit, as long as this one.
+    pub fn beside(
+        &self,
+        place: QueuePlace<P::Registers>,
+        most_unsynced: u64,
+        messages: bool,
+    ) -> Result<Self, IommuError> {
+        let (machine, operation) = (self.machine.clone(), self.operation.clone());
+        let lg2 = self.ring.shape().lg2_slots;
+        Self::at(machine, place, operation, RingSettings { lg2, most_unsynced, messages })
     }
 
     /// Gives the unit the queue, which must be disabled.
@@ -70,9 +105,27 @@ impl<P: UnitPlatform> CommandQueue<P> {
         let base = reg::BASE_ALLOCATE.at(1) | at.get() | u64::from(lg2);
         self.ring.restart::<Self>();
         self.machine.barrier();
-        self.machine.registers.write64(reg::CMDQ_BASE, base);
-        self.machine.registers.write32(reg::CMDQ_PROD, 0);
-        self.machine.registers.write32(reg::CMDQ_CONS, 0);
+        self.place.set(&self.machine, base);
+    }
+
+    /// Begins with a queue beside the unit's own, whatever state it is found in.
+    pub fn start(&self) -> Result<(), IommuError> {
+        self.place.disable(&self.machine)?;
+        self.install();
+        self.place.enable(&self.machine)
+    }
+
+    /// Ends a queue beside the unit's own.
+    pub fn stop(&self) -> Result<(), IommuError> {
+        self.place.disable(&self.machine)
+    }
+
+    /// Window of the registers, of one of CMDQV's.
+    pub fn window(&self) -> Option<&P::Registers> {
+        match &self.place {
+            QueuePlace::Tegra241 { window, .. } => Some(window),
+            QueuePlace::Own | QueuePlace::Enhanced { .. } => None,
+        }
     }
 
     /// Memory of the commands.
@@ -163,7 +216,7 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
     }
 
     fn head(&self) -> Result<u64, IommuError> {
-        Ok(self.machine.read(reg::CMDQ_CONS)?.into())
+        Ok(self.place.head(&self.machine.registers)?.into())
     }
 
     fn index(head: u64, shape: RingShape) -> u64 {
@@ -171,20 +224,19 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
     }
 
     fn set_tail(&self, index: u64, _: RingShape) {
-        self.machine.registers.write32(reg::CMDQ_PROD, index as u32);
+        self.place.set_tail(&self.machine.registers, index as u32);
     }
 
     fn stopped(&self, head: u64) -> Result<Option<Stop>, IommuError> {
         let code = reg::CONS_ERR.of(head) as u32;
-        let errors = match code {
-            0 => 0,
-            _ => self.machine.errors()?,
-        };
-        if errors & reg::gerror::SFM != 0 {
+        if code == 0 {
+            return Ok(None);
+        }
+        if self.machine.errors()? & reg::gerror::SFM != 0 {
             self.operation.set(OperationState::Stopped);
             return Err(IommuError::Stopped);
         }
-        Ok((errors & reg::gerror::CMDQ != 0).then_some(Stop {
+        Ok(self.place.is_stopped(&self.machine, head as u32)?.then_some(Stop {
             seen: code,
             // What could not be fetched is fetched again, and a sync that a device did not answer
             // is done again.
@@ -193,8 +245,8 @@ impl<P: UnitPlatform> Unit for CommandQueue<P> {
         }))
     }
 
-    fn resume(&self, _: Stop, _: RingShape, _: u64, _: u64) -> Result<(), IommuError> {
-        self.machine.acknowledge(reg::gerror::CMDQ)
+    fn resume(&self, _: Stop, _: RingShape, _: u64, tail: u64) -> Result<(), IommuError> {
+        self.place.resume(&self.machine, tail as u32)
     }
 }
 
@@ -214,6 +266,8 @@ impl<P: UnitPlatform> Drop for CommandQueue<P> {
 pub(super) struct SmmuShared<P: UnitPlatform> {
     pub machine: Arc<SmmuHardware<P>>,
     pub queue: CommandQueue<P>,
+    /// Queues of CPUs, for invalidations of translations. With none, all CPUs use the unit's own.
+    pub more: Vec<CommandQueue<P>>,
     pub features: Features,
     pub asids: Ids<P>,
     pub vmids: Ids<P>,
@@ -230,6 +284,7 @@ impl<P: UnitPlatform> SmmuShared<P> {
     pub fn new(
         machine: Arc<SmmuHardware<P>>,
         queue: CommandQueue<P>,
+        more: Vec<CommandQueue<P>>,
         features: Features,
         combining: Option<CombineOptions>,
     ) -> Self {
@@ -238,6 +293,7 @@ impl<P: UnitPlatform> SmmuShared<P> {
             submitters: Submitters::new(&machine.clock, ranges, combining),
             machine,
             queue,
+            more,
             features,
             asids: Ids::new(1, (1 << features.asid_lg2) - 1),
             // VMID 0 tags the first stages that have no second.
@@ -264,7 +320,23 @@ impl<P: UnitPlatform> SmmuShared<P> {
     }
 
     pub fn counts(&self) -> CommandCounts {
-        self.queue.counters().read()
+        let counts = self.queue.counters().read();
+        self.more.iter().fold(counts, |sum, queue| sum.plus(&queue.counters().read()))
+    }
+
+    /// The calling CPU's queue. Any would do: a caller waits for the sync of the queue that it used.
+    #[inline]
+    fn own_queue(&self) -> &CommandQueue<P> {
+        if self.more.is_empty() {
+            return &self.queue;
+        }
+        let cpu = self.cpus().current().get() as usize;
+        self.more.get(cpu % self.more.len()).unwrap_or(&self.queue)
+    }
+
+    /// All queues.
+    pub fn queues(&self) -> impl Iterator<Item = &CommandQueue<P>> {
+        once(&self.queue).chain(&self.more)
     }
 
     /// Has devices that use `tag` forget `range`, or everything.
@@ -279,7 +351,7 @@ impl<P: UnitPlatform> SmmuShared<P> {
             let range = range.filter(|_| !nested);
             command::invalidate_device(atc.stream, atc.pasid, range)
         });
-        self.queue.run(commands)
+        self.own_queue().run(commands)
     }
 }
 
@@ -400,10 +472,10 @@ impl<P: UnitPlatform> InvalidationQueue for SmmuShared<P> {
             if first.is_none() && round.ended == SmmuRoundEnd::Exhausted {
                 return Ok(());
             }
-            self.queue.run(first.into_iter().chain(&mut round).fuse())?;
+            self.own_queue().run(first.into_iter().chain(&mut round).fuse())?;
             let first_stages = round.combined();
             if !first_stages.is_empty() {
-                self.queue.run(first_stages.into_iter())?;
+                self.own_queue().run(first_stages.into_iter())?;
             }
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;

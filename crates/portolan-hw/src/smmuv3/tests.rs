@@ -2,6 +2,7 @@
 //! commands to units and devices.
 
 mod ats;
+mod beside;
 mod chips;
 mod edges;
 mod handover;

@@ -7,8 +7,7 @@ use super::command::{self, CommandCounts};
 use super::features::{Features, TableUpdate};
 use super::machine::SmmuHardware;
 use super::machine::SmmuRecordQueue;
-use super::queue::CommandQueue;
-use super::queue::{SmmuQueue, SmmuShared};
+use super::queue::{CommandQueue, MoreQueues, SmmuQueue, SmmuShared, own_interface, places};
 use super::quirks::{Errata, SYNC_OFTEN_LIMIT};
 use super::tables::NamedStreams;
 use super::tables::{Blocking, StreamTable, StreamTableShape};
@@ -242,13 +241,29 @@ impl<P: UnitPlatform> Smmu<P> {
         registers: P::Registers,
         mem: P::Memory,
         clock: P,
+        config: Config,
+    ) -> Result<Self, IommuError> {
+        Self::enable_with(registers, MoreQueues::None, mem, clock, config)
+    }
+
+    /// The same, with command queues beside the unit's own.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`Smmu::enable`]; [`IommuError::Nonsense`] with a register that describes or owns such queues.
+    pub fn enable_with(
+        registers: P::Registers,
+        more: MoreQueues<P::Registers>,
+        mem: P::Memory,
+        clock: P,
         mut config: Config,
     ) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let machine = Arc::new(machine);
-        let queues = Self::queues(&machine, features, &config)?;
+        let queues = Self::queues(&machine, features, &config, more)?;
         let shape = StreamTableShape::new(&features, config.streams());
         let table = StreamTable::new(&machine, shape, config.blocking);
         let table = table.inspect_err(|_| queues.free(&machine))?;
@@ -270,6 +285,7 @@ impl<P: UnitPlatform> Smmu<P> {
         machine: &Arc<SmmuHardware<P>>,
         features: Features,
         config: &Config,
+        more: MoreQueues<P::Registers>,
     ) -> Result<SmmuQueues<P>, IommuError> {
         let messages = config.messages == Want::IfThere && features.msi && features.coherent;
         let lg2 = config.command_queue_lg2.min(features.command_queue_lg2);
@@ -278,7 +294,11 @@ impl<P: UnitPlatform> Smmu<P> {
         let queue = CommandQueue::new(machine.clone(), lg2.max(1), most, messages)?;
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
         queue.operation.set(OperationState::Off);
-        let shared = Arc::new(SmmuShared::new(machine.clone(), queue, features, config.combining));
+        let places = places(machine, more)?.into_iter();
+        let more = places.map(|place| queue.beside(place, most, messages));
+        let more = more.collect::<Result<Vec<_>, _>>()?;
+        let shared = SmmuShared::new(machine.clone(), queue, more, features, config.combining);
+        let shared = Arc::new(shared);
         let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);
         let events = SmmuRecordQueue::new(
             machine,
@@ -354,6 +374,10 @@ impl<P: UnitPlatform> Smmu<P> {
         }
         machine.acknowledge(machine.errors()?)?;
         machine.control(reg::CR0, reg::CR0ACK, kept | reg::cr0::CMDQEN)?;
+        if let Some(window) = self.shared.more.first().and_then(CommandQueue::window) {
+            own_interface(machine, window, self.shared.more.len())?;
+        }
+        self.shared.more.iter().try_for_each(CommandQueue::start)?;
         self.shared.queue.operation.set(OperationState::Running);
         let mut forget = [command::config_everything(); 3];
         forget[1] = command::invalidate_everything();
@@ -367,6 +391,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let machine = &*self.shared.machine;
         let before = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
         machine.control(reg::CR0, reg::CR0ACK, before & !reg::cr0::SMMUEN)?;
+        self.shared.more.iter().try_for_each(CommandQueue::stop)?;
         machine.control(reg::CR0, reg::CR0ACK, 0)?;
         machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)
     }
@@ -504,7 +529,8 @@ impl<P: UnitPlatform> Smmu<P> {
             let enables = machine.read(reg::CR0ACK)? & reg::cr0::ALL & !reg::cr0::SMMUEN;
             machine.control(reg::CR0, reg::CR0ACK, enables)
         };
-        let drain = || queue.drain().and_then(|()| self.turn_off());
+        let all = || self.shared.queues().try_for_each(CommandQueue::drain);
+        let drain = || all().and_then(|()| self.turn_off());
         let result = queue.operation.suspend(shut, drain);
         self.end_change(&result, EnableState::Suspended);
         result

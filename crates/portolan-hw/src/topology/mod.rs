@@ -81,6 +81,9 @@ pub struct Options {
     /// Has CPUs that invalidate at the same time submit together, at each unit; each submits its own
     /// where it is `None`. A virtio-iommu has nothing to combine: its requests are those of one caller.
     pub combining: Option<CombineOptions>,
+    /// Gives each CPU a command queue of its own in SMMUs of version 3 that have enhanced command queues. Their
+    /// registers are then mapped as far as the unit says that its control pages reach.
+    pub enhanced_queues: bool,
 }
 
 /// Treatment of memory that a device goes on using by firmware's tables.

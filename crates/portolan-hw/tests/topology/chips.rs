@@ -9,7 +9,8 @@ use portolan_hw::topology::{Options, Topology};
 use portolan_sim::decode::AccessKind;
 
 use super::machine::{
-    DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, described, dmar, ivrs, riscv, smmu, vtd,
+    DEVICE, IORT, OTHER, REGISTERS, SECOND, amd_of, described, dmar, ivrs, riscv, smmu,
+    smmu_with_enhanced_queues, vtd,
 };
 use super::riscv::platform_device;
 use super::{driver, opened};
@@ -65,6 +66,25 @@ fn a_disk_does_dma_behind_every_real_smmu_of_version_3_whatever_is_not_known_of_
             drop((device, iommus));
             assert_eq!(unit.violations(), [], "{}, {idr:x?}", chip.name);
         }
+    }
+}
+
+#[test]
+fn a_disk_does_dma_behind_an_smmu_whose_cpus_have_queues_of_their_own() {
+    for enhanced_queues in [true, false] {
+        let machine = smmu_with_enhanced_queues();
+        let topology = Topology::from_acpi([&IORT.bytes()[..]]).unwrap();
+        let mut options = Options::default();
+        options.enhanced_queues = enhanced_queues;
+        let iommus = topology.enable(machine.kernel(), options, described()).unwrap();
+        let device = iommus.trusted_device(DEVICE).unwrap();
+        let unit = &machine.unit;
+        driver(&device, |at| first(unit.dma(stream(), None, at, AccessKind::Write, 8)));
+        drop((device, iommus));
+        // The machine has one CPU, and so the unit serves one of the queues.
+        let used: Vec<_> = unit.beside().into_iter().map(|index| index != 0).collect();
+        assert_eq!(used, [enhanced_queues, false, false, false]);
+        assert_eq!(unit.violations(), []);
     }
 }
 

@@ -11,7 +11,7 @@ use portolan_chips::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::riscv::{RiscvRegisters, RiscvSetup};
 use portolan_chips::smmuv2::{SmmuV2Registers, SmmuV2Setup};
-use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_chips::smmuv3::{Beside, SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_chips::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 use portolan_hw::TrustedDescription;
 use portolan_sim::clock::{Tick, VirtualClock};
@@ -240,6 +240,16 @@ pub(crate) fn old_smmu(setup: &SmmuV2Setup) -> Machine<SmmuV2Registers> {
 pub(crate) fn smmu(identification: SmmuIdentification) -> Machine<SmmuRegisters> {
     machine(&[], |clock, memory| {
         let setup = SmmuSetup { identification, clock, ..SmmuSetup::default() };
+        SmmuRegisters::new(setup, memory)
+    })
+}
+
+/// With enhanced command queues: two control pages of two.
+pub(crate) fn smmu_with_enhanced_queues() -> Machine<SmmuRegisters> {
+    machine(&[], |clock, memory| {
+        let beside = Beside::Enhanced { pages_lg2: 1, queues_lg2: 1 };
+        let identification = SmmuIdentification::able();
+        let setup = SmmuSetup { identification, beside, clock, ..SmmuSetup::default() };
         SmmuRegisters::new(setup, memory)
     })
 }

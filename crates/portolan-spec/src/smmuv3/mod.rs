@@ -2,11 +2,12 @@
 //!
 //! Registers in [`reg`] (section 6), stream table entries in [`ste`] (5.2), context descriptors in
 //! [`cd`] (5.4), commands in [`command`] (4), event and page-request records in [`event`] (7 and 8).
-//! Not here: secure and realm state, MPAM, VMS, ATOS.
+//! [`cmdqv`]: queues that NVIDIA puts beside a unit. Not here: secure and realm state, MPAM, VMS, ATOS.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 pub mod cd;
+pub mod cmdqv;
 pub mod command;
 pub mod event;
 pub mod reg;

@@ -12,6 +12,7 @@ crate::bits::constants! {
     IDR1: usize = 0x0004 => "Identification 1: widths of identifiers, sizes of queues.";
     IDR3: usize = 0x000c => "Identification 3: range invalidation, block-size changes.";
     IDR5: usize = 0x0014 => "Identification 5: output size, granules.";
+    IDR6: usize = 0x0190 => "Identification 6: enhanced command queues.";
     IIDR: usize = 0x0018 => "Implementation identification: see [`iidr`].";
     CR0: usize = 0x0020 => "Control 0: enables.";
     CR0ACK: usize = 0x0024 => "What of [`CR0`] has taken effect.";
@@ -35,6 +36,13 @@ crate::bits::constants! {
     PRIQ_BASE: usize = 0x00c0 => "Page-request queue.";
     /// Address of the message of a page request; 0 for a wire (64 bits).
     PRIQ_IRQ_CFG0: usize = 0x00d0;
+    /// Control pages of enhanced command queues (64 bits), [`ECMDQ_PAGE_APART`] bytes from one to the next.
+    ECMDQ_PAGE_BASE: usize = 0x4000;
+    ECMDQ_PAGE_APART: usize = 32 => "Bytes from one of these registers to the next.";
+    ECMDQ_PAGE_BYTES: usize = 0x1_0000 => "Bytes of a control page, which its queues share evenly.";
+    ECMDQ_BASE: usize = 0x00 => "Queue of a control page, from its place there: memory (64 bits).";
+    ECMDQ_PROD: usize = 0x08 => "Where software writes next, the enable, and the error that was seen.";
+    ECMDQ_CONS: usize = 0x0c => "Where the unit reads next, if it does, and why it stopped.";
     EVENTQ_PROD: usize = 0x1_00a8 => "Where the unit writes events next (page 1).";
     EVENTQ_CONS: usize = 0x1_00ac => "Where software reads events next (page 1).";
     PRIQ_PROD: usize = 0x1_00c8 => "Where the unit writes page requests next (page 1).";
@@ -84,6 +92,25 @@ pub mod idr1 {
         REL: 0, 28, 1 => "The base registers give relative addresses (only with presets).";
         QUEUES_PRESET: 0, 29, 1 => "The queues are where they are.";
         TABLES_PRESET: 0, 30, 1 => "The tables are where they are.";
+        ECMDQ: 0, 31, 1 => "Enhanced command queues.";
+    }
+}
+
+/// Fields of [`IDR6`].
+pub mod idr6 {
+    super::super::fields! {
+        QUEUES: 0, 16, 4 => "Enhanced command queues of a control page, as an exponent.";
+        PAGES: 0, 24, 4 => "Control pages, as an exponent.";
+    }
+}
+
+/// Fields of a control page's base and of the registers of an enhanced command queue.
+pub mod ecmdq {
+    super::super::fields! {
+        PRESET: 0, 0, 1 => "Field of [`ECMDQ_PAGE_BASE`](super::ECMDQ_PAGE_BASE): the page is registers.";
+        ADDRESS: 0, 12, 40 => "Field of it: offset of the page from the unit's registers, in pages of 4 KiB.";
+        EN: 0, 31, 1 => "Field of [`ECMDQ_PROD`](super::ECMDQ_PROD) and [`ECMDQ_CONS`](super::ECMDQ_CONS): enable.";
+        ERR: 0, 23, 1 => "Field of both: an error, by a change of the bit, and the error that was seen.";
     }
 }
 
@@ -162,7 +189,8 @@ pub mod gerror {
         MSI_PRIQ_ABT: u32 = 1 << 6 => "A page request's message could not be written.";
         MSI_GERROR_ABT: u32 = 1 << 7 => "A global error's message could not be written.";
         SFM: u32 = 1 << 8 => "Service failure mode: the unit has stopped.";
-        ALL: u32 = CMDQ | EVENTQ_ABT | PRIQ_ABT | 0xf0 | SFM => "All that are defined.";
+        CMDQP: u32 = 1 << 9 => "An enhanced command queue stopped.";
+        ALL: u32 = CMDQ | EVENTQ_ABT | PRIQ_ABT | 0xf0 | SFM | CMDQP => "All that are defined.";
     }
 }
 

@@ -11,12 +11,14 @@
 //! and VMID, global entries apart; range and level fields of TLB invalidations as hints that are
 //! taken at their word; conflicts between a cached block and the pages that replaced it in a table;
 //! event queue with overflow; queue errors; stalls of both stages, retried or ended by command; page
-//! requests with overflow, and their responses; devices that keep translations (ATS).
+//! requests with overflow, and their responses; devices that keep translations (ATS); enhanced command queues, and
+//! those of NVIDIA's CMDQV.
 //!
 //! Not modelled: secure and realm interfaces, EL2 and EL3 streams, the end of all stalls of a stream
 //! (its command is accepted and counted), split-stage ATS, interrupts by message other than those of
-//! syncs (lines are counted), hardware update of access flags, the upper half of addresses (TTB1), ECMDQ.
+//! syncs (lines are counted), hardware update of access flags, the upper half of addresses (TTB1).
 
+mod beside;
 mod commands;
 mod entries;
 mod events;
@@ -29,6 +31,7 @@ mod tests;
 mod translate;
 mod unit;
 
+pub use beside::{Beside, CMDQV};
 pub use commands::CommandKind;
 pub use registers::SmmuSignals;
 pub use setup::{EventRecord, Pages, SmmuCounts, SmmuIdentification, SmmuSetup};

@@ -11,12 +11,26 @@ use portolan_sim::adversary::Rank;
 use portolan_sim::cache::Reach;
 use portolan_sim::decode::WalkMemory;
 
-const ERROR_ILLEGAL: u32 = 1;
+pub(super) const ERROR_ILLEGAL: u32 = 1;
 const ERROR_ABORT: u32 = 2;
+
+/// Queue that a command comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fetch {
+    /// The unit's own.
+    Own,
+    /// One beside it.
+    Beside,
+}
 
 impl SmmuRegisters {
     /// Carries out the commands that are due.
     pub(super) fn fetch_all(&self, state: &mut State) {
+        self.fetch_own(state);
+        self.fetch_beside(state);
+    }
+
+    fn fetch_own(&self, state: &mut State) {
         let most = self.setup.identification.field(1, 21, 5);
         let lg2 = ((state.own.registers.cmdq_base & 0x1f) as u32).min(most);
         let (mask, positions) = ((1u32 << lg2) - 1, (2u32 << lg2) - 1);
@@ -35,7 +49,7 @@ impl SmmuRegisters {
             }
             let base = registers.cmdq_base & 0x000f_ffff_ffff_ffe0;
             let entry = base + u64::from(at & mask) * 16;
-            match self.carry_out(state, entry) {
+            match self.carry_out(state, entry, Fetch::Own) {
                 Ok(()) => state.own.registers.cmdq_cons = (at + 1) & positions,
                 Err(code) => {
                     state.own.registers.cmdq_cons = at | (code & 0x7f) << 24;
@@ -46,7 +60,7 @@ impl SmmuRegisters {
         }
     }
 
-    fn carry_out(&self, state: &mut State, entry: u64) -> Result<(), u32> {
+    pub(super) fn carry_out(&self, state: &mut State, entry: u64, from: Fetch) -> Result<(), u32> {
         let read = |at| self.memory.read_u64(PhysAddr::new(at)).ok_or(ERROR_ABORT);
         let words = [read(entry)?, read(entry + 8)?];
         if let Some(code) = self.consume(state, &[words[0], words[1], 0, 0]) {
@@ -54,6 +68,7 @@ impl SmmuRegisters {
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;
         state.own.unsynced = match effect {
+            _ if from == Fetch::Beside => state.own.unsynced,
             SmmuV3Effect::Sync(_) => 0,
             _ => state.own.unsynced + 1,
         };

@@ -292,6 +292,9 @@ impl Mmio for SmmuRegisters {
         if self.arrive(&mut state, offset, 4).is_none() {
             return u32::MAX;
         }
+        if let Some(value) = self.read_beside(&state, offset) {
+            return value;
+        }
         match state.own.registers.read(self.place(offset)) {
             Some(value) => value,
             None => {
@@ -303,7 +306,9 @@ impl Mmio for SmmuRegisters {
 
     fn write32(&self, offset: usize, value: u32) {
         let mut state = self.lock();
-        if self.arrive(&mut state, offset, 4).is_some() {
+        if self.arrive(&mut state, offset, 4).is_some()
+            && !self.write_beside(&mut state, offset, value)
+        {
             self.write(&mut state, self.place(offset), value);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::CommandKind;
+use super::{Beside, CommandKind};
 use crate::inject::Pace;
 use crate::unit::{counts, setup};
 
@@ -131,6 +131,8 @@ setup! {
     SmmuSetup of SmmuIdentification, default: "Adversarial, able, and fast." {
         /// Its pages of registers.
         pages: Pages = Pages::Two,
+        /// Command queues beside its own.
+        beside: Beside = Beside::None,
         /// Pace of its queue.
         pace: Pace = Pace::AtOnce,
         /// Largest number of commands after the last sync that the queue survives, after erratum 2812531 of Arm's

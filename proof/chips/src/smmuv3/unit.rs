@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iopf::StallTag;
 
+use super::beside::BesideState;
 use super::commands::SmmuV3Invalidation;
 use super::entries::{ContextDescriptor, StreamTableEntry};
 use super::events::{Cached, SmmuV3Refusal, TLB_CONFLICT};
@@ -28,6 +29,7 @@ pub enum SmmuV3 {}
 #[derive(Debug)]
 pub struct SmmuV3UnitState {
     pub(super) registers: Registers,
+    pub(super) beside: BesideState,
     /// Commands since the last sync.
     pub(super) unsynced: u64,
     pub(super) entries: BTreeMap<u32, Cached<StreamTableEntry>>,
@@ -53,12 +55,13 @@ impl Design for SmmuV3 {
     type Invalidate = SmmuV3Invalidation;
     type Refusal = SmmuV3Refusal;
 
-    /// Two pages of 64 KiB.
-    const WINDOW: usize = 0x2_0000;
+    /// Two pages of 64 KiB, control pages of queues, and CMDQV's window.
+    const WINDOW: usize = 0x20_0000;
 
     fn reset(setup: &SmmuSetup) -> SmmuV3UnitState {
         SmmuV3UnitState {
             registers: Registers::reset(&setup.identification),
+            beside: BesideState::reset(setup),
             unsynced: 0,
             entries: BTreeMap::new(),
             spans: BTreeMap::new(),

@@ -58,6 +58,9 @@ backends! {
         |seam| smmuv3::first_on_model(smmuv3::SmmuV3Kind::NotCoherent, seam);
     /// The same as an MMU-700 with its errata.
     ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": |seam| smmuv3::first_on_model(smmuv3::SmmuV3Kind::Mmu700, seam);
+    /// The same with enhanced command queues.
+    ModelSmmuv3EnhancedQueues = "model:smmuv3-enhanced-queues":
+        |seam| smmuv3::first_on_model(smmuv3::SmmuV3Kind::EnhancedQueues, seam);
     /// The model's SMMUv3, second stage.
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
         |seam| smmuv3::second_on_model(smmuv3::SmmuV3Kind::Plain, seam);

@@ -10,10 +10,10 @@ use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::DirtyTracking;
 use portolan_chips::memory::{ModelMemory, Visibility};
-use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_chips::smmuv3::{Beside, SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_hw::smmuv3::{
-    Config, FirstStage, PageRequestEvent, SecondStage, Smmu, SmmuDomainOptions, StallOrFault,
-    TableUpdate, Want,
+    Config, FirstStage, MoreQueues, PageRequestEvent, SecondStage, Smmu, SmmuDomainOptions,
+    StallOrFault, TableUpdate, Want,
 };
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -69,6 +69,8 @@ pub enum SmmuV3Kind {
     Plain,
     /// Walks do not snoop: lines have to be cleaned.
     NotCoherent,
+    /// CPUs have enhanced command queues of their own.
+    EnhancedQueues,
     /// No range invalidation; too many commands without a sync lock its queue up.
     Mmu700,
 }
@@ -95,10 +97,18 @@ fn model<D>(
     let (identification, visibility) = match kind {
         SmmuV3Kind::Plain => (plain.marks().stalls().page_requests(), Visibility::AtOnce),
         SmmuV3Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
+        SmmuV3Kind::EnhancedQueues => (plain, Visibility::AtOnce),
         SmmuV3Kind::Mmu700 => (plain.mmu_700(), Visibility::AtOnce),
+    };
+    let (beside, more) = match kind {
+        SmmuV3Kind::EnhancedQueues => {
+            (Beside::Enhanced { pages_lg2: 1, queues_lg2: 2 }, MoreQueues::Enhanced)
+        }
+        _ => (Beside::None, MoreQueues::None),
     };
     let setup = SmmuSetup {
         identification,
+        beside,
         // Fewer than 64 between two syncs.
         most_unsynced: (kind == SmmuV3Kind::Mmu700).then_some(63),
         ..SmmuSetup::default()
@@ -112,7 +122,7 @@ fn model<D>(
     let (theirs, tables) = seam.model(&registers, &memory, Interface::Smmuv3);
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);
-    let unit = Smmu::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
+    let unit = Smmu::enable_with(theirs, more, tables, UnitParts::new(Arc::new(clock)), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {

@@ -6,7 +6,7 @@ use super::*;
 use crate::chassis::{BatchEnd, Outcome};
 use crate::smmuv3::tests::kit::{FULL, Kit as _, SLOWLY, machine};
 use portolan::iommu::Awaited;
-use portolan::platform::{Clock as _, UnitParts};
+use portolan::platform::{Clock as _, Mmio as _, UnitParts};
 use portolan_chips::inject::{Drain, RegisterFaults};
 use portolan_chips::machine::LOOK_NS;
 use portolan_chips::smmuv3::{SmmuMachine, SmmuRegisters};

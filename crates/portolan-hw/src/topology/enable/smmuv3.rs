@@ -2,13 +2,17 @@
 //!
 //! *Context.* Task.
 
+use portolan::addr::PhysRange;
 use portolan::platform::Platform;
 use portolan_tables::describe::{SmmuV3Settings, UnitDescription};
 
 use super::super::EnableError;
 use super::former::NamedUnit;
 use super::{Enabling, Outcome, lg2_of, window_of};
-use crate::smmuv3::{Config, Features, RegisterPages, Smmu, TableUpdate, Want};
+use crate::promise;
+use crate::smmuv3::{
+    Config, Features, MoreQueues, RegisterPages, Smmu, TableUpdate, Want, enhanced_queues,
+};
 
 impl<P: Platform> Enabling<'_, '_, P> {
     pub(super) fn smmu_v3(
@@ -53,10 +57,27 @@ impl<P: Platform> Enabling<'_, '_, P> {
         if let Some(unit) = former {
             return Ok(unit);
         }
+        let (window, more) = match self.control_pages(window)? {
+            Some(wide) => (wide, MoreQueues::Enhanced),
+            None => (window, MoreQueues::None),
+        };
         self.at(window, |registers, memory, clock| {
             let lg2 = Features::read(&registers)?.output_lg2;
-            Smmu::enable(registers, memory.below(lg2), clock, config)
+            Smmu::enable_with(registers, more, memory.below(lg2), clock, config)
         })
+    }
+
+    /// The unit's registers with the control pages of its enhanced command queues, if they are wanted and there.
+    fn control_pages(&self, window: PhysRange) -> Result<Option<PhysRange>, EnableError> {
+        if !self.options.enhanced_queues {
+            return Ok(None);
+        }
+        let registers = promise::registers_of_unit(self.platform, window, self.description);
+        let registers = registers.ok_or(EnableError::NoRegisters { window })?;
+        let queues = enhanced_queues(&registers);
+        let queues = queues.map_err(|error| EnableError::Iommu { window, error })?;
+        let bytes = queues.map(|queues| queues.window_bytes() as u64);
+        Ok(bytes.and_then(|bytes| PhysRange::from_len(window.start(), bytes)))
     }
 }
 
