@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portolan::addr::{IovaRange, PageSize, PageSizes, PhysAddr};
@@ -24,6 +25,12 @@ use crate::sys as call;
 /// Bytes of `vfio_iommu_type1_info`.
 const INFO: usize = 24;
 
+/// Nodes of groups and of containers.
+const FOLDER: &str = "/dev/vfio";
+const CONTAINER: &str = "/dev/vfio/vfio";
+
+/// No IOMMU.
+const NO_IOMMU: usize = sys::VFIO_NOIOMMU_IOMMU as usize;
 /// Type 1, version 2.
 const TYPE1: usize = sys::VFIO_TYPE1v2_IOMMU as usize;
 
@@ -37,13 +44,13 @@ pub(super) struct Container {
 }
 
 /// Opens a node for reading and writing.
-pub(super) fn node(path: &str) -> io::Result<OwnedFd> {
+pub(super) fn node(path: impl AsRef<Path>) -> io::Result<OwnedFd> {
     let file: io::Result<File> = OpenOptions::new().read(true).write(true).open(path);
     file.map(OwnedFd::from)
 }
 
 /// Opens a node of `group`; `None` if it is not there.
-fn open(path: &str, group: u32, step: Step) -> Result<Option<OwnedFd>, OpenError> {
+fn open(path: &Path, group: u32, step: Step) -> Result<Option<OwnedFd>, OpenError> {
     let error = match node(path) {
         Ok(fd) => return Ok(Some(fd)),
         Err(error) => error,
@@ -68,10 +75,38 @@ fn of_group(
     group.map_or_else(|| VfioError::of(step)(error).into(), named)
 }
 
-/// Opens the node of `group`, which `device` is in.
-fn open_group(device: DeviceName, group: u32) -> Result<OwnedFd, OpenError> {
-    let node = open(&format!("/dev/vfio/{group}"), group, Step::Group)?;
-    node.ok_or(OpenError::NotBound { device, group })
+/// Opens the node of `group`, which `device` is in, in `folder`: /dev/vfio.
+fn open_group(folder: &Path, device: DeviceName, group: u32) -> Result<OwnedFd, OpenError> {
+    let node = open(&folder.join(group.to_string()), group, Step::Group)?;
+    node.ok_or_else(|| match unprotected(folder, group).exists() {
+        true => OpenError::Unprotected { device, group },
+        false => OpenError::NotBound { device, group },
+    })
+}
+
+/// Node of a group that no IOMMU protects memory from.
+fn unprotected(folder: &Path, group: u32) -> PathBuf {
+    folder.join(format!("noiommu-{group}"))
+}
+
+/// Opens a device that reaches all memory, in a container that maps nothing.
+pub(super) fn open_unprotected(device: DeviceName) -> Result<Arc<OwnedFd>, OpenError> {
+    let group = sysfs::group(device)?;
+    let fd = open(Path::new(CONTAINER), group, Step::Container)?.ok_or(OpenError::NoVfio)?;
+    let protected = OpenError::Protected { device };
+    let has = call::plain(fd.as_fd(), call::CHECK_EXTENSION, NO_IOMMU);
+    if !has.is_ok_and(|has| has > 0) {
+        return Err(protected);
+    }
+    let node = open(&unprotected(Path::new(FOLDER), group), group, Step::Group)?;
+    let node = node.ok_or(protected)?;
+    let failed = |step| move |error: io::Error| OpenError::from(VfioError::of(step)(error));
+    call::set_container(node.as_fd(), fd.as_fd()).map_err(failed(Step::Join))?;
+    call::plain(fd.as_fd(), call::SET_IOMMU, NO_IOMMU).map_err(failed(Step::NoIommu))?;
+    let name = std::ffi::CString::new(device.to_string()).unwrap_or_default();
+    // The device keeps its group, and that the container.
+    let opened = call::device_of(node.as_fd(), &name).map_err(failed(Step::Device))?;
+    Ok(Arc::new(opened))
 }
 
 /// Joins a viable group to a container, and gives that an address space, unless both are done.
@@ -117,7 +152,7 @@ impl Container {
             }
             Origin::Named => {
                 let group = sysfs::group(device)?;
-                let fd = open("/dev/vfio/vfio", group, Step::Container)?;
+                let fd = open(Path::new(CONTAINER), group, Step::Container)?;
                 (fd.ok_or(OpenError::NoVfio)?, None, Some(group))
             }
         };
@@ -130,7 +165,7 @@ impl Container {
         }
         let node = match (node, group) {
             (Some(node), _) => node,
-            (None, Some(group)) => open_group(device, group)?,
+            (None, Some(group)) => open_group(Path::new(FOLDER), device, group)?,
             (None, None) => return Err(OpenError::NoIommu { device }),
         };
         join(fd.as_fd(), node.as_fd(), group)?;
@@ -259,6 +294,21 @@ pub(super) fn bytes(range: IovaRange) -> Result<u64, IommuError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portolan::addr::PciFunction;
+
+    #[test]
+    fn a_group_without_an_iommu_is_refused_and_says_so() {
+        let folder = std::env::temp_dir().join(format!("portolan-vfio-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("noiommu-7"), "").unwrap();
+        let function: PciFunction = "0000:03:00.0".parse().unwrap();
+        let device = DeviceName::from(function);
+        let error = |group| open_group(&folder, device, group).unwrap_err();
+        assert_eq!(error(7), OpenError::Unprotected { device, group: 7 });
+        assert!(error(7).to_string().contains("reaches all memory"));
+        assert_eq!(error(8), OpenError::NotBound { device, group: 8 });
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn the_window_and_the_room_come_from_the_kernel() {

@@ -33,6 +33,8 @@ pub enum Step {
     Join,
     /// Choosing type 1.
     Type1,
+    /// Choosing no IOMMU.
+    NoIommu,
     /// Opening the device.
     Device,
     /// Asking for its kind, and its parts.
@@ -133,6 +135,27 @@ pub enum OpenError {
     UnsafeInterrupts {
         /// Its group.
         group: u32,
+    },
+    /// The kernel gives it out without protection: it is behind no IOMMU, and reaches all memory.
+    #[error(
+        "{device} (group {group}) is behind no IOMMU, and the kernel gives it out all the same \
+         (enable_unsafe_noiommu_mode): it reaches all memory. Switch the IOMMU on, or promise that it reaches its own \
+         memory alone (vfio::open_unprotected)"
+    )]
+    Unprotected {
+        /// The device.
+        device: DeviceName,
+        /// Its group.
+        group: u32,
+    },
+    /// The kernel gives no device out without protection, or this one is behind an IOMMU.
+    #[error(
+        "the kernel does not give {device} out without an IOMMU: it has one, or vfio was loaded without \
+         enable_unsafe_noiommu_mode=1, or the kernel was built without CONFIG_VFIO_NOIOMMU"
+    )]
+    Protected {
+        /// The device.
+        device: DeviceName,
     },
     /// The token is not that of its physical function, or is wanted and missing.
     #[error(

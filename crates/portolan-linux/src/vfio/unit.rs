@@ -8,12 +8,14 @@ use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, ReservedKind, ReservedRegion,
 };
 
+use super::container;
 use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
 use super::faults::FaultQueue;
 use super::handed::{Candidate, Interface, Through};
 use super::ioas::{DomainOptions, NewIoas};
 use super::iommufd::Iommufd;
+use super::name::DeviceName;
 use super::port::{Port, RawSpace};
 use crate::calls::{CallCounts, Counters, Spaces};
 use crate::domain::{Reach, UserDomain};
@@ -123,6 +125,25 @@ pub fn open_from(through: Through, candidates: Vec<Candidate>) -> Result<Opened,
     let unit = UserUnit { ports, iommufd, reach, counters };
     let unit = Arc::new(unit);
     Ok(Opened { unit, devices })
+}
+
+/// Opens a device that no IOMMU keeps from memory, where the kernel gives such devices out
+/// (`enable_unsafe_noiommu_mode`). There is no unit and no map: the device is given physical addresses, which the
+/// caller finds by itself, of memory that the kernel does not move. [`open`] refuses it ([`OpenError::Unprotected`]).
+///
+/// [`AllMemory`] is the promise that its driver hands it addresses of its own memory alone, and that the device keeps
+/// to those: nothing stops it anywhere else, in this process, in others and in the kernel.
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// [`OpenError::Protected`] where an IOMMU is before it, or the kernel gives none out so; else as [`open`].
+pub fn open_unprotected(
+    device: impl Into<DeviceName>,
+    _all: AllMemory,
+) -> Result<VfioDevice, OpenError> {
+    let device = device.into();
+    Ok(VfioDevice::new(container::open_unprotected(device)?, device)?)
 }
 
 /// Reach that two functions have in common.
