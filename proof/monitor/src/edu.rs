@@ -74,6 +74,7 @@ struct Edu {
     /// [`FROM`], [`TO`] and [`COUNT`].
     transfer: [u64; 3],
     raised: u64,
+    transfers: u64,
     refused: u64,
     refuse: u64,
     interrupt: Option<File>,
@@ -90,7 +91,8 @@ pub fn serve(socket: &Path) -> Result<(), vfio_user::Error> {
         let mut edu = Edu::new();
         // One that dies is as good as one that goes.
         let _ = server.run(&mut edu);
-        say(&format!("a client has gone, and {} mappings with it", edu.windows.len()));
+        let (mappings, transfers, refused) = (edu.windows.len(), edu.transfers, edu.refused);
+        say(&format!("gone with {mappings} mappings, {transfers} transfers, {refused} refused"));
     }
 }
 
@@ -136,6 +138,7 @@ impl Edu {
             buffer: [0; BUFFER_BYTES],
             transfer: [0; 3],
             raised: 0,
+            transfers: 0,
             refused: 0,
             refuse: 0,
             interrupt: None,
@@ -159,6 +162,7 @@ impl Edu {
             TO => self.transfer[1] = value,
             COUNT => self.transfer[2] = value,
             COMMAND if value & RUN != 0 => {
+                self.transfers += 1;
                 self.refused += u64::from(self.transfer(value).is_none());
                 if value & INTERRUPT != 0 {
                     self.raise(TRANSFERRED)?;

@@ -48,7 +48,7 @@ pub fn run(sockets: &Sockets, endpoint: EndpointId) -> Result<(), Failure> {
     viommu.listen(endpoint, device.clone())?;
     let server = Server::new(sockets.device, true, edu::interrupts(), edu::regions())?;
     let relay = std::thread::spawn(move || server.run(&mut Relay { device, ram }));
-    let unit = Arc::new(RwLock::new(Unit { viommu, memory: None }));
+    let unit = Arc::new(RwLock::new(Unit { viommu: Arc::clone(&viommu), memory: None }));
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
     let said = |error: vhost_user_backend::Error| error.to_string();
     let mut daemon = VhostUserDaemon::new("viommu".to_owned(), unit, memory).map_err(said)?;
@@ -58,6 +58,8 @@ pub fn run(sockets: &Sockets, endpoint: EndpointId) -> Result<(), Failure> {
     // A machine that ends closes the connection.
     let _ = daemon.wait();
     relay.join().map_err(|_| "the device's thread has failed")??;
+    let counts = viommu.listener_counts();
+    edu::say(&format!("ended after {} calls, {} failed", counts.made, counts.failed));
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod latencies;
 mod loads;
 mod machines;
 mod modules;
+mod passed;
 mod recorder;
 mod recording;
 mod served;
@@ -92,6 +93,7 @@ pub const LONG: &[Machine] = &[
     explained::PASSED_THROUGH,
     grouped::PORTS,
     grouped::OUTSIDE,
+    passed::PASSED,
     strayed::STRAYED_AMD,
     strayed::STRAYED_ARM,
 ];
@@ -105,6 +107,8 @@ pub struct GuestRun {
     trace: String,
     /// Counts of the process that serves a disk, if there is one.
     served: Option<vhost::DaemonCounts>,
+    /// Words of the processes that have its device, if there are any.
+    passed: String,
     /// Folder of the guest's programs, which run on the host as well.
     programs: PathBuf,
 }
@@ -303,6 +307,7 @@ fn boot(
         .transpose()?
         .map(|daemon| vhost::Daemon::start(&daemon, &[], &place, &mut qemu))
         .transpose()?;
+    let passed = passed::Processes::start(root, machine, &place)?;
     let complaints = std::fs::File::create(file("qemu.txt")).map_err(error)?;
     let output = qemu.stdin(Stdio::null()).stderr(complaints).output().map_err(error)?;
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -319,7 +324,8 @@ fn boot(
         .map(vhost::DaemonCounts::of)
         .transpose()?;
     let programs = root.join("target/guest").join(machine.architecture.target).join("debug");
-    let ran = GuestRun { place, console, trace, served, programs };
+    let passed = passed.end()?;
+    let ran = GuestRun { place, console, trace, served, passed, programs };
     (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
 }
 

@@ -8,6 +8,14 @@ use super::kernel::Kernel;
 use super::machines::{Machine, PORTOLAN, Program, RECORD, Target, program};
 use crate::demo::Release;
 
+/// The device's driver, over VFIO.
+pub(super) const STRAY: Program = Program {
+    package: "portolan-linux",
+    target: Target::Example("stray"),
+    opt_level: "1",
+    options: &[],
+};
+
 /// QEMU's `edu` behind VT-d, driven over VFIO.
 pub const STRAYED: Machine = Machine {
     name: "strayed",
@@ -17,16 +25,7 @@ pub const STRAYED: Machine = Machine {
     ports: &[],
     kernel_arguments: "intel_iommu=on",
     modules: &["vfio-pci", "vfio_iommu_type1"],
-    programs: &[
-        PORTOLAN,
-        program("explain-faults"),
-        Program {
-            package: "portolan-linux",
-            target: Target::Example("stray"),
-            opt_level: "1",
-            options: &[],
-        },
-    ],
+    programs: &[PORTOLAN, program("explain-faults"), STRAY],
     applets: &[],
     runs: &["explain-faults 0000:00:05.0"],
     traced: &[],
