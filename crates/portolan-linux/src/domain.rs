@@ -138,6 +138,9 @@ type Place = Option<Arc<dyn Calls>>;
 pub struct UserDomain {
     table: TableId,
     claim: SpaceClaim,
+    /// That of its unit.
+    unit: Arc<Reach>,
+    /// The same, or a part of it.
     reach: Arc<Reach>,
     dirty: DirtyTracking,
     /// Maker of an address space for it alone, if the kernel has such.
@@ -158,6 +161,7 @@ impl UserDomain {
         Self {
             table: TableId::fresh(),
             claim: SpaceClaim::default(),
+            unit: reach.clone(),
             reach,
             dirty,
             spaces,
@@ -167,6 +171,11 @@ impl UserDomain {
         }
     }
 
+    /// The same in a part of its unit's addresses.
+    pub(crate) fn within(self, reach: Reach) -> Self {
+        Self { reach: Arc::new(reach), ..self }
+    }
+
     /// Tracking of the pages that devices write.
     pub(crate) fn dirty(&self) -> DirtyTracking {
         self.dirty
@@ -174,7 +183,7 @@ impl UserDomain {
 
     /// Tells if it is of a unit with such a reach.
     pub(crate) fn is_of(&self, reach: &Arc<Reach>) -> bool {
-        Arc::ptr_eq(&self.reach, reach)
+        Arc::ptr_eq(&self.unit, reach)
     }
 
     // Nothing panics while one of the locks is held, so the state under a poisoned one is whole.

@@ -139,6 +139,23 @@ fn one_call_unmaps_all_in_a_row_and_stops_at_what_is_wanted() {
 }
 
 #[test]
+fn a_domain_in_a_part_of_its_units_addresses_leaves_the_others_alone() {
+    let (kernel, unit) = (Arc::new(Kernel::default()), reach());
+    let part = pages(16, 16);
+    let domain = UserDomain::new(unit.clone(), DirtyTracking::Off, None)
+        .within(Reach { ranges: vec![part], granule: PageSize::SIZE_4K });
+    assert!(domain.is_of(&unit) && !domain.is_of(&reach()));
+    domain.enter(kernel.clone()).unwrap();
+    assert_eq!(domain.input_range(), part);
+    for (first, count) in [(15, 1), (15, 2), (31, 2), (32, 1), (0, 64)] {
+        assert!(map(&domain, first, 100, count).is_err(), "{first} {count}");
+    }
+    assert_eq!(kernel.counts(), (0, 0));
+    map(&domain, 16, 100, 16).unwrap();
+    assert_eq!(kernel.pages().len(), 16);
+}
+
+#[test]
 fn a_mapping_is_not_cut() {
     let (kernel, domain) = domain();
     map(&domain, 4, 100, 4).unwrap();

@@ -54,10 +54,28 @@ pub struct DomainOptions {
 pub(super) struct Ioas {
     iommufd: Arc<Iommufd>,
     id: u32,
+    maker: IoasMaker,
     options: DomainOptions,
     /// Its page tables by device, where the kernel does not make them by itself. They stay when a device
     /// leaves, for the marks of its writes.
     tables: Mutex<BTreeMap<u32, u32>>,
+}
+
+/// Maker of an address space, which destroys it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IoasMaker {
+    Library,
+    Other,
+}
+
+/// The one address space that somebody else has made.
+#[derive(Debug)]
+pub(super) struct HandedIoas(pub(super) Arc<Ioas>);
+
+impl Spaces for HandedIoas {
+    fn new_space(&self) -> Result<Arc<dyn Calls>, IommuError> {
+        Ok(self.0.clone())
+    }
 }
 
 /// Makes address spaces with options.
@@ -89,9 +107,16 @@ impl Ioas {
         Ok(Self {
             id: call::new_ioas(iommufd.descriptor())?,
             iommufd: iommufd.clone(),
+            maker: IoasMaker::Library,
             options: options.clone(),
             tables: Mutex::default(),
         })
+    }
+
+    /// One that somebody else has made, and destroys.
+    pub(super) fn handed(iommufd: &Arc<Iommufd>, id: u32) -> Self {
+        let (maker, options) = (IoasMaker::Other, DomainOptions::default());
+        Self { id, iommufd: iommufd.clone(), maker, options, tables: Mutex::default() }
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -134,7 +159,9 @@ impl Ioas {
 impl Drop for Ioas {
     fn drop(&mut self) {
         self.by_device().values().for_each(|id| self.iommufd.destroy(*id));
-        self.iommufd.destroy(self.id);
+        if self.maker == IoasMaker::Library {
+            self.iommufd.destroy(self.id);
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub use handed::{
 };
 pub use interrupts::{InterruptKind, Interrupts, Line, Removal};
 pub use ioas::DomainOptions;
-pub use name::{BadPlatformName, BadVfToken, DeviceName, PlatformName, VfToken};
+pub use name::{BadPlatformName, BadVfToken, DeviceName, IoasId, PlatformName, VfToken};
 pub use port::RawSpace;
 pub use sysfs::{bind, unbind};
 pub use unit::{Opened, UserUnit, open, open_by, open_from, open_unprotected};

@@ -68,6 +68,22 @@ impl DeviceName {
     }
 }
 
+/// Number of an address space of an iommufd, as `IOMMU_IOAS_ALLOC` returned it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IoasId(u32);
+
+impl IoasId {
+    /// The address space of that number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Longest name of a platform device.
 const LONGEST: usize = 62;
 

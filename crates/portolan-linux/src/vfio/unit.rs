@@ -7,17 +7,19 @@ use portolan::addr::{IovaRange, PciFunction, StreamId};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, ReservedKind, ReservedRegion,
 };
+use portolan::table::format::DirtyTracking;
 
 use super::container;
 use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
 use super::faults::FaultQueue;
 use super::handed::{Candidate, Interface, Through};
-use super::ioas::{DomainOptions, NewIoas};
+use super::ioas::{DomainOptions, HandedIoas, Ioas, NewIoas};
 use super::iommufd::Iommufd;
-use super::name::DeviceName;
+use super::name::{DeviceName, IoasId};
 use super::port::{Port, RawSpace};
 use crate::calls::{CallCounts, Counters, Spaces};
+use crate::chain::InfoError;
 use crate::domain::{Reach, UserDomain};
 
 /// The functions of a call of [`open`]: as a unit is for a kernel.
@@ -176,6 +178,25 @@ impl UserUnit {
             true => Ok(self.new_with(options)),
             false => Err(IommuError::Unsupported),
         }
+    }
+
+    /// An empty domain in an address space of the iommufd that somebody else has made and destroys: the addresses of
+    /// `window` are this domain's alone, all others stay as they are. Devices that are attached reach both.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] over type 1; [`InfoError::NoRanges`] if the window has no address that the unit's
+    /// devices and the address space have; otherwise the kernel's error, for a number of something else among others.
+    pub fn domain_in(&self, ioas: IoasId, window: IovaRange) -> Result<Arc<UserDomain>, VfioError> {
+        let iommufd = self.iommufd.as_ref().ok_or(IommuError::Unsupported)?;
+        let ioas = Ioas::handed(iommufd, ioas.get());
+        let window = Reach { ranges: vec![window], granule: self.reach.granule };
+        let reach = both(&both(&self.reach, &ioas.ranges()?), &window);
+        if reach.ranges.is_empty() {
+            return Err(InfoError::NoRanges.into());
+        }
+        let spaces: Box<dyn Spaces> = Box::new(HandedIoas(Arc::new(ioas)));
+        let domain = UserDomain::new(self.reach.clone(), DirtyTracking::Off, Some(spaces));
+        Ok(Arc::new(domain.within(reach)))
     }
 
     fn new_with(&self, options: DomainOptions) -> Arc<UserDomain> {
