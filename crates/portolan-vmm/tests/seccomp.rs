@@ -3,7 +3,6 @@
 //! A filter ends the process, so each thread runs in a process of its own: this test's program, called again with
 //! the row of the table in the environment.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -16,61 +15,24 @@ use portolan_spec::virtio::{Request, config};
 use portolan_vmm::frontend::VhostFrontend;
 use portolan_vmm::viommu::{Reset, ViommuOptions, VirtioIommu};
 use portolan_vmm::{Endpoint, EndpointId, FrontendAddr, MemoryRegion, Message};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};
+
+#[path = "../../portolan/tests/support/filtered.rs"]
+mod filtered;
+
+use filtered::{calls_of, filter, number};
 
 const ROW: &str = "PORTOLAN_SECCOMP";
 const PAGE: u64 = 4096;
 /// Exit code of a thread that came to its end.
 const END: i32 = 7;
 
-const fn number(name: &str) -> Option<libc::c_long> {
-    Some(match name.as_bytes() {
-        b"brk" => libc::SYS_brk,
-        b"clock_gettime" => libc::SYS_clock_gettime,
-        b"clock_nanosleep" => libc::SYS_clock_nanosleep,
-        b"close" => libc::SYS_close,
-        b"futex" => libc::SYS_futex,
-        b"madvise" => libc::SYS_madvise,
-        b"mmap" => libc::SYS_mmap,
-        b"mprotect" => libc::SYS_mprotect,
-        b"mremap" => libc::SYS_mremap,
-        b"munmap" => libc::SYS_munmap,
-        b"openat" => libc::SYS_openat,
-        b"read" => libc::SYS_read,
-        b"recvfrom" => libc::SYS_recvfrom,
-        b"recvmsg" => libc::SYS_recvmsg,
-        b"sched_yield" => libc::SYS_sched_yield,
-        b"shutdown" => libc::SYS_shutdown,
-        b"sendto" => libc::SYS_sendto,
-        _ => return None,
-    })
-}
-
 /// System calls of a row of the table, and of those above it.
 fn allowed(row: usize) -> Vec<libc::c_long> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vmm.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let table = page.split_once("| thread | system calls |").unwrap().1;
-    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|')).take(row + 1);
-    let calls = |row: &str| {
-        let names: Vec<_> = row.split('|').nth(2).unwrap().split('`').collect();
-        let numbers = names.iter().skip(1).step_by(2).map(|name| number(name).expect(name));
-        numbers.collect::<Vec<_>>()
-    };
-    rows.flat_map(calls).collect()
-}
-
-/// Filters this thread's calls, other than those by which Rust's library ends a process.
-fn filter(calls: &[libc::c_long]) {
-    let rules = calls.iter().chain([&libc::SYS_exit_group, &libc::SYS_sigaltstack]);
-    let rules: BTreeMap<i64, _> = rules.map(|call| (*call, Vec::new())).collect();
-    let arch = std::env::consts::ARCH.try_into().unwrap();
-    let (kill, allow) = (SeccompAction::KillProcess, SeccompAction::Allow);
-    let filter: BpfProgram =
-        SeccompFilter::new(rules, kill, allow, arch).unwrap().try_into().unwrap();
-    apply_filter(&filter).unwrap();
+    calls_of(&page, row)
 }
 
 fn device() -> (VirtioIommu, Endpoint) {

@@ -143,12 +143,15 @@ pub const VFIO: Machine = Machine {
         "nvme 0000:00:05.0 --kill",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0",
         "nvme 0000:00:06.0 --bind --parts --interface type1",
+        "nvme 0000:00:05.0 --filtered",
         "nvme 0000:00:05.0 --write 7 --rounds 8",
         "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
     ],
     traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
-    check: |ran| driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED, HUGE, PARTS, PIN]),
+    check: |ran| {
+        driven_from_user_space(ran, &["type 1"; 2], &[MARKED, RETURNED, HUGE, PARTS, PIN, FILTERED])
+    },
 };
 
 /// The same machine with both interfaces, of which iommufd is chosen.
@@ -303,7 +306,8 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// Beginnings of the driver's other lines: after another driver was killed, and about the kernel's abilities.
-const BESIDE: [&str; 7] = [
+const BESIDE: [&str; 8] = [
+    "filtered: ",
     ": given back when ",
     "pinned pages: ",
     ": dirty tracking: ",
@@ -322,6 +326,7 @@ const PARTS: &str = "type 1: combined writes reached the device";
 const PIN: &str = "type 1: 32 of 32 pages of 4096 bytes raised the pin";
 const PARTS_TOO: &str = "iommufd: combined writes reached the device";
 const PIN_TOO: &str = "iommufd: 32 of 32 pages of 4096 bytes raised the pin";
+const FILTERED: &str = "filtered: slots, row 0: 1024 requests";
 const HUGE: &str = "slots lie in pages of 2048 KiB";
 /// Requests of each run of the driver.
 const REQUESTS: u64 = 1024;

@@ -8,12 +8,14 @@
 //! nvme 0000:03:00.0 --can                   # dirty tracking? page requests?
 //! nvme 0000:03:00.0 --kill                  # kill such a driver while it reads, and see that nothing is left
 //! nvme 0000:03:00.0 --remove                # give it back when the kernel takes it out
+//! nvme 0000:03:00.0 --filtered              # under filters of system calls
 //! nvme 0000:03:00.0 --parts --interface type1   # by descriptors of somebody else, by its interrupt pin
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
 mod can;
 mod controller;
+mod filtered;
 mod kill;
 mod mover;
 mod naive;
@@ -86,6 +88,12 @@ struct Arguments {
     /// interrupt pin; over each `--interface` that is named.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove"])]
     parts: bool,
+    /// Make requests under filters of system calls, of which docs/linux.md has a table.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove", "parts", "row"])]
+    filtered: bool,
+    /// Make them under the filter of the table's rows up to this one.
+    #[arg(long)]
+    row: Option<usize>,
     /// With `--can`: another disk, that is to be in one domain with the first.
     #[arg(long, value_name = "FUNCTION", requires = "can")]
     with: Option<PciFunction>,
@@ -150,6 +158,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         None if arguments.kill => kill::run(arguments),
         None if arguments.can => can::run(arguments),
         None if arguments.remove => remove::run(arguments),
+        None if arguments.filtered => filtered::run(arguments),
         None if arguments.parts => parts::run(arguments),
         None => drive(arguments),
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::Arguments;
 use crate::controller::{Controller, Identity, PAGE, Transfer, VECTOR};
+use crate::filtered;
 use crate::mover::{Back, Held, Manner, Mover};
 use crate::once::Data;
 
@@ -100,6 +101,11 @@ pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Id
         loop {
             run.all(Transfer::Read, requests)?;
         }
+    }
+    if let Some(row) = arguments.row {
+        filtered::begin(row);
+        run.all(Transfer::Read, requests)?;
+        filtered::end();
     }
     for &way in ways {
         run.looked = (0, 0);
