@@ -134,6 +134,7 @@ impl Host {
     /// again.
     pub fn exit(&mut self, exit: &Exit) -> Answer {
         let answer = self.try_exit(exit).unwrap_or_else(|_| {
+            assert!(self.is_doomed, "the monitor has died by itself");
             self.deaths += 1;
             self.is_doomed = false;
             self.revive();
