@@ -5,22 +5,24 @@
 
 use crate::turn::TurnWait;
 use alloc::sync::Arc;
-
 use arrayvec::ArrayVec;
+use core::sync::atomic::Ordering;
 use portolan::addr::StreamId;
 use portolan::iommu::{
-    Attach, AttachError, BoundDomain, Conditions, FaultEvent, FaultReason, InterruptTarget, Iommu,
-    IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing, Stage, TagPool as _,
+    Attach, AttachError, BoundDomain, Conditions, DeviceTlb, FaultEvent, FaultReason,
+    InterruptTarget, Iommu, IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing,
+    Stage, TagPool as _,
 };
 use portolan::platform::{AllMemory, UnitPlatform};
 
 use super::command::{self, Counted};
 use super::queue::AmdShared;
-use super::tables::{Attachment, Streams, entry_of};
-use super::tables::{BLOCKED, EntryCommands, Memory};
+use super::tables::{
+    AmdPlace, Attachment, BLOCKED, EntryCommands, Held, Memory, Streams, entry_of,
+};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::handed::handover_methods;
-use crate::chassis::{Shut, common_methods, plain, played};
+use crate::chassis::{common_methods, plain, played};
 use crate::promise;
 use portolan_spec::amd::entry::{DOMAIN, IR, IW};
 
@@ -57,9 +59,8 @@ impl<P: UnitPlatform> AmdVi<P> {
 
     /// Makes the entries of `streams` block, and everything forgotten.
     pub(super) fn block_table(&self, streams: impl Iterator<Item = u16>) -> Result<(), IommuError> {
-        let nothing = EntryCommands { old: &[], blocked: &[] };
         for stream in streams {
-            self.table.change(&self.shared, stream, None, &nothing)?;
+            self.table.change(&self.shared, stream, None, &EntryCommands::NONE)?;
         }
         self.shared.forget_everything()
     }
@@ -72,27 +73,59 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
-        let settle = |_: &mut Shut, unsettled: &[Attachment]| {
-            let mut all = unsettled.iter();
-            all.try_for_each(|left| self.shared.run(&mut forget(stream, left.to).into_iter()))
+        let settle = |_: &mut Held, unsettled: &[Attachment]| {
+            for left in unsettled {
+                self.shared.run(&mut forget(stream, left.to.domain).into_iter())?;
+            }
+            let asked = unsettled.iter().find_map(|left| left.to.told);
+            asked.map_or(Ok(()), |atc| self.settle_device(stream, atc))
         };
-        let change = |_: &mut Shut, old: Option<&Attachment>, new: Option<&Attachment>| {
-            let old = old.map(|old| forget(stream, old.to));
-            let arrive: ArrayVec<Counted, 3> = match (new, self.caches_absence()) {
-                (Some(new), true) => forget(stream, new.to).into(),
-                _ => core::iter::once(command::device_entry(stream)).collect(),
+        let go = |streams: &mut Streams| {
+            let atc = streams.state.remotes.get(&stream).copied();
+            // A stream that passes through has no domain, and gives its device no translations.
+            let told = atc.filter(|_| new.as_ref().is_some_and(|new| new.domain.is_some()));
+            let memory = match told {
+                Some(_) => memory.map(|memory| self.letting_translate(memory)),
+                None => memory,
             };
-            let forget = EntryCommands {
-                old: old.as_ref().map_or(&[], |all| all.as_slice()),
-                blocked: &arrive,
-            };
-            self.table.change(&self.shared, stream, memory, &forget)
+            let new = new.map(|new| Attachment { to: AmdPlace { told, ..new.to }, ..new });
+            streams.go(stream, new, settle, |_, old, new| self.change(stream, memory, old, new))
         };
-        let go = |streams: &mut Streams| streams.go(stream, new, settle, change);
         let left = self.book.with(self.turn(), go)??;
+        self.discharge(&left);
         // Domains wait for the hardware when they are dropped: without the turn.
         drop(left);
         Ok(())
+    }
+
+    /// Changes the entry of `stream` from one attachment to another.
+    fn change(
+        &self,
+        stream: u16,
+        memory: Option<Memory>,
+        old: Option<&Attachment>,
+        new: Option<&Attachment>,
+    ) -> Result<(), IommuError> {
+        let [leaves, enters] = [old, new].map(|of| of.and_then(|of| of.to.told));
+        if let (Some(new), Some(atc)) = (new, enters) {
+            // Before the device can learn anything: the domain tells it from now on.
+            self.shared.atcs.add(new.to.domain, atc);
+        }
+        if leaves.is_some() {
+            self.shared.requests_cut.store(true, Ordering::Relaxed);
+        }
+        let old = old.map(|old| forget(stream, old.to.domain));
+        let arrive: ArrayVec<Counted, 3> = match (new, self.caches_absence()) {
+            (Some(new), true) => forget(stream, new.to.domain).into(),
+            _ => core::iter::once(command::device_entry(stream)).collect(),
+        };
+        let forget = EntryCommands {
+            old: old.as_ref().map_or(&[], |all| all.as_slice()),
+            blocked: &arrive,
+            leaves,
+            enters,
+        };
+        self.table.change(&self.shared, stream, memory, &forget)
     }
 
     fn caches_absence(&self) -> bool {
@@ -111,7 +144,8 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
     }
 
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
-        self.go(stream, Some(passing()), Some(Attachment::without_domain(PASS)))
+        let new = Attachment::without_domain(AmdPlace::of(PASS));
+        self.go(stream, Some(passing()), Some(new))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -149,7 +183,7 @@ impl<P: UnitPlatform> Attach<AmdDomain<P>> for AmdVi<P> {
             return Err(AttachError::Mismatch);
         }
         let context = domain.context();
-        let new = Attachment::new(command::domain_of(context), domain);
+        let new = Attachment::new(AmdPlace::of(command::domain_of(context)), domain);
         let marks = domain.dirty_tracking();
         self.go(stream, Some(entry_of(&domain.table(), context, marks)), Some(new))?;
         // A caller that has switched marks meanwhile may not have found the entry yet.
@@ -176,6 +210,15 @@ impl<P: UnitPlatform> IommuDomains for AmdVi<P> {
 
     fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
         self.config.interrupts.map(|_| self as _)
+    }
+
+    fn use_device_tlb(
+        &self,
+        stream: StreamId,
+        tlb: DeviceTlb,
+        all: AllMemory,
+    ) -> Result<(), IommuError> {
+        AmdVi::use_device_tlb(self, stream, tlb, all)
     }
 
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {

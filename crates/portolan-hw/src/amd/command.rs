@@ -5,12 +5,15 @@
 
 use super::features::{Features, MAX_LG2_PAGES};
 use crate::chassis::{Present, wait_until};
-use portolan::addr::{InvalTag, PageSize};
-use portolan::inval::{Command, Depth, Run};
+use portolan::addr::{InvalTag, IovaRange, Pasid};
+use portolan::inval::{Command, Depth};
 use portolan::iommu::{Awaited, IommuError};
+use portolan::iopf::Response;
 use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 use portolan::table::format::DirtyTracking;
-use portolan_spec::amd::command::{OPCODE, Words, device_entry, opcode, pages, wait};
+use portolan_spec::amd::command::{
+    OPCODE, Words, device_entry, device_tlb as of_device, opcode, pages, response, wait,
+};
 use portolan_spec::amd::entry;
 use portolan_spec::amd::reg;
 
@@ -58,10 +61,10 @@ pub(super) fn all() -> Counted {
     (CommandKind::All, [OPCODE.at(opcode::ALL), 0])
 }
 
-/// Forget `2^lg2_pages` pages of `domain` around `start`.
-fn some(domain_id: u16, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
+/// The address and size of `2^lg2_pages` pages around `start`; `None` if there are too many for a command.
+fn span(start: u64, lg2_pages: u32) -> Option<u64> {
     if lg2_pages > u32::from(MAX_LG2_PAGES) {
-        return domain(domain_id);
+        return None;
     }
     let first = start >> (12 + lg2_pages) << (12 + lg2_pages);
     let size = match lg2_pages {
@@ -69,12 +72,54 @@ fn some(domain_id: u16, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
         // Ones below the top bit of the offset, which is zero.
         lg2 => ((1 << (lg2 - 1)) - 1) << 12 | pages::SIZE,
     };
+    Some(first & pages::ADDRESS | size)
+}
+
+/// Forget `2^lg2_pages` pages of `domain` around `start`.
+fn some(domain_id: u16, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
+    let Some(span) = span(start, lg2_pages) else {
+        return domain(domain_id);
+    };
     let directories = match depth {
         Depth::LeafOnly => 0,
         Depth::AllLevels => pages::DIRECTORIES,
     };
-    let word = first & pages::ADDRESS | size | directories;
-    (CommandKind::Pages, [pages_of(domain_id), word])
+    (CommandKind::Pages, [pages_of(domain_id), span | directories])
+}
+
+/// A device with a TLB of its own, as commands name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AmdAtc {
+    pub(super) stream: u16,
+    /// Requester id of its physical function, by which its queue is known.
+    pub(super) physical: u16,
+    /// Invalidations that it takes at a time.
+    pub(super) depth: u8,
+}
+
+/// Has a device forget its translations of a range, or all of them.
+pub(super) fn device_tlb(atc: AmdAtc, range: Option<IovaRange>) -> Counted {
+    let word = OPCODE.at(opcode::DEVICE_TLB)
+        | of_device::DEVICE.at(atc.stream.into())
+        | of_device::MOST.at(atc.depth.into())
+        | of_device::QUEUE.at(atc.physical.into());
+    let (start, lg2) = range.map_or((0, u32::MAX), aligned);
+    let span = span(start, lg2).unwrap_or(pages::EVERYTHING | pages::SIZE);
+    (CommandKind::DeviceTlb, [word, span])
+}
+
+/// Answers a group of page requests.
+pub(super) fn respond(stream: u16, pasid: Option<Pasid>, group: u16, with: Response) -> Counted {
+    let code = match with {
+        Response::Success => response::SUCCESS,
+        Response::Invalid => response::INVALID,
+        Response::Failure => response::FAILURE,
+    };
+    let word = OPCODE.at(opcode::RESPONSE) | response::DEVICE.at(stream.into());
+    let space = pasid.map_or(0, |pasid| response::PASID.at(pasid.get().into()));
+    let valid = pasid.map_or(0, |_| response::PASID_VALID);
+    let answer = response::GROUP.at(group.into()) | response::CODE.at(code);
+    (CommandKind::Response, [word | space, answer | valid])
 }
 
 fn pages_of(domain: u16) -> u64 {
@@ -94,9 +139,8 @@ pub(super) fn domain_of(context: InvalTag) -> u16 {
     context.get() as u16
 }
 
-/// The smallest aligned power of two of pages that covers `run`: an address and the exponent.
-fn aligned(run: Run, granule: PageSize) -> (u64, u32) {
-    let range = run.range(granule);
+/// The smallest aligned power of two of pages that covers `range`: an address and the exponent.
+fn aligned(range: IovaRange) -> (u64, u32) {
     let differ = (range.start().get() ^ range.last().get()) >> 12;
     (range.start().get(), 64 - differ.leading_zeros())
 }
@@ -108,7 +152,7 @@ pub(super) fn invalidate(command: Command) -> Option<Counted> {
             some(domain_of(context), iova.get(), size.lg2().saturating_sub(12), depth)
         }
         Command::Range { context, run, granule, depth } => {
-            let (start, lg2) = aligned(run, granule);
+            let (start, lg2) = aligned(run.range(granule));
             some(domain_of(context), start, lg2, depth)
         }
         Command::Context { context } => domain(domain_of(context)),
@@ -125,6 +169,8 @@ crate::chassis::counters! {
         /// COMPLETION_WAIT that only holds back the commands behind it.
         Fence = "COMPLETION_WAIT (fence)";
         DeviceEntry = "INVALIDATE_DEVTAB_ENTRY" => "INVALIDATE_DEVTAB_ENTRY.";
+        DeviceTlb = "INVALIDATE_IOTLB_PAGES" => "INVALIDATE_IOTLB_PAGES.";
+        Response = "COMPLETE_PPR_REQUEST" => "COMPLETE_PPR_REQUEST.";
         Interrupts = "INVALIDATE_INTERRUPT_TABLE" => "INVALIDATE_INTERRUPT_TABLE.";
         Pages = "INVALIDATE_IOMMU_PAGES" => "INVALIDATE_IOMMU_PAGES of some pages.";
         /// INVALIDATE_IOMMU_PAGES of all pages of a domain.
@@ -201,7 +247,8 @@ pub mod refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan::addr::Iova;
+    use portolan::addr::{Iova, PageSize};
+    use portolan::inval::Run;
 
     #[test]
     fn commands_by_hand() {
@@ -212,6 +259,24 @@ mod tests {
         assert_eq!(interrupt_table(0x0108).1, [0x5000_0000_0000_0108, 0]);
         assert_eq!(domain(0x42).1, [0x3000_0042_0000_0000, 0x7fff_ffff_ffff_f003]);
         assert_eq!(all().1, [0x8000_0000_0000_0000, 0]);
+    }
+
+    #[test]
+    fn commands_for_devices_by_hand() {
+        let atc = AmdAtc { stream: 0x0109, physical: 0x0108, depth: 32 };
+        let head = 0x4000_0108_2000_0109;
+        assert_eq!(device_tlb(atc, None).1, [head, 0x7fff_ffff_ffff_f001]);
+        let page = IovaRange::page(Iova::new(0x4000_5000), PageSize::SIZE_4K);
+        assert_eq!(device_tlb(atc, Some(page)).1, [head, 0x4000_5000]);
+        let block = IovaRange::page(Iova::new(0x4020_0000), PageSize::SIZE_2M);
+        assert_eq!(device_tlb(atc, Some(block)).1, [head, 0x402f_f001]);
+        let pasid = Some(Pasid::new(0xa_bcde));
+        let answer = respond(0x0108, pasid, 0x155, Response::Invalid).1;
+        assert_eq!(answer, [0x700a_bcde_0000_0108, 0x0000_1155_0000_0004]);
+        let answer = respond(0x0108, None, 1, Response::Failure).1;
+        assert_eq!(answer, [0x7000_0000_0000_0108, 0x0000_f001_0000_0000]);
+        let answer = respond(0x0108, None, 1, Response::Success).1;
+        assert_eq!(answer, [0x7000_0000_0000_0108, 0x0000_0001_0000_0000]);
     }
 
     #[test]

@@ -71,6 +71,10 @@ pub struct Config {
     /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
     /// [`AmdFeature::MARKS`](super::AmdFeature::MARKS).
     pub dirty: DirtyTracking,
+    /// Page requests in their log as an exponent, from 8 to 15; `None` for no log.
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
+    /// [`AmdFeature::REQUESTS`](super::AmdFeature::REQUESTS).
+    pub requests_lg2: Option<u32>,
 }
 
 impl Default for Config {
@@ -88,6 +92,7 @@ impl Default for Config {
             reserved: Reservations::default(),
             interrupts: None,
             dirty: DirtyTracking::Off,
+            requests_lg2: None,
         }
     }
 }
@@ -152,7 +157,8 @@ pub(super) fn words(settings: Settings) -> [u64; 2] {
 pub struct StreamSettings {
     /// The streams.
     pub streams: Devices,
-    /// Interrupts and messages that may pass. ATS is off for all streams, regardless of this field.
+    /// Interrupts and messages that may pass, and if the device may keep translations once it is
+    /// [declared](super::AmdVi::use_device_tlb).
     pub settings: Settings,
 }
 

@@ -1,60 +1,31 @@
-//! The event log: records of accesses that the unit refused, and of commands.
+//! The event log: records of accesses that the unit refused, of commands, and of devices that did not answer.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.5.
-//! Events of commands are kept for the caller that repairs the queue; events that no driver here
-//! causes (page requests, counters, guest tables) come as [`FaultReason::Other`]. Reading
-//! acknowledges the interrupt of the records that were read. Reading the log waits for nothing, so
-//! that interrupt handlers can do it: a record that the unit has announced and not yet written is
-//! left for a later call. A full log stops the unit's logging; once it is read empty, logging is
-//! turned on again.
+//! Events of commands are kept for the caller that repairs the queue, and invalidations that a device did
+//! not answer in time are counted for the callers that wait for it; events that no driver here causes
+//! (counters, guest tables) come as [`FaultReason::Other`].
 
 use super::command::AmdControl;
 use super::command::refusal;
-use core::sync::atomic::{AtomicU64, Ordering};
-use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use super::log::{EVENTS, Log, Logging, Oldest, Record};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
-use portolan::platform::{Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word};
-use portolan_spec::amd::event::{LG2_BYTES, code};
-use portolan_spec::amd::reg::{control, status};
-use portolan_spec::amd::{event, reg};
+use portolan::platform::{OutOfTableMemory, TableMem, UnitPlatform};
+use portolan_spec::amd::event;
+use portolan_spec::amd::event::code;
 
-/// Exponents of the number of events that a log can have.
-const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
-
-/// Looks at a record that is not yet written, in one call.
-const LOOKS: u32 = 8;
-
-/// State of reading.
-#[derive(Debug, Default)]
-struct EventReader {
-    /// Slot of the next event to read.
-    next: u64,
-    /// Since when its record is announced and not written.
-    unwritten_since: Option<Nanos>,
-}
-
-/// The log.
+/// The log of events.
 pub(super) struct Events<P: UnitPlatform> {
-    base: PhysAddr,
-    size: PageSize,
-    lg2_slots: u32,
-    reader: Guarded<P, EventReader>,
+    pub(super) log: Log<P>,
     /// The last event of a command that was read: its code, in bits 63:60, and the address.
     command: AtomicU64,
-}
-
-type Record = [u64; 2];
-
-/// The oldest event.
-enum Oldest {
-    /// There is none.
-    Nothing,
-    /// It is announced, and its record is not written yet.
-    Unwritten,
-    /// Its record, which has left the log; with a code of zero if it was never written.
-    Record(Record),
+    /// Events of devices that did not answer, among those that were read.
+    silences: AtomicU64,
+    /// The log was emptied, and no caller has heard of it.
+    emptied: AtomicBool,
 }
 
 impl<P: UnitPlatform> Events<P> {
@@ -63,138 +34,84 @@ impl<P: UnitPlatform> Events<P> {
         mem: &impl TableMem<AtomicU64>,
         lg2_slots: u32,
     ) -> Result<Self, OutOfTableMemory> {
-        let lg2_slots = lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end());
-        let size = PageSize::of_lg2(lg2_slots + LG2_BYTES);
-        Ok(Self {
-            base: mem.alloc(size)?,
-            size,
-            lg2_slots,
-            reader: Guarded::default(),
-            command: AtomicU64::new(0),
-        })
-    }
-
-    /// Reads at the first slot next, of a log without events.
-    pub(super) fn begin_again(&self) {
-        *self.reader.lock() = EventReader::default();
-    }
-
-    /// Value of the base register.
-    pub(super) fn address(&self) -> u64 {
-        self.base.get() | reg::LENGTH.at(self.lg2_slots.into())
-    }
-
-    /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
-        mem.free(self.base, self.size);
-    }
-
-    fn slot(&self, index: u64) -> u64 {
-        index & ((1 << self.lg2_slots) - 1)
-    }
-
-    fn words<'m>(&self, mem: &'m impl TableMem<AtomicU64>, slot: u64) -> &'m [AtomicU64] {
-        let first = slot as usize * 2;
-        let log = mem.table(self.base, self.size);
-        log.get(first..first + 2).unwrap_or(&[])
-    }
-
-    fn read(&self, mem: &impl TableMem<AtomicU64>, slot: u64) -> Record {
-        match self.words(mem, slot) {
-            [low, high] => [Word::load(low), Word::load(high)],
-            _ => [0, 0],
-        }
-    }
-
-    /// Slot behind the last event.
-    fn tail(&self, unit: &AmdControl<P>) -> Result<u64, IommuError> {
-        let offset = reg::EVENT_TAIL;
-        let value = unit.read(offset)?;
-        let index = reg::INDEX.of(value);
-        if index > 1 << self.lg2_slots {
-            Err(IommuError::Nonsense { offset, value })
-        } else {
-            Ok(self.slot(index))
-        }
+        let log = Log::new(mem, EVENTS, lg2_slots)?;
+        let [command, silences] = [0, 0].map(AtomicU64::new);
+        Ok(Self { log, command, silences, emptied: AtomicBool::new(false) })
     }
 
     /// The oldest event of an access, or that some were lost.
     pub(super) fn next(&self, unit: &AmdControl<P>) -> Result<Option<FaultEvent>, IommuError> {
-        // Before the log is looked at: what comes from now on interrupts again.
-        unit.regs.write64(reg::STATUS, status::EVENT_INTERRUPT);
-        // One turn of the log at most: a unit that logs faster than we read must not keep us.
-        for _ in 0..1u64 << self.lg2_slots {
-            let record = match self.take(unit)? {
-                Oldest::Nothing => return self.restart(unit),
+        self.log.acknowledge(unit);
+        for _ in 0..self.log.most() {
+            let record = match self.log.take(unit, |record| self.note(record))? {
+                Oldest::Nothing => {
+                    let stopped = self.log.restart(unit)? == Logging::TurnedOn;
+                    let lost = self.emptied.swap(false, Ordering::Relaxed) || stopped;
+                    return Ok(lost.then_some(FaultEvent::Lost));
+                }
                 Oldest::Unwritten => return Ok(None),
                 Oldest::Record(record) => record,
             };
             match event::CODE.of(record[0]) {
                 0 => return Ok(Some(FaultEvent::Lost)),
-                code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE => {}
+                code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE | code::DEVICE_TLB_TIMEOUT => {}
                 _ => return Ok(Some(FaultEvent::Fault(decode_event(record)))),
             }
         }
         Ok(None)
     }
 
-    /// The oldest event. The tail may move before the record is there; a few looks bridge that, and a
-    /// record that does not come within the limit counts as lost.
-    fn take(&self, unit: &AmdControl<P>) -> Result<Oldest, IommuError> {
-        for _ in 0..LOOKS {
-            match self.look(unit)? {
-                Oldest::Unwritten => unit.clock.relax(),
-                other => return Ok(other),
+    /// Keeps what a record says of a command, before the log forgets it.
+    fn note(&self, record: &Record) {
+        match event::CODE.of(record[0]) {
+            kind @ (code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) => {
+                let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
+                self.command.store(note, Ordering::Relaxed);
             }
+            code::DEVICE_TLB_TIMEOUT => {
+                self.silences.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
         }
-        Ok(Oldest::Unwritten)
     }
 
-    fn look(&self, unit: &AmdControl<P>) -> Result<Oldest, IommuError> {
-        let mut reader = self.reader.lock();
-        if reader.next == self.tail(unit)? {
-            return Ok(Oldest::Nothing);
+    /// Empties the log if it is full, so that events of devices that do not answer find room: nobody may be
+    /// reading it. Its records count as lost.
+    pub(super) fn make_room(&self, unit: &AmdControl<P>) -> Result<(), IommuError> {
+        if !self.log.has_overflown(unit)? {
+            return Ok(());
         }
-        let record = self.read(&unit.mem, reader.next);
-        let kind = event::CODE.of(record[0]);
-        if kind == 0 {
-            let now = unit.clock.now();
-            let since = *reader.unwritten_since.get_or_insert(now);
-            if now.since(since) < unit.limit {
-                return Ok(Oldest::Unwritten);
+        self.emptied.store(true, Ordering::Relaxed);
+        for _ in 0..self.log.most() {
+            match self.log.take(unit, |record| self.note(record))? {
+                Oldest::Record(_) => {}
+                Oldest::Nothing | Oldest::Unwritten => break,
             }
         }
-        if matches!(kind, code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) {
-            // Kept for the caller that repairs the queue, before the log forgets it.
-            let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
-            self.command.store(note, Ordering::Relaxed);
-        }
-        for word in self.words(&unit.mem, reader.next) {
-            Word::store(word, 0);
-        }
-        reader.unwritten_since = None;
-        reader.next = self.slot(reader.next + 1);
-        let head = reg::INDEX.at(reader.next);
-        unit.regs.write64(reg::EVENT_HEAD, head);
-        Ok(Oldest::Record(record))
+        self.log.restart(unit).map(drop)
     }
 
-    /// Turns logging on again if it stopped because the log was full (2.5.1).
-    fn restart(&self, unit: &AmdControl<P>) -> Result<Option<FaultEvent>, IommuError> {
-        // Held so that no other caller turns logging off between the two.
-        let _held = self.reader.lock();
-        if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {
-            return Ok(None);
-        }
-        unit.switch(!control::EVENT_LOG, 0)?;
-        unit.regs.write64(reg::STATUS, status::EVENT_OVERFLOW);
-        unit.switch(u64::MAX, control::EVENT_LOG)?;
-        Ok(Some(FaultEvent::Lost))
+    /// Number of invalidations that devices did not answer in time, so far; not fewer than there were
+    /// before the call. As records may be read meanwhile, those of one of them count twice then.
+    pub(super) fn silences_at_most(&self, unit: &AmdControl<P>) -> u64 {
+        let unread = self.unread_silences(unit);
+        unread + self.silences.load(Ordering::Relaxed)
+    }
+
+    /// The same number; not more than there were by the end of the call.
+    pub(super) fn silences_at_least(&self, unit: &AmdControl<P>) -> u64 {
+        let read = self.silences.load(Ordering::Relaxed);
+        read + self.unread_silences(unit)
+    }
+
+    fn unread_silences(&self, unit: &AmdControl<P>) -> u64 {
+        let all = self.log.unread(unit);
+        let silent = |record: &Record| event::CODE.of(record[0]) == code::DEVICE_TLB_TIMEOUT;
+        all.filter(silent).count() as u64
     }
 
     /// Reason of the unit's refusal of the command at `address`, from a record that was read or one
-    /// that is still in the log. Looks without a lock: the log may be long, and the answer only
-    /// explains.
+    /// that is still in the log.
     pub(super) fn of_command(&self, unit: &AmdControl<P>, address: u64) -> u32 {
         let kind = |record: Record| match event::CODE.of(record[0]) {
             code::ILLEGAL_COMMAND => Some(refusal::ILLEGAL),
@@ -202,13 +119,7 @@ impl<P: UnitPlatform> Events<P> {
             _ => None,
         };
         let is_it = |record: &Record| record[1] & !event::CODE.mask() == address;
-        let next = self.reader.lock().next;
-        let tail = self.tail(unit).unwrap_or(next);
-        let count = self.slot(tail.wrapping_sub(next));
-        let newest = (0..count).rev().find_map(|ahead| {
-            let record = self.read(&unit.mem, self.slot(next + ahead));
-            Some(record).filter(is_it).and_then(kind)
-        });
+        let newest = self.log.unread(unit).filter(is_it).find_map(kind);
         let read = self.command.swap(0, Ordering::Relaxed);
         let read = Some([read, read]).filter(is_it).and_then(kind);
         newest.or(read).unwrap_or(refusal::UNKNOWN)

@@ -34,6 +34,12 @@ bitflags! {
         const X2APIC = 2;
         /// Accessed and dirty bits in leaves of host tables (HASup, HDSup).
         const MARKS = 4;
+        /// Page requests of devices (PPRSup).
+        const REQUESTS = 8;
+        /// Entries that say whose page requests are served (EPHSup). Without them those of all devices are.
+        const REQUESTS_BY_ENTRY = 16;
+        /// Answers of the unit to page requests that it cannot log (PPRAutoRspSup).
+        const AUTO_RESPONSE = 32;
     }
 }
 
@@ -43,6 +49,9 @@ impl AmdFeature {
         let all = [
             (Self::INVALIDATE_ALL, fields::INVALIDATE_ALL),
             (Self::MARKS, fields::MARKS),
+            (Self::REQUESTS, fields::REQUESTS),
+            (Self::REQUESTS_BY_ENTRY, fields::REQUESTS_BY_ENTRY),
+            (Self::AUTO_RESPONSE, fields::AUTO_RESPONSE),
             (Self::X2APIC, fields::WIDE_DESTINATIONS | fields::WIDE_ENTRIES),
         ];
         let there = all.into_iter().filter(|(_, bits)| register & bits == *bits);
@@ -87,6 +96,14 @@ impl Features {
             DirtyTracking::Hardware if !self.has.contains(AmdFeature::MARKS) => {
                 Err(IommuError::Unsupported)
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the unit has page requests, if a log for them is asked for.
+    pub(super) fn can_log_requests(&self, requests_lg2: Option<u32>) -> Result<(), IommuError> {
+        match requests_lg2 {
+            Some(_) if !self.has.contains(AmdFeature::REQUESTS) => Err(IommuError::Unsupported),
             _ => Ok(()),
         }
     }

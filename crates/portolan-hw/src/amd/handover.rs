@@ -3,23 +3,29 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2 and 3.4.1 to 3.4.5.
 //! The unit stays on, and so does the device table. The driver that comes brings a command buffer and an event log;
 //! where it remaps interrupts, those of before are aborted until they are set up again.
+//!
+//! Not supported: devices that keep translations.
 
 use super::command::{self, AmdControl};
 use super::config::Config;
-use super::faults::Events;
 use super::features::{Capability, Features, Offers};
+use super::log::logs;
+use super::prepared;
 use super::queue::{self, AmdQueue, AmdShared, NOTHING};
-use super::tables::{self, AmdInterruptTables, Attachment, DeviceTable, Streams, entry_of};
+use super::tables::entry_of;
+use super::tables::{AmdInterruptTables, AmdPlace, Attachment, DeviceTable, Held, Streams};
 use super::takeover::{start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::book::Book;
 use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
-use crate::chassis::{Operation, OperationState, Present as _, Ring, Shut, Submitters};
+use crate::chassis::sets::Sets;
+use crate::chassis::{Operation, OperationState, Present as _, Ring, Submitters};
 use crate::handover::AdoptError;
 use crate::ids::Ids;
 use crate::promise::of_former_kernel;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicBool;
 use portolan::addr::{InvalTag, StreamId};
 use portolan::inval::Ranges;
 use portolan::iommu::handover::{
@@ -60,9 +66,13 @@ impl<P: UnitPlatform> AmdVi<P> {
             ..UnitHandover::default()
         };
         self.book.with(self.turn(), |streams| {
+            // The record has no room for what a device was told last.
+            if !streams.state.remotes.is_empty() {
+                return Err(IommuError::Unsupported);
+            }
             let booked = streams.attached(..).map(|(stream, at)| Booked {
                 requester: Requester { stream: StreamId::new(stream.into()), pasid: None },
-                domain: at.domain.as_ref().map(|hold| (InvalTag::new(at.to.into()), hold)),
+                domain: at.domain.as_ref().map(|hold| (InvalTag::new(at.to.domain.into()), hold)),
                 tlb: None,
             });
             record(&mut state, booked)
@@ -99,7 +109,8 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<Self, AdoptError> {
         let features = Features::read(&regs, capability)?;
         features.can_mark(config.dirty)?;
-        config.reserved.within(tables::address_lg2(&features, &config));
+        features.can_log_requests(config.requests_lg2)?;
+        config.reserved.within(prepared::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let remap = config.interrupts;
         let remap = remap.map(|wanted| AmdInterruptTables::new(&features, wanted)).transpose()?;
@@ -112,29 +123,31 @@ impl<P: UnitPlatform> AmdVi<P> {
         let table = DeviceTable::adopt(&mem, &config, former, claims)?;
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let queue: Ring<P> = queue::ring(&control.mem, config.queue_lg2)?;
-        let events = Events::new(&control.mem, config.events_lg2);
-        let events = events.inspect_err(|_| queue.free(&control.mem));
-        let events = events.map_err(IommuError::from)?;
+        let logs = logs(&control.mem, &config).inspect_err(|_| queue.free(&control.mem));
+        let (events, requests) = logs.map_err(IommuError::from)?;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let shared = AmdShared {
             control,
             queue,
             events,
+            requests,
+            requests_cut: AtomicBool::new(false),
+            atcs: Sets::default(),
             ids: Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1),
             streams: table.streams(),
             entries: table.at(0),
             submitters,
             operation: Operation::default(),
         };
-        let (book, signals) = (Book::new(Streams::new(Shut::default())), Guarded::default());
+        let (book, signals) = (Book::new(Streams::new(Held::default())), Guarded::default());
         let (shared, adopted) = (Arc::new(shared), Adopted::default());
         // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
         let mut unit = Self { shared, config, table, book, remap, signals, adopted };
         let adopted = unit.go_on_with(former, claims);
         let adopted = adopted.inspect_err(|_| {
             unit.shared.queue.free(&unit.shared.control.mem);
-            unit.shared.events.free(&unit.shared.control.mem);
+            unit.shared.free_logs();
         })?;
         if unit.remap.is_some() {
             unit.table.abort_all_interrupts(&unit.shared.control.mem);
@@ -191,14 +204,14 @@ impl<P: UnitPlatform> AmdVi<P> {
             HandoverTarget::Domain(tag) => {
                 let of = |(its, _): &&(InvalTag, Arc<AmdDomain<P>>)| *its == tag;
                 let (_, domain) = domains.iter().find(of).ok_or(wrong)?;
-                let new = Attachment::new(command::domain_of(tag), domain);
+                let new = Attachment::new(AmdPlace::of(command::domain_of(tag)), domain);
                 (entry_of(&domain.table(), tag, domain.dirty_tracking()), new)
             }
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream });
             }
             HandoverTarget::Everything => {
-                (super::attach::passing(), Attachment::without_domain(PASS))
+                (super::attach::passing(), Attachment::without_domain(AmdPlace::of(PASS)))
             }
         };
         if !self.table.holds(&self.shared.control.mem, key, memory) {

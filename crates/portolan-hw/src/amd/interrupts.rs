@@ -13,7 +13,7 @@
 //! Not supported: guest virtual APIC; entries of two words for identifiers of 8 bits.
 
 use super::command;
-use super::tables::{AmdInterruptTables, InterruptSlots};
+use super::tables::{AmdInterruptTables, InterruptSlots, failed};
 use super::unit::AmdVi;
 use crate::chassis::entry::{WORDS, Words};
 use crate::interrupt::ApicMode;
@@ -265,14 +265,6 @@ impl<P: UnitPlatform> AmdVi<P> {
         tables.values().for_each(|table| table.block.free(mem));
         Ok(())
     }
-}
-
-/// Converts the error of a change to a stream that the unit has: only the hardware can fail.
-fn failed(result: Result<(), AttachError>) -> Result<(), IommuError> {
-    result.map_err(|error| match error {
-        AttachError::Iommu(error) => error,
-        _ => IommuError::Unsupported,
-    })
 }
 
 impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {

@@ -3,11 +3,14 @@
 mod attach;
 mod command;
 mod config;
+mod device_tlb;
 mod faults;
 mod features;
 mod handover;
 mod interrupts;
+mod log;
 mod power;
+mod prepared;
 mod queue;
 mod tables;
 mod takeover;
@@ -18,6 +21,7 @@ pub(crate) use tables::ENTRY;
 #[cfg(test)]
 mod tests;
 
+pub use crate::chassis::PageRequestEvent;
 pub use command::refusal;
 pub use command::{CommandKind, Counts};
 pub use config::{Config, StreamSettings};

@@ -9,17 +9,18 @@
 //! ([`crate::chassis::ring`]).
 
 use super::command::AmdControl;
-use super::command::CommandKind as Kind;
-use super::command::Counted;
+use super::command::{AmdAtc, CommandKind as Kind, Counted};
 use super::faults::Events;
 use super::features::AmdFeature;
+use super::log::Log;
 use super::{command, refusal};
 use crate::chassis::entry::At;
+use crate::chassis::sets::{Sets, Touched};
 use crate::chassis::{Operation, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
-use portolan::addr::{InvalTag, PhysAddr};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use portolan::addr::{InvalTag, IovaRange, PhysAddr};
 use portolan::inval::{Command, InvalidationQueue, Step, TablesLeft};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Mmio, Nanos, TableMem, UnitPlatform};
@@ -136,6 +137,13 @@ pub(super) struct AmdShared<P: UnitPlatform> {
     pub(super) control: AmdControl<P>,
     pub(super) queue: Ring<P>,
     pub(super) events: Events<P>,
+    /// The log of page requests.
+    pub(super) requests: Option<Log<P>>,
+    /// An entry that let its device send page requests was closed: the unit has answered since, and no
+    /// caller has heard of it.
+    pub(super) requests_cut: AtomicBool,
+    /// Devices with translations of their own, by the domain that those are of.
+    pub(super) atcs: Sets<P, u16, AmdAtc>,
     pub(super) ids: Ids<P>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
@@ -176,10 +184,48 @@ impl<P: UnitPlatform> AmdShared<P> {
         self.run(entries.chain([command::fence()]).chain(domains))
     }
 
+    /// Gives the memory of the logs back. The unit must have stopped using it.
+    pub(super) fn free_logs(&self) {
+        self.events.log.free(&self.control.mem);
+        self.requests.iter().for_each(|log| log.free(&self.control.mem));
+    }
+
     /// A free domain identifier.
     pub(super) fn take_id(&self) -> Result<u16, IommuError> {
         let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;
         u16::try_from(id).map_err(|_| IommuError::OutOfContexts)
+    }
+}
+
+impl<P: UnitPlatform> AmdShared<P> {
+    /// Makes devices forget a range, or everything: those that `atcs` names, each time anew. The unit goes on
+    /// without a device that does not answer in time, and logs it; this is an error only if it happens once
+    /// more, as the first time it may have been another caller's. Records that were lost may have been such.
+    pub(super) fn ask<I: Iterator<Item = AmdAtc>>(
+        &self,
+        atcs: impl Fn() -> I,
+        range: Option<IovaRange>,
+    ) -> Result<(), IommuError> {
+        for _ in 0..2 {
+            let mut asking = atcs().map(|atc| command::device_tlb(atc, range)).peekable();
+            if asking.peek().is_none() {
+                return Ok(());
+            }
+            self.events.make_room(&self.control)?;
+            let before = self.events.silences_at_least(&self.control);
+            self.queue.run(self, asking, &|_| false).map(drop)?;
+            let silent = self.events.silences_at_most(&self.control) > before
+                || self.events.log.has_overflown(&self.control)?;
+            if !silent {
+                return Ok(());
+            }
+        }
+        Err(IommuError::DeviceSilent { stream: None })
+    }
+
+    /// As [`AmdShared::ask`], of one device and everything.
+    pub(super) fn ask_one(&self, atc: AmdAtc) -> Result<(), IommuError> {
+        self.ask(|| core::iter::once(atc), None)
     }
 }
 
@@ -191,6 +237,8 @@ enum AmdRoundEnd {
     NotYet,
     /// With a sync.
     Sync,
+    /// Because there was no room to note another domain.
+    Full,
     /// There are no more steps.
     Exhausted,
     /// With a command for everything, which is a round of its own.
@@ -200,7 +248,21 @@ enum AmdRoundEnd {
 /// The commands up to the next sync.
 struct AmdRound<'a> {
     steps: &'a mut dyn Iterator<Item = Step>,
+    /// A command for the next round.
+    held: Option<Command>,
+    touched: Touched<u16>,
     ended: AmdRoundEnd,
+}
+
+/// Domain and range of the translations that a command is about; all of them if `None`.
+fn concerned(command: Command) -> Option<(u16, Option<IovaRange>)> {
+    let (context, range) = match command {
+        Command::Page { context, iova, size, .. } => (context, Some(IovaRange::page(iova, size))),
+        Command::Range { context, run, granule, .. } => (context, Some(run.range(granule))),
+        Command::Context { context } => (context, None),
+        Command::Global | Command::Configuration { .. } => return None,
+    };
+    Some((command::domain_of(context), range))
 }
 
 impl Iterator for AmdRound<'_> {
@@ -208,16 +270,27 @@ impl Iterator for AmdRound<'_> {
 
     fn next(&mut self) -> Option<Counted> {
         while self.ended == AmdRoundEnd::NotYet {
-            match self.steps.next() {
+            let held = self.held.take().map(Step::Invalidate);
+            match held.or_else(|| self.steps.next()) {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
                     self.ended = AmdRoundEnd::Everything;
                 }
-                Some(Step::Invalidate(what)) => match command::invalidate(what) {
-                    Some(command) => return Some(command),
-                    None => self.ended = AmdRoundEnd::Everything,
-                },
+                Some(Step::Invalidate(what)) => {
+                    if let Some((domain, range)) = concerned(what) {
+                        if !self.touched.has_room(domain) {
+                            self.held = Some(what);
+                            self.ended = AmdRoundEnd::Full;
+                            continue;
+                        }
+                        self.touched.touch(domain, range);
+                    }
+                    match command::invalidate(what) {
+                        Some(command) => return Some(command),
+                        None => self.ended = AmdRoundEnd::Everything,
+                    }
+                }
                 Some(Step::Sync) => self.ended = AmdRoundEnd::Sync,
                 None => self.ended = AmdRoundEnd::Exhausted,
             }
@@ -230,13 +303,28 @@ impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
     type Error = IommuError;
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, _: TablesLeft) -> Result<(), IommuError> {
+        let mut held = None;
         loop {
-            let mut round = AmdRound { steps: &mut *steps, ended: AmdRoundEnd::NotYet };
+            let mut round = AmdRound {
+                steps: &mut *steps,
+                held,
+                touched: Touched::new(),
+                ended: AmdRoundEnd::NotYet,
+            };
             self.run(&mut round)?;
-            match round.ended {
-                AmdRoundEnd::Everything => self.forget_everything()?,
+            let (touched, ended) = (round.touched, round.ended);
+            held = round.held;
+            // Behind the unit, from whose caches a device might be answered otherwise.
+            for (domain, range) in touched.iter() {
+                self.ask(|| self.atcs.members(domain), range)?;
+            }
+            match ended {
+                AmdRoundEnd::Everything => {
+                    self.forget_everything()?;
+                    self.ask(|| self.atcs.all(), None)?;
+                }
                 AmdRoundEnd::Exhausted => return Ok(()),
-                AmdRoundEnd::Sync | AmdRoundEnd::NotYet => {}
+                AmdRoundEnd::Full | AmdRoundEnd::Sync | AmdRoundEnd::NotYet => {}
             }
         }
     }

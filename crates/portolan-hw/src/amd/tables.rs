@@ -1,11 +1,8 @@
-//! The device table, the interrupt tables and attachments that its entries name, and tables for memory
-//! that firmware names.
+//! The device table, and the interrupt tables and attachments that its entries name.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
 //! Streams that were never named have entries that block. The fields of an entry for interrupts and
-//! for system management messages (SysMgt) stay as they are while the stream is moved. Streams that
-//! firmware wants to reach memory from the first moment on (IVMD blocks, 5.2.2.8) share tables if they
-//! have the same ranges; overlapping ranges are mapped once, with every access that one of them allows.
+//! for system management messages (SysMgt) stay as they are while the stream is moved.
 //!
 //! Erratum 63 of old units: forwarding a system management interrupt is undefined where SysMgt is 01b
 //! and the entry does not permit writes. A blocked stream with SysMgt 01b therefore permits them (IW), to
@@ -15,7 +12,7 @@
 //!
 //! *Context.* Interrupt, but for functions that take or give back memory (task).
 
-use super::command::Counted;
+use super::command::{AmdAtc, Counted};
 use super::config::{Config, StreamSettings};
 use super::features::{AmdFeature, Features};
 use super::queue::{AmdShared, NOTHING};
@@ -23,26 +20,21 @@ use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
 use crate::chassis::{Block, Shut, book, entry};
 use crate::handover::AdoptError;
-use crate::ids::Ids;
 use crate::interrupt::compose::AMD_MOST_LG2;
 use crate::interrupt::{ApicMode, Remapping, Slots};
-use crate::reservations::Reserved;
 use crate::turn::Turn;
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{InvalTag, PageSize, PhysAddr, RequesterId, StreamId};
-use portolan::inval::{Gather, Walker};
+use portolan::addr::{InvalTag, PageSize, PhysAddr, StreamId};
+use portolan::inval::Walker;
 use portolan::iommu::handover::UnitHandover;
-use portolan::iommu::{
-    Interrupt, InterruptError, InterruptPlace, IommuError, ReservedRegion, disjoint,
-};
+use portolan::iommu::{AttachError, Interrupt, InterruptError, InterruptPlace, IommuError};
 use portolan::platform::{OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word};
+use portolan::table::TableView;
 use portolan::table::format::{AmdLevels, AmdV1, DirtyTracking};
-use portolan::table::{Access, PageTable, TableMapError, TableView};
 use portolan_spec::amd::entry::{
-    DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, IR, IW,
-    LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
+    DEVICE_TLB, DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID,
+    IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
 use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
@@ -91,6 +83,14 @@ const LAST: PhysAddr = PhysAddr::new(u32::MAX as u64);
 pub(super) struct EntryCommands<'a> {
     pub(super) old: &'a [Counted],
     pub(super) blocked: &'a [Counted],
+    /// The device that keeps translations by the old entry, and the one that may by the new.
+    pub(super) leaves: Option<AmdAtc>,
+    pub(super) enters: Option<AmdAtc>,
+}
+
+impl EntryCommands<'_> {
+    /// None: everything is forgotten afterwards.
+    pub(super) const NONE: Self = Self { old: &[], blocked: &[], leaves: None, enters: None };
 }
 
 impl DeviceTable {
@@ -159,6 +159,13 @@ impl DeviceTable {
         }
         let entry = self.at(stream).read(mem);
         ENTRY.is_closed(entry[0]) || entry[0] == self.blocking(entry[1])[0]
+    }
+
+    /// Says in the entry of `stream`, which is closed, that its device may be asked.
+    pub(super) fn let_translate(&self, mem: &impl TableMem<AtomicU64>, stream: u16) {
+        let at = self.at(stream);
+        at.write(mem, 1, at.read(mem)[1] | DEVICE_TLB);
+        at.publish(mem, Walker::Coherent);
     }
 
     /// Changes bits for interrupts in the entry of `stream`: keeps `keep` and sets `set`, by one
@@ -274,8 +281,18 @@ impl DeviceTable {
         let new = merged(old, new.unwrap_or_else(|| self.blocking(old[1])));
         // Stores are in order, and the unit snoops.
         let changed = at.change(mem, Walker::Coherent, &ENTRY, &new, |after| match after {
-            After::Closed => shared.run(&mut forget.old.iter().copied()),
-            After::Unread if !ENTRY.is_closed(new[0]) => Ok(()),
+            After::Closed => {
+                shared.run(&mut forget.old.iter().copied())?;
+                // The closed entry still says that the device may be asked, and gives it nothing new.
+                forget.leaves.map_or(Ok(()), |atc| shared.ask_one(atc))
+            }
+            After::Unread if !ENTRY.is_closed(new[0]) => {
+                let Some(atc) = forget.enters.filter(|_| forget.leaves.is_none()) else {
+                    return Ok(());
+                };
+                shared.run([command::device_entry(stream), command::fence()].into_iter())?;
+                shared.ask_one(atc)
+            }
             // Of an entry that blocks its other words are kept too.
             After::Unread | After::Changed => shared.run(&mut forget.blocked.iter().copied()),
         });
@@ -287,6 +304,14 @@ impl DeviceTable {
 fn is_posted(settings: &[StreamSettings]) -> bool {
     let posted = SystemManagement::Posted;
     settings.iter().any(|of| of.settings.system_management == posted)
+}
+
+/// Converts the error of a change to a stream that the unit has: only the hardware can fail.
+pub(super) fn failed(result: Result<(), AttachError>) -> Result<(), IommuError> {
+    result.map_err(|error| match error {
+        AttachError::Iommu(error) => error,
+        _ => IommuError::Unsupported,
+    })
 }
 
 /// The entry `old` with other words about memory.
@@ -427,11 +452,37 @@ impl<P: UnitPlatform> AmdInterruptTables<P> {
     }
 }
 
-/// An attachment, by the domain identifier in its entry.
-pub(super) type Attachment = book::Attachment<u16>;
+/// Devices that are to keep translations once they are attached, by stream.
+pub(super) type Remotes = BTreeMap<u16, AmdAtc>;
+
+/// Destination of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AmdPlace {
+    /// The domain identifier in its entry.
+    pub(super) domain: u16,
+    /// The device that the domain tells, if it keeps translations.
+    pub(super) told: Option<AmdAtc>,
+}
+
+impl AmdPlace {
+    pub(super) const fn of(domain: u16) -> Self {
+        Self { domain, told: None }
+    }
+}
+
+/// An attachment of a stream.
+pub(super) type Attachment = book::Attachment<AmdPlace>;
+
+/// State of the caller that moves streams.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Entries that are closed while the unit is suspended.
+    pub(super) shut: Shut,
+    pub(super) remotes: Remotes,
+}
 
 /// Streams with their attachments.
-pub(super) type Streams = book::Streams<u16, u16, Shut>;
+pub(super) type Streams = book::Streams<u16, AmdPlace, Held>;
 
 /// The entry of a stream that `table` translates, tagged by `context`.
 pub(super) fn entry_of(
@@ -443,158 +494,4 @@ pub(super) fn entry_of(
     let levels = table.format().levels.count();
     let word = BLOCKED | IR | IW | MODE.at(levels.into()) | root | command::marks(marks);
     [word, DOMAIN.at(command::domain_of(context).into())]
-}
-
-/// Tables that are named in entries, of a domain that is yet to be made.
-pub(super) struct Prepared<P: UnitPlatform> {
-    pub(super) context: InvalTag,
-    pub(super) table: PageTable<AmdV1, P::Memory>,
-    pub(super) streams: Vec<Devices>,
-}
-
-/// Ranges of streams, and the maps of `all` that they share, by number.
-type Shares = (Vec<usize>, Vec<Devices>);
-
-/// Makes tables for all of `config.reserved` and sets the entries of their streams in `entries`, of
-/// which the unit does not know yet.
-pub(super) fn prepare<P: UnitPlatform>(
-    mem: &P::Memory,
-    features: &Features,
-    ids: &Ids<P>,
-    entries: &DeviceTable,
-    config: &Config,
-) -> Result<Vec<Prepared<P>>, IommuError> {
-    let format = format(features, config);
-    let mut prepared = Vec::new();
-    let maps = config.reserved.iter();
-    let maps: Vec<Reserved> =
-        maps.filter(|one| one.region.kind.direct().is_some()).copied().collect();
-    for (shared, streams) in shares(&maps) {
-        let its = shared.iter().filter_map(|at| maps.get(*at));
-        let regions: Vec<ReservedRegion> = its.map(|one| one.region).collect();
-        let table = PageTable::new(format, mem.clone())?;
-        let pieces = disjoint(&regions, PageSize::SIZE_4K);
-        for piece in pieces.map_err(|_| IommuError::Unsupported)? {
-            map::<P>(&table, piece)?;
-        }
-        let id = ids.take().ok_or(IommuError::OutOfContexts)?;
-        let context = InvalTag::new(id);
-        for &streams in &streams {
-            for stream in entries.within(streams) {
-                let entry = entry_of(&TableView::new(&table), context, config.dirty);
-                entries.prepare(mem, stream, entry);
-            }
-        }
-        prepared.push(Prepared { context, table, streams });
-    }
-    Ok(prepared)
-}
-
-/// Width of the addresses that can be mapped to themselves.
-pub(super) fn address_lg2(features: &Features, config: &Config) -> u32 {
-    let AmdV1 { levels, output_lg2, .. } = format(features, config);
-    let most = match levels {
-        AmdLevels::Five => output_lg2,
-        _ => output_lg2.min(48),
-    };
-    most.min(features.input_lg2())
-}
-
-/// The format of the tables.
-fn format(features: &Features, config: &Config) -> AmdV1 {
-    let output_lg2 = features.output_lg2(config);
-    let levels = if features.walks(AmdLevels::Five) && output_lg2 > 48 {
-        AmdLevels::Five
-    } else {
-        AmdLevels::Four
-    };
-    AmdV1 { levels, output_lg2, dirty: config.dirty }
-}
-
-fn map<P: UnitPlatform>(
-    table: &PageTable<AmdV1, P::Memory>,
-    piece: ReservedRegion,
-) -> Result<(), IommuError> {
-    // The debt is paid before the streams are counted as attached: all is forgotten by then.
-    let mut owed = Gather::new();
-    let (iova, last) = (piece.range.start(), piece.range.last());
-    let both = Access::READ_WRITE;
-    let access = piece.kind.direct().map(|access| access & both);
-    let bytes = last.get() - iova.get() + 1;
-    let pa = PhysAddr::new(iova.get());
-    match table.map(iova, pa, bytes, access.unwrap_or(both), &mut owed) {
-        Ok(_) => Ok(()),
-        Err(TableMapError::Memory(error)) => Err(error.into()),
-        Err(_) => Err(IommuError::Unsupported),
-    }
-}
-
-/// The streams that some of `maps` name, by the indices of those.
-fn shares(maps: &[Reserved]) -> Vec<Shares> {
-    let most = u32::from(u16::MAX);
-    let bounds = |map: &Reserved| {
-        let (first, last) = (map.streams.first().get(), map.streams.last().get());
-        (first.min(most), last.min(most))
-    };
-    let mut cuts: Vec<u32> = Vec::new();
-    for (first, last) in maps.iter().map(bounds) {
-        cuts.extend([first, last + 1]);
-    }
-    cuts.sort_unstable();
-    cuts.dedup();
-    let mut shares: Vec<Shares> = Vec::new();
-    for (&first, &after) in cuts.iter().zip(cuts.iter().skip(1)) {
-        let names = |map: &Reserved| {
-            let (from, to) = bounds(map);
-            map.streams.first().get() <= most && from <= first && after - 1 <= to
-        };
-        let of: Vec<usize> =
-            (0..).zip(maps).filter(|(_, map)| names(map)).map(|(n, _)| n).collect();
-        let [first, last] = [first, after - 1].map(|id| RequesterId::new(id as u16));
-        let Some(range) = Devices::new(first, last).filter(|_| !of.is_empty()) else {
-            continue;
-        };
-        match shares.iter_mut().find(|(same, _)| *same == of) {
-            Some((_, streams)) => streams.push(range),
-            None => shares.push((of, Vec::from([range]))),
-        }
-    }
-    shares
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reservations::Streams;
-    use portolan::addr::{Iova, IovaRange, StreamId};
-    use portolan::iommu::ReservedKind;
-
-    fn devices(first: u16, last: u16) -> Devices {
-        Devices::new(RequesterId::new(first), RequesterId::new(last)).unwrap()
-    }
-
-    fn unity(streams: Streams, start: u64, last: u64) -> Reserved {
-        let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
-        let kind = ReservedKind::Direct(Access::READ);
-        let region = ReservedRegion { range, kind };
-        Reserved { streams, region }
-    }
-
-    #[test]
-    fn streams_with_the_same_memory_share_tables() {
-        let all = [unity(Streams::ALL, 0, 0xfff), unity(devices(8, 9).streams(), 0x1000, 0x1fff)];
-        let everybody = [devices(0, 7), devices(10, u16::MAX)];
-        let wanted = [
-            (Vec::from([0]), Vec::from(everybody)),
-            (Vec::from([0, 1]), Vec::from([devices(8, 9)])),
-        ];
-        assert_eq!(shares(&all), wanted);
-    }
-
-    #[test]
-    fn streams_that_no_requester_has_get_no_tables() {
-        let (first, last) = (StreamId::new(0x1_0000), StreamId::new(u32::MAX));
-        let none = unity(Streams::new(first, last).unwrap(), 0, 0xfff);
-        assert_eq!(shares(&[none]), []);
-    }
 }

@@ -11,6 +11,8 @@ use portolan::platform::{Mmio, UnitPlatform};
 
 use super::command::AmdControl;
 use super::config::{self, Config};
+use super::features::{AmdFeature, Features};
+use super::log::Log;
 use super::queue::AmdShared;
 use super::queue::address;
 use super::tables::DeviceTable;
@@ -24,12 +26,14 @@ const RINGS: u64 = control::COMMANDS
     | control::EVENT_LOG
     | control::EVENT_INTERRUPT
     | control::WAIT_INTERRUPT
-    | control::PAGE_REQUEST_LOG
+    | control::REQUEST_LOG
+    | control::REQUEST_INTERRUPT
+    | control::REQUESTS
     | control::GUEST_LOG;
 
 /// The same, as the status shows it.
 const RINGS_RUN: u64 =
-    status::COMMANDS_RUN | status::EVENT_RUNS | status::PAGE_REQUESTS_RUN | status::GUEST_LOG_RUNS;
+    status::COMMANDS_RUN | status::EVENT_RUNS | status::REQUESTS_RUN | status::GUEST_LOG_RUNS;
 
 /// Control bits for the order and tunnelling of the unit's own traffic.
 const TRAFFIC: u64 =
@@ -45,6 +49,16 @@ fn interrupt_form(remapping: Option<Remapping>) -> u64 {
     }
 }
 
+/// Control bits for page requests that are logged in `requests`, and those of the status that follow.
+fn serving<P: UnitPlatform>(requests: Option<&Log<P>>, features: &Features) -> (u64, u64) {
+    let answers = match features.has.contains(AmdFeature::AUTO_RESPONSE) {
+        true => control::AUTO_RESPONSE,
+        false => 0,
+    };
+    let served = control::REQUESTS | control::REQUEST_LOG | answers;
+    requests.map_or((0, 0), |_| (served, status::REQUESTS_RUN))
+}
+
 /// Stops commands and logs. Accesses go on as they did: translated, or not.
 pub(super) fn stop_rings<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), IommuError> {
     unit.switch(!RINGS, 0)?;
@@ -57,24 +71,33 @@ pub(super) fn start<P: UnitPlatform>(
     table: &DeviceTable,
     config: &Config,
 ) -> Result<(), IommuError> {
-    let AmdShared { control: unit, queue, events, operation, .. } = shared;
+    let AmdShared { control: unit, queue, events, requests, operation, .. } = shared;
     let regs = &unit.regs;
     queue.restart::<AmdShared<P>>();
-    events.begin_again();
+    events.log.begin_again();
+    requests.iter().for_each(Log::begin_again);
     regs.write64(reg::COMMAND_BASE, address(queue));
-    regs.write64(reg::EVENT_BASE, events.address());
+    regs.write64(reg::EVENT_BASE, events.log.address());
     // While SNP is on they keep the addresses of the kernel that turned it on, as does the range in which completions
     // may be stored (2.12.2.1): no wait would end.
     regs.holds(reg::COMMAND_BASE, address(queue))?;
-    regs.holds(reg::EVENT_BASE, events.address())?;
+    regs.holds(reg::EVENT_BASE, events.log.address())?;
     for pointer in [reg::COMMAND_HEAD, reg::COMMAND_TAIL, reg::EVENT_HEAD, reg::EVENT_TAIL] {
         regs.write64(pointer, 0);
     }
     let old = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;
     regs.write64(reg::STATUS, old);
+    if let Some(log) = requests {
+        regs.write64(reg::REQUEST_BASE, log.address());
+        regs.holds(reg::REQUEST_BASE, log.address())?;
+        regs.write64(reg::REQUEST_HEAD, 0);
+        regs.write64(reg::REQUEST_TAIL, 0);
+        regs.write64(reg::STATUS, status::REQUEST_OVERFLOW | status::REQUEST_INTERRUPT);
+    }
     regs.write64(reg::DEVICE_TABLE, table.address());
     regs.holds(reg::DEVICE_TABLE, table.address())?;
     let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
+    let (asks, log_runs) = serving(requests.as_ref(), &unit.features);
     // Guest tables stay on as long as an entry that is still cached may need them: with them off,
     // it would let everything through. A table in segments would be ours in part only.
     let form = interrupt_form(config.interrupts);
@@ -87,6 +110,9 @@ pub(super) fn start<P: UnitPlatform>(
     unit.await_status(run, run)?;
     operation.set(OperationState::Running);
     shared.forget_everything()?;
+    // Behind the entries of a previous owner that let devices ask.
+    unit.switch(u64::MAX, asks)?;
+    unit.await_status(log_runs, log_runs)?;
     // Memory that firmware excluded from translation: none from now on. The half with the enable goes first: a
     // write of both may change the upper half of the base before that, and exclude more.
     regs.write32(reg::EXCLUSION_BASE, 0);
@@ -99,7 +125,7 @@ pub(super) fn start<P: UnitPlatform>(
             return Err(IommuError::Nonsense { offset, value });
         }
     }
-    let kept = control::DEVICE_TLB_LIMIT | on;
+    let kept = control::DEVICE_TLB_LIMIT.mask() | on | asks;
     // Entries that named interrupt tables of a previous owner's form are forgotten.
     match config.flags {
         Some(flags) => unit.switch(kept, config::traffic(flags) | form),
@@ -109,6 +135,6 @@ pub(super) fn start<P: UnitPlatform>(
 
 /// Turns off all parts that run: commands, the log, and the unit.
 pub(super) fn turn_off<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), IommuError> {
-    unit.switch(control::DEVICE_TLB_LIMIT | TRAFFIC, 0)?;
-    unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)
+    unit.switch(control::DEVICE_TLB_LIMIT.mask() | TRAFFIC, 0)?;
+    unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS | status::REQUESTS_RUN, 0)
 }

@@ -4,11 +4,12 @@
 //! 2.4, 2.5 and 3.4. Several units are several instances; nothing is shared between them.
 
 use alloc::sync::Arc;
-use core::sync::atomic::AtomicU64;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use portolan::addr::InvalTag;
+use portolan::addr::{InvalTag, StreamId};
 use portolan::inval::{Capabilities, Quirks, Ranges};
-use portolan::iommu::{InterruptTarget, IommuError, PagedDomain};
+use portolan::iommu::{InterruptTarget, Iommu as _, IommuError, PagedDomain};
 use portolan::platform::{AllMemory, Guarded, TableMem, UnitPlatform};
 use portolan::table::Format as _;
 use portolan::table::PageTable;
@@ -19,17 +20,18 @@ use super::command::AmdControl;
 use super::command::Counts;
 use super::config::Config;
 use super::faults::Events;
-use super::features::Capability;
-use super::features::Features;
+use super::features::{Capability, Features};
+use super::log::{Log, logs};
+use super::prepared;
 use super::queue;
 use super::queue::{AmdQueue, AmdShared, NOTHING};
-use super::tables;
 use super::tables::{AmdInterruptTables, DeviceTable};
-use super::tables::{Attachment, Streams};
+use super::tables::{AmdPlace, Attachment, Held, Streams, failed};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::handed::Adopted;
-use crate::chassis::{Operation, Ring, Shut, Submitters};
+use crate::chassis::sets::Sets;
+use crate::chassis::{Operation, Ring, Submitters};
 use crate::ids::Ids;
 use crate::promise::leading_to_firmware;
 use crate::reservations::Reservations;
@@ -50,7 +52,7 @@ pub struct AmdVi<P: UnitPlatform> {
     pub(super) shared: Arc<AmdShared<P>>,
     pub(crate) config: Config,
     pub(super) table: DeviceTable,
-    pub(super) book: Book<P, u16, u16, Shut>,
+    pub(super) book: Book<P, u16, AmdPlace, Held>,
     pub(super) remap: Option<AmdInterruptTables<P>>,
     /// Target of the interrupt that events raise, if they do.
     pub(super) signals: Guarded<P, Option<InterruptTarget>>,
@@ -63,24 +65,27 @@ crate::chassis::opaque!(AmdVi, AtomicU64);
 struct AmdAllocations<P: UnitPlatform> {
     queue: Ring<P>,
     events: Events<P>,
+    requests: Option<Log<P>>,
     table: DeviceTable,
 }
 
 impl<P: UnitPlatform> AmdAllocations<P> {
     fn new(mem: &impl TableMem<AtomicU64>, config: &Config) -> Result<Self, IommuError> {
         let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
-        let events = Events::new(mem, config.events_lg2).inspect_err(|_| queue.free(mem))?;
+        let (events, requests) = logs(mem, config).inspect_err(|_| queue.free(mem))?;
         let table = DeviceTable::new(mem, config.streams_lg2, &config.streams);
         let table = table.inspect_err(|_| {
             queue.free(mem);
-            events.free(mem);
+            events.log.free(mem);
+            requests.iter().for_each(|log| log.free(mem));
         })?;
-        Ok(Self { queue, events, table })
+        Ok(Self { queue, events, requests, table })
     }
 
     fn free(&self, mem: &impl TableMem<AtomicU64>) {
         self.queue.free(mem);
-        self.events.free(mem);
+        self.events.log.free(mem);
+        self.requests.iter().for_each(|log| log.free(mem));
         self.table.free(mem);
     }
 }
@@ -103,7 +108,8 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability)?;
         features.can_mark(config.dirty)?;
-        config.reserved.within(tables::address_lg2(&features, &config));
+        features.can_log_requests(config.requests_lg2)?;
+        config.reserved.within(prepared::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
@@ -114,16 +120,19 @@ impl<P: UnitPlatform> AmdVi<P> {
             parts.table.abort_interrupts(mem);
         }
         let ids = Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1);
-        let prepared = tables::prepare(mem, &features, &ids, &parts.table, &config)
+        let prepared = prepared::prepare(mem, &features, &ids, &parts.table, &config)
             .and_then(|prepared| stop_rings(&control).map(|()| prepared))
             .inspect_err(|_| parts.free(mem))?;
-        let AmdAllocations { queue, events, table } = parts;
+        let AmdAllocations { queue, events, requests, table } = parts;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let shared = Arc::new(AmdShared {
             control,
             queue,
             events,
+            requests,
+            requests_cut: AtomicBool::new(false),
+            atcs: Sets::default(),
             ids,
             streams: table.streams(),
             entries: table.at(0),
@@ -136,14 +145,14 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
             return Err(error);
         }
-        let mut known = Streams::new(Shut::default());
+        let mut known = Streams::new(Held::default());
         for of in prepared {
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
             let queue = AmdQueue(Arc::clone(&shared));
             let domain = leading_to_firmware(of.table, of.context, caps, config.quirks, queue)
                 .shadowed(shared.control.features.shadowing());
-            let attachment = Attachment::new(id, &Arc::new(domain));
+            let attachment = Attachment::new(AmdPlace::of(id), &Arc::new(domain));
             for streams in streams {
                 for stream in table.within(streams) {
                     known.begin(stream, attachment.clone());
@@ -203,6 +212,11 @@ impl<P: UnitPlatform> AmdVi<P> {
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         self.revoke_interrupts(None)?;
+        let remotes =
+            |streams: &mut Streams| streams.state.remotes.keys().copied().collect::<Vec<_>>();
+        for stream in self.book.with(self.turn(), remotes)? {
+            failed(self.block(StreamId::new(stream.into())))?;
+        }
         let left = self.book.with(self.turn(), |streams| {
             // Entries that name the domains are gone before the domains are.
             match self.block_table(streams.not_blocked(..)) {
@@ -226,7 +240,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         // Domains that are still held keep the queue: they will find it off.
         if let Some(shared) = Arc::into_inner(shared) {
             shared.queue.free(&shared.control.mem);
-            shared.events.free(&shared.control.mem);
+            shared.free_logs();
         }
         Ok(())
     }

@@ -17,7 +17,9 @@ pub mod opcode {
         COMPLETION_WAIT: u64 = 1 => "COMPLETION_WAIT (2.4.1).";
         DEVICE_ENTRY: u64 = 2 => "INVALIDATE_DEVTAB_ENTRY (2.4.2).";
         PAGES: u64 = 3 => "INVALIDATE_IOMMU_PAGES (2.4.3).";
+        DEVICE_TLB: u64 = 4 => "INVALIDATE_IOTLB_PAGES (2.4.4).";
         INTERRUPT_TABLE: u64 = 5 => "INVALIDATE_INTERRUPT_TABLE (2.4.5).";
+        RESPONSE: u64 = 7 => "COMPLETE_PPR_REQUEST (2.4.7).";
         ALL: u64 = 8 => "INVALIDATE_IOMMU_ALL (2.4.8).";
     }
 }
@@ -51,5 +53,30 @@ pub mod pages {
         ADDRESS: u64 = !0xfff => "Word 1: bits 63:12 of the address.";
         /// Word 1: the address that stands for all there are.
         EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;
+    }
+}
+
+/// INVALIDATE_IOTLB_PAGES. Word 1 is that of INVALIDATE_IOMMU_PAGES without entries of upper levels.
+pub mod device_tlb {
+    use super::Bits;
+    crate::bits::constants! {
+        DEVICE: Bits = Bits::new(0, 16) => "Word 0: the device.";
+        MOST: Bits = Bits::new(24, 8) => "Word 0: Maxpend, invalidations that its queue takes at a time.";
+        QUEUE: Bits = Bits::new(32, 16) => "Word 0: QueueID, the function whose queue it is.";
+    }
+}
+
+/// COMPLETE_PPR_REQUEST.
+pub mod response {
+    use super::Bits;
+    crate::bits::constants! {
+        DEVICE: Bits = Bits::new(0, 16) => "Word 0: the device.";
+        PASID: Bits = Bits::new(32, 20) => "Word 0: the address space.";
+        PASID_VALID: u64 = 1 << 2 => "Word 1: GN, the address space counts.";
+        GROUP: Bits = Bits::new(32, 9) => "Word 1: the group.";
+        CODE: Bits = Bits::new(44, 4) => "Word 1: the response.";
+        SUCCESS: u64 = 0 => "Value of [`CODE`]: the pages are there.";
+        INVALID: u64 = 1 => "Value of [`CODE`]: one of the pages is not for the device.";
+        FAILURE: u64 = 15 => "Value of [`CODE`]: the device is not to ask again.";
     }
 }

@@ -13,9 +13,12 @@ crate::bits::constants! {
     MARKS: Bits = Bits::new(7, 2);
     /// Word 0: levels of the tables; none: addresses are not translated.
     MODE: Bits = Bits::new(9, 3);
+    /// Word 0: PPR, the device may send page requests, where the unit decides that for each stream (EPHSup).
+    REQUESTS: u64 = 1 << 52;
     IR: u64 = 1 << 61 => "Word 0: reads are let through.";
     IW: u64 = 1 << 62 => "Word 0: writes are let through.";
     DOMAIN: Bits = Bits::new(0, 16) => "Word 1: domain.";
+    DEVICE_TLB: u64 = 1 << 32 => "Word 1: I, the device may keep translations.";
     /// Word 1: SysMgt, treatment of messages in the system management address range.
     SYSTEM_MANAGEMENT: Bits = Bits::new(40, 2);
 

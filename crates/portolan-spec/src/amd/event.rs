@@ -24,5 +24,6 @@ pub mod code {
         PAGE_TABLE: u64 = 4 => "PAGE_TAB_HARDWARE_ERROR (2.5.5).";
         ILLEGAL_COMMAND: u64 = 5 => "ILLEGAL_COMMAND_ERROR (2.5.6).";
         COMMAND_HARDWARE: u64 = 6 => "COMMAND_HARDWARE_ERROR (2.5.7).";
+        DEVICE_TLB_TIMEOUT: u64 = 7 => "IOTLB_INV_TIMEOUT (2.5.8): a device did not answer an invalidation.";
     }
 }

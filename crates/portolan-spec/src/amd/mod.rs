@@ -3,8 +3,9 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10. The capability
 //! block in PCI configuration space in [`capability`] (3.2), registers in [`reg`] (3.4), device
 //! table entries in [`entry`] (2.2.2.1), entries of interrupt tables in [`interrupt`] (2.2.5), commands in
-//! [`command`] (2.4), events in [`event`] (2.5). Not here: page tables, guest virtual APIC, guest tables,
-//! page requests, performance counters, multiple device tables, the virtualized interface.
+//! [`command`] (2.4), events in [`event`] (2.5), page requests in [`request`] (2.6). Not here:
+//! page tables, guest virtual APIC, guest tables, performance counters, multiple device tables, the
+//! virtualized interface.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
@@ -14,5 +15,6 @@ pub mod entry;
 pub mod event;
 pub mod interrupt;
 pub mod reg;
+pub mod request;
 
 pub use crate::{ADDRESS, Bits};

@@ -12,20 +12,24 @@ crate::bits::constants! {
     FEATURES: usize = 0x30 => "Extended features.";
     /// Target of the unit's interrupts for events, where [`control::WIDE_OWN`] is set.
     EVENT_TARGET: usize = 0x170;
+    REQUEST_BASE: usize = 0x38 => "Page request log base.";
     COMMAND_HEAD: usize = 0x2000 => "Command buffer head.";
     COMMAND_TAIL: usize = 0x2008 => "Command buffer tail.";
     EVENT_HEAD: usize = 0x2010 => "Event log head.";
     EVENT_TAIL: usize = 0x2018 => "Event log tail.";
     STATUS: usize = 0x2020 => "Status.";
+    REQUEST_HEAD: usize = 0x2030 => "Page request log head.";
+    REQUEST_TAIL: usize = 0x2038 => "Page request log tail.";
 
     TABLE_SIZE: Bits = Bits::new(0, 9) => "[`DEVICE_TABLE`]: pages of 4 KiB, less one.";
-    /// [`COMMAND_BASE`] and [`EVENT_BASE`]: entries, as an exponent from 8 to 15.
+    /// [`COMMAND_BASE`], [`EVENT_BASE`] and [`REQUEST_BASE`]: entries, as an exponent from 8 to 15.
     LENGTH: Bits = Bits::new(56, 4);
     INDEX: Bits = Bits::new(4, 15) => "Heads and tails: offset in bytes, in units of 16.";
 }
 
 /// Bits of [`CONTROL`].
 pub mod control {
+    use super::Bits;
     crate::bits::constants! {
         ENABLE: u64 = 1 => "The IOMMU is enabled.";
         EVENT_LOG: u64 = 1 << 2 => "Events are logged.";
@@ -35,14 +39,18 @@ pub mod control {
         COMMANDS: u64 = 1 << 12 => "Commands are fetched.";
         TUNNEL: u64 = 1 << 1 => "HtTunEn: HyperTransport traffic is tunnelled.";
         /// InvTimeOut: longest time that a device's TLB may take to answer an invalidation.
-        DEVICE_TLB_LIMIT: u64 = 7 << 5;
+        DEVICE_TLB_LIMIT: Bits = Bits::new(5, 3);
         PASS_POSTED: u64 = 1 << 8 => "PassPW: posted writes of the unit's own may pass others.";
         RESPONSES_PASS: u64 = 1 << 9 => "ResPassPW: responses to the unit may pass posted writes.";
         ISOCHRONOUS: u64 = 1 << 11 => "Isoc: the unit's own reads are isochronous.";
-        PAGE_REQUEST_LOG: u64 = 3 << 13 => "PPRLogEn, PPRIntEn: page requests are logged.";
+        REQUEST_LOG: u64 = 1 << 13 => "PPRLogEn: page requests are logged.";
+        REQUEST_INTERRUPT: u64 = 1 << 14 => "PPRIntEn: an interrupt for each page request.";
+        REQUESTS: u64 = 1 << 15 => "PPREn: page requests are served.";
         WIDE_ENTRIES: u64 = 1 << 17 => "GAEn: entries of interrupt tables have two words.";
         GUEST_LOG: u64 = 3 << 28 => "GALogEn, GAIntEn: interrupts for guests are logged.";
         SEGMENTS: u64 = 7 << 34 => "DevTblSegEn: the device table is in several segments.";
+        /// PPRAutoRspEn: page requests for which the log has no room are answered by the unit.
+        AUTO_RESPONSE: u64 = 1 << 39;
         WIDE_DESTINATIONS: u64 = 1 << 50 => "XTEn: their destinations have 32 bits.";
         /// IntCapXTEn: the unit's own interrupts go where registers say, and not by its MSI capability.
         WIDE_OWN: u64 = 1 << 51;
@@ -53,10 +61,13 @@ pub mod control {
 pub mod features {
     use super::Bits;
     crate::bits::constants! {
+        REQUESTS: u64 = 1 << 1 => "PPRSup: page requests.";
         WIDE_DESTINATIONS: u64 = 1 << 2 => "XTSup: destinations of interrupts may have 32 bits.";
         INVALIDATE_ALL: u64 = 1 << 6 => "IASup: INVALIDATE_IOMMU_ALL.";
         WIDE_ENTRIES: u64 = 1 << 7 => "GASup: entries of interrupt tables may have two words.";
         MARKS: u64 = 1 << 49 | 1 << 52 => "HASup, HDSup: marks in leaves of host tables.";
+        AUTO_RESPONSE: u64 = 1 << 41 => "PPRAutoRspSup: the unit answers page requests that it cannot log.";
+        REQUESTS_BY_ENTRY: u64 = 1 << 50 => "EPHSup: entries say who may send page requests.";
         /// Host tables of up to four levels and so many more; 3 is reserved.
         HOST_LEVELS: Bits = Bits::new(10, 2);
     }
@@ -70,7 +81,9 @@ pub mod status {
         WAIT_INTERRUPT: u64 = 1 << 2 => "A COMPLETION_WAIT interrupted; written 1 to clear.";
         EVENT_RUNS: u64 = 1 << 3 => "Events are being logged.";
         COMMANDS_RUN: u64 = 1 << 4 => "Commands are being fetched.";
-        PAGE_REQUESTS_RUN: u64 = 1 << 7 => "Page requests are being logged.";
+        REQUEST_OVERFLOW: u64 = 1 << 5 => "Page requests were lost; written 1 to clear.";
+        REQUEST_INTERRUPT: u64 = 1 << 6 => "A page request came; written 1 to clear.";
+        REQUESTS_RUN: u64 = 1 << 7 => "Page requests are being logged.";
         GUEST_LOG_RUNS: u64 = 1 << 8 => "Interrupts for guests are being logged.";
     }
 }

@@ -23,6 +23,8 @@ pub(super) enum Entry {
         marks: Option<LeafMarks>,
         /// Permission of the device to keep translations.
         remote: IotlbPermission,
+        /// Permission of the device to send page requests: DTE's `PPR`, where the unit looks at it.
+        requests: RequestPermission,
         /// `Yes` if the exclusion range is the device's.
         excluded: Excluded,
     },
@@ -35,17 +37,26 @@ pub(super) enum IotlbPermission {
     Refused,
 }
 
+/// Permission of a device to send page requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestPermission {
+    Given,
+    Refused,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Excluded {
     Yes,
     No,
 }
 
-/// Bits of word 0 about guest tables and page requests, or reserved.
-const RESERVED: u64 = 1 << 63 | 0x1ff << 52 | 0x7c;
+/// Bits of word 0 about guest tables, or reserved.
+const RESERVED: u64 = 1 << 63 | 0xff << 53 | 0x7c;
 /// Accessed and dirty bits of leaves (2.2.3).
 const ACCESSED: LeafMarks = LeafMarks { accessed: 1 << 5, dirty: 0 };
 const BOTH: LeafMarks = LeafMarks { dirty: 1 << 6, ..ACCESSED };
+/// `PPR`, which is reserved where the unit does not look at it.
+const REQUESTS: u64 = 1 << 52;
 /// Longest interrupt table that an entry can name, as an exponent of entries.
 const MOST_INTERRUPTS: u64 = 11;
 
@@ -67,7 +78,9 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, A
         return Ok(Entry::Ends);
     }
     let levels = field(low, 9, 3);
-    if low & RESERVED != 0 || levels > id.levels() {
+    let by_entry = id.looks_at_requests();
+    let unknown = low & REQUESTS != 0 && !by_entry;
+    if low & RESERVED != 0 || unknown || levels > id.levels() {
         return malformed;
     }
     let marks = match field(low, 7, 2) {
@@ -102,6 +115,11 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, A
             IotlbPermission::Given
         } else {
             IotlbPermission::Refused
+        },
+        requests: if low & REQUESTS != 0 || !by_entry {
+            RequestPermission::Given
+        } else {
+            RequestPermission::Refused
         },
         excluded: match field(second, 39, 1) {
             1 => Excluded::Yes,

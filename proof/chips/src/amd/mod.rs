@@ -8,12 +8,13 @@
 //! host page tables of three levels and more; translation and walk caches tagged by domain; absence cached as well
 //! where the capability block says so (`NpCache`); commands that take effect at the COMPLETION_WAIT behind them,
 //! which later ones may overtake unless it flushes; the exclusion range; the event log with overflow, whose records
-//! may come after its tail has moved; commands that stop the unit; devices that keep translations.
+//! may come after its tail has moved; commands that stop the unit; devices that keep translations, and may leave an
+//! invalidation of them without an answer; page requests and their log, with overflow.
 //!
 //! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
 //! a call of their own (`AmdRegisters::message`), with a cache of entries of either form. The unit's
 //! interrupt for events is counted, with its target. Not modelled: interrupts of other kinds, guest virtual
-//! APIC, guest tables and PASIDs, the log of page requests, suppressed events (SE, SA), skipped
+//! APIC, guest tables and PASIDs, suppressed events (SE, SA), skipped
 //! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that
 //! the unit does not snoop.
 
@@ -23,6 +24,7 @@ mod events;
 mod interrupts;
 mod queue;
 mod registers;
+mod requests;
 mod setup;
 #[cfg(test)]
 mod tests;

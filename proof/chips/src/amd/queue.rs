@@ -14,6 +14,8 @@ use portolan_sim::decode::WalkMemory;
 /// ILLEGAL_COMMAND_ERROR (2.5.6) and COMMAND_HARDWARE_ERROR (2.5.7).
 const ILLEGAL: u32 = 5;
 const HARDWARE: u32 = 6;
+/// IOTLB_INV_TIMEOUT (2.5.8): a device does not answer an invalidation that is refused with this code.
+const SILENT: u32 = 7;
 /// Bytes of a command.
 const BYTES: u64 = 16;
 
@@ -64,10 +66,20 @@ impl AmdRegisters {
 
     fn carry_out(&self, state: &mut State, head: u64) -> Result<(), u32> {
         let words = self.fetch(state, head).ok_or(HARDWARE)?;
-        if let Some(code) = self.consume(state, &[words[0], words[1], 0, 0]) {
-            return Err(code);
+        let refused = self.consume(state, &[words[0], words[1], 0, 0]);
+        let found = decode(words, &self.setup.identification);
+        match (refused, found) {
+            (Some(SILENT), Some((_, AmdEffect::Invalidate(AmdInvalidation::Device(of))))) => {
+                // The unit goes on without the device.
+                let device = u64::from(of.stream & 0xffff);
+                let at = self.command_at(state, head);
+                self.log(state, [u64::from(SILENT) << 60 | device, at]);
+                return Ok(());
+            }
+            (Some(code), _) => return Err(code),
+            (None, _) => {}
         }
-        let (kind, effect) = decode(words, &self.setup.identification).ok_or(ILLEGAL)?;
+        let (kind, effect) = found.ok_or(ILLEGAL)?;
         match effect {
             AmdEffect::Nothing => {}
             AmdEffect::Respond { to, response } => state.asking.tell(to, response),

@@ -17,6 +17,9 @@ pub(super) struct Registers {
     pub exclusion: [u64; 2],
     features: u64,
     pub event_target: u64,
+    pub request_base: u64,
+    pub request_head: u64,
+    pub request_tail: u64,
     pub command_head: u64,
     pub command_tail: u64,
     pub event_head: u64,
@@ -30,6 +33,9 @@ pub(super) mod control {
     pub const EVENT_LOG: u64 = 1 << 2;
     pub const EVENT_INTERRUPT: u64 = 1 << 3;
     pub const COMMANDS: u64 = 1 << 12;
+    pub const REQUEST_LOG: u64 = 1 << 13;
+    pub const REQUESTS: u64 = 1 << 15;
+    pub const AUTO_RESPONSE: u64 = 1 << 39;
     pub const GUEST_APIC: u64 = 1 << 17;
     pub const X2APIC: u64 = 1 << 50;
     pub const OWN_TARGETS: u64 = 1 << 51;
@@ -42,10 +48,17 @@ pub(super) mod status {
     pub const WAIT_INTERRUPT: u64 = 1 << 2;
     pub const EVENT_RUN: u64 = 1 << 3;
     pub const COMMANDS_RUN: u64 = 1 << 4;
+    pub const REQUEST_OVERFLOW: u64 = 1 << 5;
+    pub const REQUEST_INTERRUPT: u64 = 1 << 6;
+    pub const REQUEST_RUN: u64 = 1 << 7;
 }
 
 /// Bits of the status register that are cleared by writing them.
-const CLEARED: u64 = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;
+const CLEARED: u64 = status::EVENT_OVERFLOW
+    | status::EVENT_INTERRUPT
+    | status::WAIT_INTERRUPT
+    | status::REQUEST_OVERFLOW
+    | status::REQUEST_INTERRUPT;
 /// Bits of heads and tails: offsets of entries of 16 bytes.
 const POINTER: u64 = 0x7_fff0;
 const STATUS: usize = 0x2020;
@@ -73,12 +86,15 @@ impl Registers {
             0x20 => &mut self.exclusion[0],
             0x28 => &mut self.exclusion[1],
             0x30 => &mut self.features,
+            0x38 => &mut self.request_base,
             0x170 => &mut self.event_target,
             0x2000 => &mut self.command_head,
             0x2008 => &mut self.command_tail,
             0x2010 => &mut self.event_head,
             0x2018 => &mut self.event_tail,
             STATUS => &mut self.status,
+            0x2030 => &mut self.request_head,
+            0x2038 => &mut self.request_tail,
             _ => return None,
         })
     }
@@ -112,6 +128,7 @@ impl AmdRegisters {
         let in_use = match offset {
             0x08 | 0x2000 => runs & status::COMMANDS_RUN != 0,
             0x10 | 0x2018 => runs & status::EVENT_RUN != 0,
+            0x38 | 0x2038 => runs & status::REQUEST_RUN != 0,
             _ => false,
         };
         if in_use {
@@ -123,7 +140,7 @@ impl AmdRegisters {
             // The features are the unit's.
             (0x30, _) => {}
             (STATUS, Some(status)) => *status &= !(value & CLEARED),
-            (0x2000..=0x2018, Some(pointer)) => *pointer = value & POINTER,
+            (0x2000..=0x2018 | 0x2030..=0x2038, Some(pointer)) => *pointer = value & POINTER,
             (_, Some(register)) => *register = value,
             (_, None) => state.violations.push(Violation::BadAccess { offset }),
         }
@@ -142,14 +159,15 @@ fn switch(state: &mut State, value: u64) {
     if state.faults.control == Drain::Never {
         return;
     }
-    for (bit, run) in
-        [(control::COMMANDS, status::COMMANDS_RUN), (control::EVENT_LOG, status::EVENT_RUN)]
-    {
+    for (bit, run, overflow) in [
+        (control::COMMANDS, status::COMMANDS_RUN, 0),
+        (control::EVENT_LOG, status::EVENT_RUN, status::EVENT_OVERFLOW),
+        (control::REQUEST_LOG, status::REQUEST_RUN, status::REQUEST_OVERFLOW),
+    ] {
         let both = bit | control::ENABLE;
-        let overflown = bit == control::EVENT_LOG && registers.status & status::EVENT_OVERFLOW != 0;
         if value & both != both {
             registers.status &= !run;
-        } else if turned & both != 0 && !overflown {
+        } else if turned & both != 0 && registers.status & overflow == 0 {
             registers.status |= run;
         }
     }

@@ -28,6 +28,9 @@ const INVALIDATE_ALL: u64 = 1 << 6;
 const GUEST_APIC: u64 = 1 << 7;
 /// `HASup`, `HDSup`.
 const MARKS: u64 = 1 << 49 | 1 << 52;
+/// Features: `PPRAutoRspSup`, `EPHSup`.
+const AUTO_RESPONSE: u64 = 1 << 41;
+const REQUESTS_BY_ENTRY: u64 = 1 << 50;
 
 impl AmdIdentification {
     /// Caches absence (`NpCache`).
@@ -64,14 +67,21 @@ impl AmdIdentification {
         self.features & PAGE_REQUESTS != 0
     }
 
+    /// Looks at the entries' `PPR` (`EPHSup`).
+    pub(super) fn looks_at_requests(&self) -> bool {
+        self.features & REQUESTS_BY_ENTRY != 0
+    }
+
     pub(super) fn invalidates_all(&self) -> bool {
         self.features & INVALIDATE_ALL != 0
     }
 
-    /// Bits of the control register that features have to be there for: `GAEn`, `XTEn` and `IntCapXTEn`.
+    /// Bits of the control register that features have to be there for.
     pub(super) fn lacks(&self) -> u64 {
         let without = |feature: u64, bits: u64| if self.features & feature == 0 { bits } else { 0 };
         without(GUEST_APIC, control::GUEST_APIC)
+            | without(PAGE_REQUESTS, control::REQUEST_LOG | control::REQUESTS)
+            | without(AUTO_RESPONSE, control::AUTO_RESPONSE)
             | without(X2APIC, control::X2APIC | control::OWN_TARGETS)
     }
 
@@ -99,6 +109,8 @@ counts! {
         event_interrupts: u64,
         /// Events that found no room, or no log.
         lost_events: u64,
+        /// Page requests that found no room.
+        lost_requests: u64,
     }
 }
 

@@ -71,7 +71,7 @@ impl AmdRegisters {
     }
 
     /// The entry of a device, kept or from memory.
-    fn entry(&self, state: &mut State, stream: StreamId) -> Result<Entry, AmdRefusal> {
+    pub(super) fn entry(&self, state: &mut State, stream: StreamId) -> Result<Entry, AmdRefusal> {
         let device = stream.get() as u16;
         if let Some(kept) = state.own.entries.get(&device) {
             return *kept;

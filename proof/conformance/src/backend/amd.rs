@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
+use portolan::iommu::DeviceTlb;
+use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::DirtyTracking;
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
 use portolan_chips::memory::{ModelMemory, Visibility};
-use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
+use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config, PageRequestEvent};
 use portolan_hw::interrupt::{ApicMode, Remapping};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -24,7 +26,8 @@ use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
-use crate::conformance::{Abilities, Has, Outcome, Rig};
+use crate::conformance::{Abilities, DriverEvent, FaultSource, Faulting, Has, Outcome, Rig};
+use crate::promise::all_memory;
 
 type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
 /// Registers and memory of the model behind a seam.
@@ -87,6 +90,7 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     if kind == AmdKind::Plain {
         config.dirty = DirtyTracking::Hardware;
     }
+    config.requests_lg2 = Some(8);
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
@@ -102,6 +106,23 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
             wide_destinations: wide(apic),
             ..Abilities::ALL
         },
+        faulting: Some(Faulting {
+            ways: &[FaultSource::Requests],
+            enable: |unit, stream, _| {
+                let physical = stream.get() as u16;
+                let tlb = DeviceTlb { depth: 1, physical, twice: false };
+                Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
+            },
+            disable: None,
+            gone: |unit, stream| unit.device_gone(stream),
+            next: |unit| {
+                Ok(unit.next_page_request()?.map(|event| match event {
+                    PageRequestEvent::Request(request) => DriverEvent::Request(request),
+                    PageRequestEvent::Lost => DriverEvent::Lost,
+                }))
+            },
+            respond: |unit, to, response| unit.respond(to, response),
+        }),
         interrupts: Some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
@@ -168,13 +189,15 @@ fn capability(pci: &Pci) -> Option<Capability> {
 }
 
 /// Commands that both sides count, by their names in the specification.
-fn named(counts: [u64; 5]) -> BTreeMap<String, u64> {
+fn named(counts: [u64; 7]) -> BTreeMap<String, u64> {
     let names = [
         "COMPLETION_WAIT",
         "INVALIDATE_DEVTAB_ENTRY",
         "INVALIDATE_IOMMU_PAGES",
         "INVALIDATE_IOMMU_ALL",
         "INVALIDATE_INTERRUPT_TABLE",
+        "INVALIDATE_IOTLB_PAGES",
+        "COMPLETE_PPR_REQUEST",
     ];
     let names = names.into_iter().map(str::to_owned);
     names.zip(counts).collect()
@@ -189,6 +212,8 @@ fn submitted<P: UnitPlatform>(unit: &AmdVi<P>) -> BTreeMap<String, u64> {
         of(K::Pages) + of(K::Domain),
         of(K::All),
         of(K::Interrupts),
+        of(K::DeviceTlb),
+        of(K::Response),
     ])
 }
 
@@ -199,5 +224,8 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
         counts.amd(AmdCommand::Pages),
         counts.amd(AmdCommand::All),
         counts.amd(AmdCommand::InterruptTable),
+        // Neither is sent there.
+        0,
+        0,
     ])
 }

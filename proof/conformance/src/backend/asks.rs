@@ -3,6 +3,7 @@
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 use portolan_chips::Transfer;
+use portolan_chips::amd::AmdRegisters;
 use portolan_chips::riscv::RiscvRegisters;
 use portolan_chips::smmuv3::SmmuRegisters;
 use portolan_chips::vtd::VtdRegisters;
@@ -73,6 +74,27 @@ impl Asks for SmmuRegisters {
     fn finished(&self) -> Vec<Transfer> {
         let finished = self.finished().into_iter();
         finished.map(|(_, transfer)| transfer).collect()
+    }
+
+    as_every_unit!();
+}
+
+impl Asks for AmdRegisters {
+    fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
+        // No access with a PASID gets through.
+        let access = match pasid {
+            None => self.dma(device, iova, AccessKind::Write, 4),
+            Some(_) => return Transfer::Done(Vec::new()),
+        };
+        match access {
+            Ok(pieces) => Transfer::Done(pieces),
+            Err(fault) => Transfer::Refused(fault),
+        }
+    }
+
+    /// No transfers: they never wait here.
+    fn finished(&self) -> Vec<Transfer> {
+        Vec::new()
     }
 
     as_every_unit!();

@@ -191,6 +191,10 @@ impl UnitModel for AmdRegisters {
 
     refuses!(ILLEGAL_COMMAND: 5);
 
+    fn asks(&self) -> Option<&dyn Asks> {
+        Some(self)
+    }
+
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data)?;
         Some(Raised { vector: arrived.vector, destination: arrived.destination })

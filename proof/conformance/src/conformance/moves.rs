@@ -95,7 +95,7 @@ impl<'m, M: Machine> Keeping<'m, M> {
     /// Number of commands that asked devices to forget translations.
     fn asked(&self) -> u64 {
         let submitted = (self.machine.submitted)(&self.machine.unit);
-        let asks = ["ATC_INV", "DEVICE_TLB", "ATS_INVAL"].into_iter();
+        let asks = ["ATC_INV", "DEVICE_TLB", "ATS_INVAL", "INVALIDATE_IOTLB_PAGES"].into_iter();
         asks.filter_map(|kind| submitted.get(kind)).sum()
     }
 

@@ -23,6 +23,10 @@ mutants! {
             => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
         "the right interrupt table", commands(amd::wrong_interrupts)
             => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
+        "INVALIDATE_IOTLB_PAGES", commands(amd::without_device_tlbs)
+            => "moved-devices-forget" "requests-are-brought-in";
+        "COMPLETE_PPR_REQUEST", commands(amd::without_responses)
+            => "requests-are-brought-in" "requests-are-refused";
         "the first of several INVALIDATE_IOMMU_PAGES", commands(amd::without_first)
             => "one-sync-pays-for-all";
         "the last of several INVALIDATE_IOMMU_PAGES", commands(amd::without_last)
@@ -48,7 +52,9 @@ mutants! {
 mod amd {
     use super::super::edits::{drop_all, drop_first};
     use crate::backend::seam::{Words, is_amd_wait};
-    use portolan_spec::amd::command::opcode::{DEVICE_ENTRY, INTERRUPT_TABLE, PAGES};
+    use portolan_spec::amd::command::opcode::{
+        DEVICE_ENTRY, DEVICE_TLB, INTERRUPT_TABLE, PAGES, RESPONSE,
+    };
     use portolan_spec::amd::command::pages::{DIRECTORIES, EVERYTHING, SIZE};
 
     /// INVALIDATE_INTERRUPT_TABLE of a device that does not exist.
@@ -93,6 +99,16 @@ mod amd {
     /// Leaves out invalidations of interrupt tables.
     pub fn without_interrupts(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, INTERRUPT_TABLE));
+    }
+
+    /// Leaves out invalidations of devices' own translations.
+    pub fn without_device_tlbs(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, DEVICE_TLB));
+    }
+
+    /// Leaves out responses to page requests.
+    pub fn without_responses(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, RESPONSE));
     }
 
     /// Names the interrupt table of the next device.

@@ -1,5 +1,6 @@
 //! The driver on the unit of `portolan-chips`.
 
+mod devices;
 mod dirty;
 mod firmware;
 mod handover;

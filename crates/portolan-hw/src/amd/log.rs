@@ -1,0 +1,237 @@
+//! A log that the unit fills: of events, or of page requests.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.5, 2.6 and
+//! 3.4.14 to 3.4.19. Reading waits for nothing, so that interrupt handlers can do it: a record that the
+//! unit has announced and not yet written is left for a later call. Reading acknowledges the interrupt of
+//! the records that were read. A full log stops the unit's logging; once it is read empty, logging is turned
+//! on again. Not supported: two logs of one kind, early warnings.
+
+use super::command::AmdControl;
+use super::config::Config;
+use super::faults::Events;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{PageSize, PhysAddr};
+use portolan::iommu::IommuError;
+use portolan::platform::{Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word};
+use portolan_spec::amd::event::{CODE, LG2_BYTES};
+use portolan_spec::amd::reg::{self, control, status};
+
+/// Exponents of the number of records that a log can have.
+const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
+
+/// Looks at a record that is not yet written, in one call.
+const LOOKS: u32 = 8;
+
+/// The registers of a log, and its bits in others.
+#[derive(Debug)]
+pub(super) struct LogRegisters {
+    head: usize,
+    tail: usize,
+    /// Bit of the control register that turns it on.
+    enable: u64,
+    /// Bits of the status.
+    interrupt: u64,
+    overflow: u64,
+}
+
+pub(super) const EVENTS: LogRegisters = LogRegisters {
+    head: reg::EVENT_HEAD,
+    tail: reg::EVENT_TAIL,
+    enable: control::EVENT_LOG,
+    interrupt: status::EVENT_INTERRUPT,
+    overflow: status::EVENT_OVERFLOW,
+};
+
+const REQUESTS: LogRegisters = LogRegisters {
+    head: reg::REQUEST_HEAD,
+    tail: reg::REQUEST_TAIL,
+    enable: control::REQUEST_LOG,
+    interrupt: status::REQUEST_INTERRUPT,
+    overflow: status::REQUEST_OVERFLOW,
+};
+
+/// State of reading.
+#[derive(Debug, Default)]
+struct LogReader {
+    /// Slot of the next record to read.
+    next: u64,
+    /// Since when that record is announced and not written.
+    unwritten_since: Option<Nanos>,
+}
+
+pub(super) type Record = [u64; 2];
+
+/// The oldest record.
+pub(super) enum Oldest {
+    /// There is none.
+    Nothing,
+    /// It is announced, and not written yet.
+    Unwritten,
+    /// It has left the log; it has a code of zero if it was never written.
+    Record(Record),
+}
+
+/// Logging after a look at an empty log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Logging {
+    /// It goes on as it did.
+    GoesOn,
+    /// It had stopped, and records were lost.
+    TurnedOn,
+}
+
+/// The logs of a unit with `config`, not yet handed to it.
+pub(super) fn logs<P: UnitPlatform>(
+    mem: &impl TableMem<AtomicU64>,
+    config: &Config,
+) -> Result<(Events<P>, Option<Log<P>>), OutOfTableMemory> {
+    let events = Events::new(mem, config.events_lg2)?;
+    let requests = config.requests_lg2.map(|lg2| Log::new(mem, REQUESTS, lg2)).transpose();
+    let requests = requests.inspect_err(|_| events.log.free(mem))?;
+    Ok((events, requests))
+}
+
+/// The log.
+pub(super) struct Log<P: UnitPlatform> {
+    registers: LogRegisters,
+    base: PhysAddr,
+    size: PageSize,
+    lg2_slots: u32,
+    reader: Guarded<P, LogReader>,
+}
+
+impl<P: UnitPlatform> Log<P> {
+    /// A log of `2^lg2_slots` records (8 to 15), not yet handed to the unit.
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
+        registers: LogRegisters,
+        lg2_slots: u32,
+    ) -> Result<Self, OutOfTableMemory> {
+        let lg2_slots = lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end());
+        let size = PageSize::of_lg2(lg2_slots + LG2_BYTES);
+        let base = mem.alloc(size)?;
+        Ok(Self { registers, base, size, lg2_slots, reader: Guarded::default() })
+    }
+
+    /// Reads at the first slot next, of a log without records.
+    pub(super) fn begin_again(&self) {
+        *self.reader.lock() = LogReader::default();
+    }
+
+    /// Value of the base register.
+    pub(super) fn address(&self) -> u64 {
+        self.base.get() | reg::LENGTH.at(self.lg2_slots.into())
+    }
+
+    /// Gives the memory back. The unit must have stopped using it.
+    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
+        mem.free(self.base, self.size);
+    }
+
+    fn slot(&self, index: u64) -> u64 {
+        index & ((1 << self.lg2_slots) - 1)
+    }
+
+    fn words<'m>(&self, mem: &'m impl TableMem<AtomicU64>, slot: u64) -> &'m [AtomicU64] {
+        let first = slot as usize * 2;
+        let log = mem.table(self.base, self.size);
+        log.get(first..first + 2).unwrap_or(&[])
+    }
+
+    fn read(&self, mem: &impl TableMem<AtomicU64>, slot: u64) -> Record {
+        match self.words(mem, slot) {
+            [low, high] => [Word::load(low), Word::load(high)],
+            _ => [0, 0],
+        }
+    }
+
+    /// Slot behind the last record.
+    fn tail(&self, unit: &AmdControl<P>) -> Result<u64, IommuError> {
+        let offset = self.registers.tail;
+        let value = unit.read(offset)?;
+        let index = reg::INDEX.of(value);
+        if index > 1 << self.lg2_slots {
+            Err(IommuError::Nonsense { offset, value })
+        } else {
+            Ok(self.slot(index))
+        }
+    }
+
+    /// Takes one turn of the log at most: a unit that logs faster than we read must not keep us.
+    pub(super) fn most(&self) -> u64 {
+        1 << self.lg2_slots
+    }
+
+    /// Acknowledges the interrupt, before the log is looked at: what comes from now on interrupts again.
+    pub(super) fn acknowledge(&self, unit: &AmdControl<P>) {
+        unit.regs.write64(reg::STATUS, self.registers.interrupt);
+    }
+
+    /// Takes the oldest record, which `note` sees before the log forgets it. The tail may move before the
+    /// record is there; a few looks bridge that, and a record that does not come within the limit counts as
+    /// lost.
+    pub(super) fn take(
+        &self,
+        unit: &AmdControl<P>,
+        note: impl Fn(&Record),
+    ) -> Result<Oldest, IommuError> {
+        for _ in 0..LOOKS {
+            match self.look(unit, &note)? {
+                Oldest::Unwritten => unit.clock.relax(),
+                other => return Ok(other),
+            }
+        }
+        Ok(Oldest::Unwritten)
+    }
+
+    fn look(&self, unit: &AmdControl<P>, note: &impl Fn(&Record)) -> Result<Oldest, IommuError> {
+        let mut reader = self.reader.lock();
+        if reader.next == self.tail(unit)? {
+            return Ok(Oldest::Nothing);
+        }
+        let record = self.read(&unit.mem, reader.next);
+        if CODE.of(record[0]) == 0 {
+            let now = unit.clock.now();
+            let since = *reader.unwritten_since.get_or_insert(now);
+            if now.since(since) < unit.limit {
+                return Ok(Oldest::Unwritten);
+            }
+        }
+        note(&record);
+        for word in self.words(&unit.mem, reader.next) {
+            Word::store(word, 0);
+        }
+        reader.unwritten_since = None;
+        reader.next = self.slot(reader.next + 1);
+        let head = reg::INDEX.at(reader.next);
+        unit.regs.write64(self.registers.head, head);
+        Ok(Oldest::Record(record))
+    }
+
+    /// Turns logging on again if it stopped because the log was full (2.5.1, 2.6).
+    pub(super) fn restart(&self, unit: &AmdControl<P>) -> Result<Logging, IommuError> {
+        // Held so that no other caller turns logging off between the two.
+        let _held = self.reader.lock();
+        if !self.has_overflown(unit)? {
+            return Ok(Logging::GoesOn);
+        }
+        unit.switch(!self.registers.enable, 0)?;
+        unit.regs.write64(reg::STATUS, self.registers.overflow);
+        unit.switch(u64::MAX, self.registers.enable)?;
+        Ok(Logging::TurnedOn)
+    }
+
+    /// Tells if records were lost since logging was last turned on.
+    pub(super) fn has_overflown(&self, unit: &AmdControl<P>) -> Result<bool, IommuError> {
+        Ok(unit.read(reg::STATUS)? & self.registers.overflow != 0)
+    }
+
+    /// Records that are still in the log, the newest first. Looks without a lock, as the log may be long:
+    /// records that are read meanwhile may be among them or not.
+    pub(super) fn unread(&self, unit: &AmdControl<P>) -> impl Iterator<Item = Record> {
+        let next = self.reader.lock().next;
+        let tail = self.tail(unit).unwrap_or(next);
+        let count = self.slot(tail.wrapping_sub(next));
+        (0..count).rev().map(move |ahead| self.read(&unit.mem, self.slot(next + ahead)))
+    }
+}
