@@ -18,7 +18,7 @@ use portolan::platform::{AllMemory, UnitPlatform};
 use super::command::{self, Counted};
 use super::queue::AmdShared;
 use super::tables::{
-    AmdPlace, Attachment, BLOCKED, EntryCommands, Held, Memory, Streams, entry_of,
+    AmdPlace, Attachment, BLOCKED, EntryCommands, Memory, MoverState, Streams, entry_of,
 };
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::handed::handover_methods;
@@ -73,7 +73,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
-        let settle = |_: &mut Held, unsettled: &[Attachment]| {
+        let settle = |_: &mut MoverState, unsettled: &[Attachment]| {
             for left in unsettled {
                 self.shared.run(&mut forget(stream, left.to.domain).into_iter())?;
             }

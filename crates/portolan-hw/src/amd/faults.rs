@@ -7,7 +7,8 @@
 
 use super::command::AmdControl;
 use super::command::refusal;
-use super::log::{EVENTS, Log, Logging, Oldest, Record};
+use super::config::Config;
+use super::log::{EVENTS, Log, Logging, Oldest, REQUESTS, Record};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{
@@ -124,6 +125,17 @@ impl<P: UnitPlatform> Events<P> {
         let read = Some([read, read]).filter(is_it).and_then(kind);
         newest.or(read).unwrap_or(refusal::UNKNOWN)
     }
+}
+
+/// The logs of a unit with `config`, not yet handed to it.
+pub(super) fn logs<P: UnitPlatform>(
+    mem: &impl TableMem<AtomicU64>,
+    config: &Config,
+) -> Result<(Events<P>, Option<Log<P>>), OutOfTableMemory> {
+    let events = Events::new(mem, config.events_lg2)?;
+    let requests = config.requests_lg2.map(|lg2| Log::new(mem, REQUESTS, lg2)).transpose();
+    let requests = requests.inspect_err(|_| events.log.free(mem))?;
+    Ok((events, requests))
 }
 
 /// Decodes an event of an access, of a unit or of a log.

@@ -8,12 +8,12 @@
 
 use super::command::{self, AmdControl};
 use super::config::Config;
+use super::faults::logs;
 use super::features::{Capability, Features, Offers};
-use super::log::logs;
 use super::prepared;
 use super::queue::{self, AmdQueue, AmdShared, NOTHING};
 use super::tables::entry_of;
-use super::tables::{AmdInterruptTables, AmdPlace, Attachment, DeviceTable, Held, Streams};
+use super::tables::{AmdInterruptTables, AmdPlace, Attachment, DeviceTable, MoverState, Streams};
 use super::takeover::{start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::book::Book;
@@ -140,7 +140,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             submitters,
             operation: Operation::default(),
         };
-        let (book, signals) = (Book::new(Streams::new(Held::default())), Guarded::default());
+        let (book, signals) = (Book::new(Streams::new(MoverState::default())), Guarded::default());
         let (shared, adopted) = (Arc::new(shared), Adopted::default());
         // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
         let mut unit = Self { shared, config, table, book, remap, signals, adopted };

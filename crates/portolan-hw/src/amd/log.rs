@@ -7,8 +7,6 @@
 //! on again. Not supported: two logs of one kind, early warnings.
 
 use super::command::AmdControl;
-use super::config::Config;
-use super::faults::Events;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::iommu::IommuError;
@@ -42,7 +40,7 @@ pub(super) const EVENTS: LogRegisters = LogRegisters {
     overflow: status::EVENT_OVERFLOW,
 };
 
-const REQUESTS: LogRegisters = LogRegisters {
+pub(super) const REQUESTS: LogRegisters = LogRegisters {
     head: reg::REQUEST_HEAD,
     tail: reg::REQUEST_TAIL,
     enable: control::REQUEST_LOG,
@@ -78,17 +76,6 @@ pub(super) enum Logging {
     GoesOn,
     /// It had stopped, and records were lost.
     TurnedOn,
-}
-
-/// The logs of a unit with `config`, not yet handed to it.
-pub(super) fn logs<P: UnitPlatform>(
-    mem: &impl TableMem<AtomicU64>,
-    config: &Config,
-) -> Result<(Events<P>, Option<Log<P>>), OutOfTableMemory> {
-    let events = Events::new(mem, config.events_lg2)?;
-    let requests = config.requests_lg2.map(|lg2| Log::new(mem, REQUESTS, lg2)).transpose();
-    let requests = requests.inspect_err(|_| events.log.free(mem))?;
-    Ok((events, requests))
 }
 
 /// The log.

@@ -475,14 +475,14 @@ pub(super) type Attachment = book::Attachment<AmdPlace>;
 
 /// State of the caller that moves streams.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct MoverState {
     /// Entries that are closed while the unit is suspended.
     pub(super) shut: Shut,
     pub(super) remotes: Remotes,
 }
 
 /// Streams with their attachments.
-pub(super) type Streams = book::Streams<u16, AmdPlace, Held>;
+pub(super) type Streams = book::Streams<u16, AmdPlace, MoverState>;
 
 /// The entry of a stream that `table` translates, tagged by `context`.
 pub(super) fn entry_of(

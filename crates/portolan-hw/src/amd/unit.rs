@@ -19,14 +19,14 @@ use super::command;
 use super::command::AmdControl;
 use super::command::Counts;
 use super::config::Config;
-use super::faults::Events;
+use super::faults::{Events, logs};
 use super::features::{Capability, Features};
-use super::log::{Log, logs};
+use super::log::Log;
 use super::prepared;
 use super::queue;
 use super::queue::{AmdQueue, AmdShared, NOTHING};
 use super::tables::{AmdInterruptTables, DeviceTable};
-use super::tables::{AmdPlace, Attachment, Held, Streams, failed};
+use super::tables::{AmdPlace, Attachment, MoverState, Streams, failed};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::handed::Adopted;
@@ -52,7 +52,7 @@ pub struct AmdVi<P: UnitPlatform> {
     pub(super) shared: Arc<AmdShared<P>>,
     pub(crate) config: Config,
     pub(super) table: DeviceTable,
-    pub(super) book: Book<P, u16, AmdPlace, Held>,
+    pub(super) book: Book<P, u16, AmdPlace, MoverState>,
     pub(super) remap: Option<AmdInterruptTables<P>>,
     /// Target of the interrupt that events raise, if they do.
     pub(super) signals: Guarded<P, Option<InterruptTarget>>,
@@ -145,7 +145,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
             return Err(error);
         }
-        let mut known = Streams::new(Held::default());
+        let mut known = Streams::new(MoverState::default());
         for of in prepared {
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
