@@ -7,7 +7,7 @@ use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
-use portolan::addr::StreamId;
+use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Conditions, DeviceTlb, FaultEvent, FaultReason,
     InterruptTarget, Iommu, IommuDomains, IommuError, RemapInterrupts, ReservedRegion, Shadowing,
@@ -16,11 +16,13 @@ use portolan::iommu::{
 use portolan::platform::{AllMemory, UnitPlatform};
 
 use super::command::{self, Counted};
+use super::pasids::LeftPlaces;
 use super::queue::AmdShared;
 use super::tables::{
     AmdPlace, Attachment, BLOCKED, EntryCommands, Memory, MoverState, Streams, entry_of,
 };
 use super::unit::{AmdDomain, AmdVi, PASS};
+use crate::chassis::book::Left;
 use crate::chassis::handed::handover_methods;
 use crate::chassis::{common_methods, plain, played};
 use crate::promise;
@@ -53,8 +55,12 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
-        let block = |stream: u16| self.block(StreamId::new(stream.into()));
-        self.book.block_all(self.turn(), block)
+        let pasids = self.book.with(self.turn(), |streams| streams.state.guests.named())?;
+        let (mut result, id) = (Ok(()), |stream: u16| StreamId::new(stream.into()));
+        for (stream, pasid) in pasids {
+            result = result.and(self.block_pasid_of(id(stream), pasid));
+        }
+        result.and(self.book.block_all(self.turn(), |stream: u16| self.block(id(stream))))
     }
 
     /// Makes the entries of `streams` block, and everything forgotten.
@@ -73,6 +79,25 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
+        let mut left = LeftPlaces::default();
+        let moved = self.book.with(self.turn(), |streams| {
+            if !self.leave_guests(streams, stream, new.as_ref(), &mut left)? {
+                left.streams.extend(self.move_stream(streams, stream, memory, new)?);
+            }
+            Ok(())
+        });
+        self.let_go(left);
+        moved?
+    }
+
+    /// Moves a stream; returns the attachments that it leaves.
+    pub(super) fn move_stream(
+        &self,
+        streams: &mut Streams,
+        stream: u16,
+        memory: Option<Memory>,
+        new: Option<Attachment>,
+    ) -> Result<Left<AmdPlace>, IommuError> {
         let settle = |_: &mut MoverState, unsettled: &[Attachment]| {
             for left in unsettled {
                 self.shared.run(&mut forget(stream, left.to.domain).into_iter())?;
@@ -80,22 +105,15 @@ impl<P: UnitPlatform> AmdVi<P> {
             let asked = unsettled.iter().find_map(|left| left.to.told);
             asked.map_or(Ok(()), |atc| self.settle_device(stream, atc))
         };
-        let go = |streams: &mut Streams| {
-            let atc = streams.state.remotes.get(&stream).copied();
-            // A stream that passes through has no domain, and gives its device no translations.
-            let told = atc.filter(|_| new.as_ref().is_some_and(|new| new.domain.is_some()));
-            let memory = match told {
-                Some(_) => memory.map(|memory| self.letting_translate(memory)),
-                None => memory,
-            };
-            let new = new.map(|new| Attachment { to: AmdPlace { told, ..new.to }, ..new });
-            streams.go(stream, new, settle, |_, old, new| self.change(stream, memory, old, new))
+        let atc = streams.state.remotes.get(&stream).copied();
+        // A stream that passes through has no domain, and gives its device no translations.
+        let told = atc.filter(|_| new.as_ref().is_some_and(|new| new.domain.is_some()));
+        let memory = match told {
+            Some(_) => memory.map(|memory| self.letting_translate(memory)),
+            None => memory,
         };
-        let left = self.book.with(self.turn(), go)??;
-        self.discharge(&left);
-        // Domains wait for the hardware when they are dropped: without the turn.
-        drop(left);
-        Ok(())
+        let new = new.map(|new| Attachment { to: AmdPlace { told, ..new.to }, ..new });
+        streams.go(stream, new, settle, |_, old, new| self.change(stream, memory, old, new))
     }
 
     /// Changes the entry of `stream` from one attachment to another.
@@ -143,6 +161,10 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
         Ok(self.revoke_interrupts(Some(stream))?)
     }
 
+    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.block_pasid_of(stream, self.checked(pasid)?)
+    }
+
     fn pass_through(&self, stream: StreamId, _all: AllMemory) -> Result<(), AttachError> {
         let new = Attachment::without_domain(AmdPlace::of(PASS));
         self.go(stream, Some(passing()), Some(new))
@@ -168,7 +190,8 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
                 matches!(record.reason, FaultReason::Permission | FaultReason::NotMapped);
             let stream = record.stream.get() as u16;
             // An entry that blocks has no tables in which anything could be missing.
-            if is_fault && self.table.blocks(&control.mem, stream) {
+            let leads = || self.leads_somewhere(stream, record.pasid);
+            if is_fault && (self.table.blocks(&control.mem, stream) || !leads()) {
                 record.reason = FaultReason::Blocked;
             }
         }

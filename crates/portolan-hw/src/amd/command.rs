@@ -160,6 +160,43 @@ pub(super) fn invalidate(command: Command) -> Option<Counted> {
     })
 }
 
+/// Tag of the translations of guest tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GuestUse {
+    /// Domain identifier of the GCR3 table.
+    pub(super) domain: u16,
+    pub(super) pasid: u32,
+}
+
+/// Bit of a context that says that its domain has guest tables: the unit tags them by other identifiers.
+const GUESTS: u32 = 1 << 16;
+
+/// The context of a domain with guest tables.
+pub(super) fn guest_context(name: u32) -> InvalTag {
+    InvalTag::new(name | GUESTS)
+}
+
+/// The name of a domain with guest tables, if `context` is that of one.
+pub(super) fn guest_name(context: InvalTag) -> Option<u32> {
+    (context.get() & GUESTS != 0).then_some(context.get() & !GUESTS)
+}
+
+/// The command of [`invalidate`] for guest tables.
+pub(super) fn guest(of: GuestUse, command: Command) -> Option<Counted> {
+    let (_, [_, page]) = invalidate(command)?;
+    Some(guest_pages(of, page))
+}
+
+/// Forget all of a PASID, its entry of the GCR3 table included.
+pub(super) fn guest_all(of: GuestUse) -> Counted {
+    guest_pages(of, pages::EVERYTHING | pages::SIZE | pages::DIRECTORIES)
+}
+
+fn guest_pages(of: GuestUse, page: u64) -> Counted {
+    let word = pages_of(of.domain) | pages::PASID.at(of.pasid.into());
+    (CommandKind::Guest, [word, page | pages::GUEST])
+}
+
 crate::chassis::counters! {
     /// A kind of command.
     CommandKind,
@@ -175,6 +212,7 @@ crate::chassis::counters! {
         Pages = "INVALIDATE_IOMMU_PAGES" => "INVALIDATE_IOMMU_PAGES of some pages.";
         /// INVALIDATE_IOMMU_PAGES of all pages of a domain.
         Domain = "INVALIDATE_IOMMU_PAGES (domain)";
+        Guest = "INVALIDATE_IOMMU_PAGES (guest)" => "INVALIDATE_IOMMU_PAGES of guest tables.";
         All = "INVALIDATE_IOMMU_ALL" => "INVALIDATE_IOMMU_ALL.";
         Replaced = "COMPLETION_WAIT (replaced)" => "COMPLETION_WAIT in place of a refused command.";
     }

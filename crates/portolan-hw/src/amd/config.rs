@@ -48,6 +48,9 @@ pub struct Config {
     pub streams_lg2: u32,
     /// Width of physical addresses in bits, if the capability block does not say.
     pub output_lg2: u32,
+    /// Widest PASID that will be used, in bits; cut off at the unit's own. Up to 9 take one page for each stream that
+    /// has guest tables, and each 9 more another page.
+    pub pasid_bits: u32,
     /// Quirks that the invalidation plans respect, beyond the hardware's own word.
     pub quirks: Quirks,
     /// Makes CPUs that invalidate at the same time submit together; each submits its own where it
@@ -85,6 +88,7 @@ impl Default for Config {
             events_lg2: 8,
             streams_lg2: 16,
             output_lg2: 48,
+            pasid_bits: 9,
             quirks: Quirks::default(),
             combining: None,
             flags: None,

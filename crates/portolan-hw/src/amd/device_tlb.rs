@@ -16,6 +16,7 @@
 
 use super::command::{self, AmdAtc};
 use super::features::{AmdFeature, Offers};
+use super::guest::all_of;
 use super::log::{Logging, Oldest, Record};
 use super::tables::{Attachment, EntryCommands, Memory, Streams};
 use super::unit::AmdVi;
@@ -126,7 +127,10 @@ impl<P: UnitPlatform> AmdVi<P> {
     pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let index = self.table.has(stream).ok_or(no_such)?;
-        let left = self.book.with(self.turn(), |streams| self.cut(streams, index))?;
+        let left = self.book.with(self.turn(), |streams| {
+            let left = self.cut(streams, index)?;
+            Ok::<_, IommuError>((left, self.cut_pasids(streams, index)?))
+        })?;
         // Domains wait for the hardware when they are dropped: without the turn.
         drop(left?);
         Ok(self.revoke_interrupts(Some(stream))?)
@@ -145,6 +149,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             return Ok(Vec::new());
         }
         streams.unsettle(stream..=stream);
+        streams.state.guests.pasids.unsettle(all_of(stream));
         self.table.change(&self.shared, stream, None, &EntryCommands::NONE)?;
         // What the stream had may be tagged by any domain.
         self.shared.forget_everything()?;

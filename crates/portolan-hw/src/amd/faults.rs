@@ -3,14 +3,14 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.5.
 //! Events of commands are kept for the caller that repairs the queue, and invalidations that a device did
 //! not answer in time are counted for the callers that wait for it; events that no driver here causes
-//! (counters, guest tables) come as [`FaultReason::Other`].
+//! (counters) come as [`FaultReason::Other`].
 
 use super::command::AmdControl;
 use super::command::refusal;
 use super::config::Config;
 use super::log::{EVENTS, Log, Logging, Oldest, REQUESTS, Record};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use portolan::addr::{Iova, StreamId};
+use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
     FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
 };
@@ -162,9 +162,12 @@ pub fn decode_event([low, high]: [u64; 2]) -> FaultRecord {
     // Of the others the address is that of a table, or nothing.
     let is_fault = event::CODE.of(low) == code::PAGE_FAULT && !flag(event::INTERRUPT);
     let access = if flag(event::WRITE) { FaultAccess::Write } else { FaultAccess::Read };
+    // That of accesses without a PASID is 0.
+    let pasid = event::PASID_HIGH.of(low) << 16 | event::PASID_LOW.of(low);
+    let pasid = Some(pasid as u32).filter(|pasid| is_fault && flag(event::GUEST) && *pasid != 0);
     FaultRecord {
         stream: StreamId::new(event::DEVICE.of(low) as u32),
-        pasid: None,
+        pasid: pasid.map(Pasid::new),
         iova: is_fault.then(|| Iova::new(high)),
         access: Some(access).filter(|_| is_fault && !flag(event::TRANSLATION)),
         reason,
@@ -193,6 +196,10 @@ mod tests {
         let read = fault(2 << 60 | 1 << 52 | 0x0108);
         assert_eq!(read.reason, FaultReason::Permission);
         assert_eq!(read.access, Some(FaultAccess::Read));
+        // Guest tables of PASID 0xabcde; without the flag the field is a domain.
+        let guest = fault(2 << 60 | 1 << 48 | 0xbcde << 32 | 0xa << 16 | 0x0108);
+        assert_eq!((guest.pasid, guest.stream), (Some(Pasid::new(0xa_bcde)), write.stream));
+        assert_eq!(fault(2 << 60 | 0xbcde << 32).pasid, None);
         assert_eq!(fault(2 << 60 | 1 << 55).reason, FaultReason::Table);
         assert_eq!(fault(2 << 60 | 1 << 56).access, None);
         let illegal = fault(1 << 60);

@@ -59,6 +59,36 @@ impl AmdFeature {
     }
 }
 
+/// Guest tables that a unit walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestFeatures {
+    /// Most levels: 4 or 5.
+    pub levels: u32,
+    /// Most levels of GCR3 tables, by which PASIDs lead to them: 1 to 3.
+    pub root_levels: u32,
+    /// Width of PASIDs in bits, at most 20.
+    pub pasid_bits: u32,
+}
+
+impl GuestFeatures {
+    /// By the value of the extended feature register. Without GIoSup accesses without a PASID cannot go through guest
+    /// tables, and without INVALIDATE_IOMMU_ALL those of a previous owner are not forgotten: such units count as
+    /// having none.
+    fn of(value: u64) -> Result<Option<Self>, IommuError> {
+        let needed = fields::GUESTS | fields::INVALIDATE_ALL;
+        if value & needed != needed {
+            return Ok(None);
+        }
+        let [levels, roots] = [fields::GUEST_LEVELS, fields::GUEST_ROOTS].map(|of| of.of(value));
+        let bits = fields::PASID_BITS.of(value) + 1;
+        if levels > 1 || roots > 2 || bits > 20 {
+            return Err(IommuError::Nonsense { offset: reg::FEATURES, value });
+        }
+        let [levels, root_levels, pasid_bits] = [levels + 4, roots + 1, bits].map(|n| n as u32);
+        Ok(Some(Self { levels, root_levels, pasid_bits }))
+    }
+}
+
 /// Features of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
@@ -68,13 +98,16 @@ pub struct Features {
     pub levels: u32,
     /// Optional features that are present.
     pub has: AmdFeature,
+    /// Guest tables that the unit walks, if it does.
+    pub guests: Option<GuestFeatures>,
 }
 
 impl Features {
     /// Reads the registers of the unit with `capability`.
     ///
     /// # Errors
-    /// [`IommuError::Gone`]; [`IommuError::Nonsense`] for a reserved number of levels.
+    /// [`IommuError::Gone`]; [`IommuError::Nonsense`] for a reserved number of levels, of host tables or of
+    /// those for guests.
     pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, IommuError> {
         regs.present64(reg::CONTROL)?;
         let value = if capability.offers.contains(Offers::EXTENDED) {
@@ -87,7 +120,8 @@ impl Features {
             let offset = reg::FEATURES;
             return Err(IommuError::Nonsense { offset, value });
         }
-        Ok(Self { capability, levels: 4 + more as u32, has: AmdFeature::of(value) })
+        let guests = GuestFeatures::of(value)?;
+        Ok(Self { capability, levels: 4 + more as u32, has: AmdFeature::of(value), guests })
     }
 
     /// Checks that the unit sets the marks that are asked for.

@@ -10,6 +10,7 @@ use super::command::{self, AmdControl};
 use super::config::Config;
 use super::faults::logs;
 use super::features::{Capability, Features, Offers};
+use super::guest::guest_names;
 use super::prepared;
 use super::queue::{self, AmdQueue, AmdShared, NOTHING};
 use super::tables::entry_of;
@@ -68,6 +69,12 @@ impl<P: UnitPlatform> AmdVi<P> {
         self.book.with(self.turn(), |streams| {
             // The record has no room for what a device was told last.
             if !streams.state.remotes.is_empty() {
+                return Err(IommuError::Unsupported);
+            }
+            // Nor for GCR3 tables.
+            let tables = &streams.state.guests.tables;
+            let mut ids = streams.attached(..).map(|(stream, at)| (tables.get(&stream), at.to));
+            if ids.any(|(table, to)| table.is_some_and(|table| table.id == to.domain)) {
                 return Err(IommuError::Unsupported);
             }
             let booked = streams.attached(..).map(|(stream, at)| Booked {
@@ -135,6 +142,8 @@ impl<P: UnitPlatform> AmdVi<P> {
             requests_cut: AtomicBool::new(false),
             atcs: Sets::default(),
             ids: Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1),
+            guest_ids: guest_names(),
+            guests: Sets::default(),
             streams: table.streams(),
             entries: table.at(0),
             submitters,

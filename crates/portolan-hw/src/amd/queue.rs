@@ -9,13 +9,13 @@
 //! ([`crate::chassis::ring`]).
 
 use super::command::AmdControl;
-use super::command::{AmdAtc, CommandKind as Kind, Counted};
+use super::command::{AmdAtc, CommandKind as Kind, Counted, GuestUse};
 use super::faults::Events;
 use super::features::AmdFeature;
 use super::log::Log;
 use super::{command, refusal};
 use crate::chassis::entry::At;
-use crate::chassis::sets::{Sets, Touched};
+use crate::chassis::sets::{Members, Sets, Touched};
 use crate::chassis::{Operation, Ring, RingShape, Stop, Submitters, Unit, Words};
 use crate::ids::Ids;
 use alloc::vec::Vec;
@@ -145,6 +145,10 @@ pub(super) struct AmdShared<P: UnitPlatform> {
     /// Devices with translations of their own, by the domain that those are of.
     pub(super) atcs: Sets<P, u16, AmdAtc>,
     pub(super) ids: Ids<P>,
+    /// Names of domains with guest tables.
+    pub(super) guest_ids: Ids<P>,
+    /// Tags of the translations of domains with guest tables.
+    pub(super) guests: Sets<P, InvalTag, GuestUse>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
     /// The first entry of the device table; the others follow.
@@ -246,8 +250,11 @@ enum AmdRoundEnd {
 }
 
 /// The commands up to the next sync.
-struct AmdRound<'a> {
+struct AmdRound<'a, P: UnitPlatform> {
+    shared: &'a AmdShared<P>,
     steps: &'a mut dyn Iterator<Item = Step>,
+    /// A command for guest tables, and the tags that are still to be told.
+    guest: Option<(Command, Members<'a, P, InvalTag, GuestUse>)>,
     /// A command for the next round.
     held: Option<Command>,
     touched: Touched<u16>,
@@ -265,17 +272,37 @@ fn concerned(command: Command) -> Option<(u16, Option<IovaRange>)> {
     Some((command::domain_of(context), range))
 }
 
-impl Iterator for AmdRound<'_> {
+/// The context of guest tables that a command is about, if it is.
+fn guest_of(command: Command) -> Option<InvalTag> {
+    match command {
+        Command::Page { context, .. }
+        | Command::Range { context, .. }
+        | Command::Context { context } => command::guest_name(context).map(|_| context),
+        Command::Global | Command::Configuration { .. } => None,
+    }
+}
+
+impl<P: UnitPlatform> Iterator for AmdRound<'_, P> {
     type Item = Counted;
 
     fn next(&mut self) -> Option<Counted> {
         while self.ended == AmdRoundEnd::NotYet {
+            if let Some((command, tags)) = &mut self.guest {
+                match tags.next().and_then(|tagged| command::guest(tagged, *command)) {
+                    Some(command) => return Some(command),
+                    None => self.guest = None,
+                }
+            }
             let held = self.held.take().map(Step::Invalidate);
             match held.or_else(|| self.steps.next()) {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
                     self.ended = AmdRoundEnd::Everything;
+                }
+                Some(Step::Invalidate(what)) if guest_of(what).is_some() => {
+                    let tags = guest_of(what).map(|context| self.shared.guests.members(context));
+                    self.guest = tags.map(|tags| (what, tags));
                 }
                 Some(Step::Invalidate(what)) => {
                     if let Some((domain, range)) = concerned(what) {
@@ -306,6 +333,8 @@ impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
         let mut held = None;
         loop {
             let mut round = AmdRound {
+                shared: self,
+                guest: None,
                 steps: &mut *steps,
                 held,
                 touched: Touched::new(),
@@ -332,6 +361,13 @@ impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
 
 impl<P: UnitPlatform> TagPool for AmdQueue<P> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        if let Some(name) = command::guest_name(context) {
+            // The last attachment that named it is forgotten with its PASID. A unit that completes nothing any more
+            // keeps the tables all the same.
+            self.0.operation.paid(self.0.run([command::fence()].into_iter()))?;
+            self.0.guest_ids.give_back(name);
+            return Ok(());
+        }
         let domain = command::domain_of(context);
         let forgotten = self.0.run([command::domain(domain)].into_iter());
         self.0.operation.paid(forgotten)?;
@@ -341,6 +377,10 @@ impl<P: UnitPlatform> TagPool for AmdQueue<P> {
     /// *Context.* Task: looks at every entry of the device table. An entry that means something else by the time that
     /// it is written stays as it is.
     fn track_dirty(&self, context: InvalTag, marks: DirtyTracking) -> Result<(), IommuError> {
+        // The unit always marks guest tables.
+        if command::guest_name(context).is_some() {
+            return Ok(());
+        }
         let (domain, bits) = (command::domain_of(context), command::marks(marks));
         let (mem, entries) = (&self.0.control.mem, self.0.entries);
         let mut commands = Vec::new();

@@ -15,6 +15,7 @@
 use super::command::{AmdAtc, Counted};
 use super::config::{Config, StreamSettings};
 use super::features::{AmdFeature, Features};
+use super::guest::Guests;
 use super::queue::{AmdShared, NOTHING};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
@@ -31,10 +32,10 @@ use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{AttachError, Interrupt, InterruptError, InterruptPlace, IommuError};
 use portolan::platform::{OutOfTableMemory, TableClaims, TableMem, UnitPlatform, Word};
 use portolan::table::TableView;
-use portolan::table::format::{AmdLevels, AmdV1, DirtyTracking};
+use portolan::table::format::{AmdLevels, AmdV1, AmdV2Levels, DirtyTracking};
 use portolan_spec::amd::entry::{
-    DEVICE_TLB, DOMAIN, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID,
-    IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
+    DEVICE_TLB, DOMAIN, GUEST_PAGING, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE,
+    INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
 };
 use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
@@ -177,8 +178,35 @@ impl DeviceTable {
         keep: u64,
         set: u64,
     ) {
+        self.update_interrupts(mem, stream, |word| word & keep | set);
+    }
+
+    /// Says in the entry of `stream`, which does not lead to a GCR3 table, of how many levels guest tables are. The
+    /// field is in the word for interrupts, which may change meanwhile.
+    pub(super) fn set_guest_paging(
+        &self,
+        mem: &impl TableMem<AtomicU64>,
+        stream: u16,
+        levels: AmdV2Levels,
+    ) {
+        let mode = match levels {
+            AmdV2Levels::Four => 0,
+            AmdV2Levels::Five => 1,
+        };
+        let bits = GUEST_PAGING.at(mode);
+        self.update_interrupts(mem, stream, |word| word & !GUEST_PAGING.mask() | bits);
+    }
+
+    /// Changes the word for interrupts by one step.
+    fn update_interrupts(
+        &self,
+        mem: &impl TableMem<AtomicU64>,
+        stream: u16,
+        new: impl Fn(u64) -> u64,
+    ) {
         let at = self.at(stream);
-        at.write(mem, INTERRUPTS, at.read(mem)[INTERRUPTS] & keep | set);
+        let word = At { first: at.first + INTERRUPTS, words: 1, ..at };
+        word.update(mem, |words| Some(new(words[0])));
     }
 
     /// Has fixed and arbitrated interrupts of all streams aborted, before the unit is told of the table.
@@ -479,6 +507,7 @@ pub(super) struct MoverState {
     /// Entries that are closed while the unit is suspended.
     pub(super) shut: Shut,
     pub(super) remotes: Remotes,
+    pub(super) guests: Guests,
 }
 
 /// Streams with their attachments.

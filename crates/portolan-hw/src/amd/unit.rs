@@ -21,6 +21,7 @@ use super::command::Counts;
 use super::config::Config;
 use super::faults::{Events, logs};
 use super::features::{Capability, Features};
+use super::guest::guest_names;
 use super::log::Log;
 use super::prepared;
 use super::queue;
@@ -134,6 +135,8 @@ impl<P: UnitPlatform> AmdVi<P> {
             requests_cut: AtomicBool::new(false),
             atcs: Sets::default(),
             ids,
+            guest_ids: guest_names(),
+            guests: Sets::default(),
             streams: table.streams(),
             entries: table.at(0),
             submitters,
@@ -220,10 +223,14 @@ impl<P: UnitPlatform> AmdVi<P> {
         let left = self.book.with(self.turn(), |streams| {
             // Entries that name the domains are gone before the domains are.
             match self.block_table(streams.not_blocked(..)) {
-                Ok(()) => Ok(streams.settled(..)),
+                Ok(()) => {
+                    let pasids = streams.state.guests.pasids.settled(..);
+                    Ok((streams.settled(..), pasids))
+                }
                 Err(error) => {
                     // The entries block already; what they led to may still be cached.
                     streams.unsettle(..);
+                    streams.state.guests.pasids.unsettle(..);
                     Err(error)
                 }
             }
@@ -234,6 +241,10 @@ impl<P: UnitPlatform> AmdVi<P> {
         self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;
         self.table.free(&unit.mem);
+        let guests = |streams: &mut Streams| core::mem::take(&mut streams.state.guests.tables);
+        for table in self.book.with(self.turn().always(), guests)?.into_values() {
+            table.free(&unit.mem);
+        }
         self.free_interrupts()?;
         let shared = Arc::clone(&self.shared);
         drop(self);

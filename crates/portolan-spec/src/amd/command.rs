@@ -46,10 +46,13 @@ pub mod device_entry {
 pub mod pages {
     use super::Bits;
     crate::bits::constants! {
+        PASID: Bits = Bits::new(0, 20) => "Word 0: PASID, with [`GUEST`].";
         DOMAIN: Bits = Bits::new(32, 16) => "Word 0: domain.";
         /// Word 1: more than 4 KiB; the lowest zero address bit from 12 tells the size.
         SIZE: u64 = 1;
         DIRECTORIES: u64 = 1 << 1 => "Word 1: entries of upper levels, too.";
+        /// Word 1: GN, the address is one of guest tables; without it, one of host tables.
+        GUEST: u64 = 1 << 2;
         ADDRESS: u64 = !0xfff => "Word 1: bits 63:12 of the address.";
         /// Word 1: the address that stands for all there are.
         EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;

@@ -6,6 +6,9 @@ crate::bits::constants! {
     LG2_BYTES: u32 = 4 => "Bytes of an event, as an exponent.";
 
     DEVICE: Bits = Bits::new(0, 16) => "Word 0: who.";
+    PASID_HIGH: Bits = Bits::new(16, 4) => "Word 0: bits 19:16 of the PASID, with [`GUEST`].";
+    PASID_LOW: Bits = Bits::new(32, 16) => "Word 0: bits 15:0 of the PASID, with [`GUEST`]; else the domain.";
+    GUEST: Bits = Bits::new(48, 1) => "Word 0: GN, the address is one of guest tables.";
     CODE: Bits = Bits::new(60, 4) => "Word 0: what; zero until the record is complete.";
     PRESENT: Bits = Bits::new(52, 1) => "Word 0: the table entry that decided was present.";
     INTERRUPT: Bits = Bits::new(51, 1) => "It was an interrupt.";

@@ -46,6 +46,7 @@ pub mod control {
         REQUEST_LOG: u64 = 1 << 13 => "PPRLogEn: page requests are logged.";
         REQUEST_INTERRUPT: u64 = 1 << 14 => "PPRIntEn: an interrupt for each page request.";
         REQUESTS: u64 = 1 << 15 => "PPREn: page requests are served.";
+        GUESTS: u64 = 1 << 16 => "GTEn: guest tables are used where entries say so.";
         WIDE_ENTRIES: u64 = 1 << 17 => "GAEn: entries of interrupt tables have two words.";
         GUEST_LOG: u64 = 3 << 28 => "GALogEn, GAIntEn: interrupts for guests are logged.";
         SEGMENTS: u64 = 7 << 34 => "DevTblSegEn: the device table is in several segments.";
@@ -68,6 +69,13 @@ pub mod features {
         MARKS: u64 = 1 << 49 | 1 << 52 => "HASup, HDSup: marks in leaves of host tables.";
         AUTO_RESPONSE: u64 = 1 << 41 => "PPRAutoRspSup: the unit answers page requests that it cannot log.";
         REQUESTS_BY_ENTRY: u64 = 1 << 50 => "EPHSup: entries say who may send page requests.";
+        /// GTSup, GIoSup: guest tables, for accesses without a PASID as well.
+        GUESTS: u64 = 1 << 4 | 1 << 48;
+        /// GATS: guest tables of up to four levels and so many more; 2 and 3 are reserved.
+        GUEST_LEVELS: Bits = Bits::new(12, 2);
+        /// GLXSup: GCR3 tables of one level and so many more; 3 is reserved.
+        GUEST_ROOTS: Bits = Bits::new(14, 2);
+        PASID_BITS: Bits = Bits::new(32, 5) => "PASmax: width of PASIDs in bits, less one.";
         /// Host tables of up to four levels and so many more; 3 is reserved.
         HOST_LEVELS: Bits = Bits::new(10, 2);
     }

@@ -37,6 +37,8 @@ pub enum AmdInvalidation {
     },
     Pages {
         domain: u16,
+        /// PASID whose guest tables they are of; none for those of the host.
+        pasid: Option<u32>,
         range: IovaRange,
         drops: Drops,
     },
@@ -90,7 +92,7 @@ fn fields(opcode: u64) -> [u64; 2] {
     match opcode {
         1 => [0x000f_ffff_ffff_ffff, u64::MAX],
         2 | 5 => [device, 0],
-        3 => [0xffff << 32, pages | 2],
+        3 => [0xffff << 32 | 0xf_ffff, pages | 6],
         4 => [0x0000_ffff_ff00_ffff, pages],
         6 => [0x0000_ffff_ff00_ffff, pages | 1 << 4],
         7 => [0xf_ffff << 32 | device, 0xf << 44 | 0x3ff << 32 | 1 << 2],
@@ -118,8 +120,13 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
                 _ => Drops::ALL,
             };
             let names = Names::WholePage;
+            let guest = field(high, 2, 1) == 1;
+            if guest && !id.has_guests() || !guest && low & 0xf_ffff != 0 {
+                return None;
+            }
             let what = AmdInvalidation::Pages {
                 domain: field(low, 32, 16) as u16,
+                pasid: guest.then_some(field(low, 0, 20) as u32),
                 range: pages(high),
                 drops: Drops { names, ..drops },
             };

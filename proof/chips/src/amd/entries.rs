@@ -19,6 +19,8 @@ pub(super) enum Entry {
         /// Table of the domain; `None` passes addresses through.
         table: Option<TableRoot>,
         permissions: Permissions,
+        /// Guest tables, which are above those of the domain.
+        guest: Option<GuestRoots>,
         /// Bits that the unit sets in leaves.
         marks: Option<LeafMarks>,
         /// Permission of the device to keep translations.
@@ -28,6 +30,27 @@ pub(super) enum Entry {
         /// `Yes` if the exclusion range is the device's.
         excluded: Excluded,
     },
+}
+
+/// Tables that an entry of a device leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostTable {
+    pub domain: u16,
+    pub table: TableRoot,
+    pub permissions: Permissions,
+    pub marks: Option<LeafMarks>,
+}
+
+/// GCR3 table of an entry (2.2.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GuestRoots {
+    pub root: PhysAddr,
+    /// Levels of the GCR3 table.
+    pub levels: u32,
+    /// Format of the tables that it leads to.
+    pub format: TableFormat,
+    /// PASID of accesses without one (GIoV); none if guest tables do not concern them.
+    pub default: Option<u32>,
 }
 
 /// Permission of a device to keep translations: DTE's `I`.
@@ -50,8 +73,12 @@ pub(super) enum Excluded {
     No,
 }
 
-/// Bits of word 0 about guest tables, or reserved.
-const RESERVED: u64 = 1 << 63 | 0xff << 53 | 0x7c;
+/// Reserved bits of word 0, `GPRP` with them.
+const RESERVED: u64 = 1 << 63 | 1 << 53 | 0x7c;
+/// Bits of word 0 about guest tables.
+const GUEST_FIELDS: u64 = 0x7f << 54;
+/// `GV`.
+const GUEST: u64 = 1 << 55;
 /// Accessed and dirty bits of leaves (2.2.3).
 const ACCESSED: LeafMarks = LeafMarks { accessed: 1 << 5, dirty: 0 };
 const BOTH: LeafMarks = LeafMarks { dirty: 1 << 6, ..ACCESSED };
@@ -62,6 +89,27 @@ const MOST_INTERRUPTS: u64 = 11;
 
 fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
+}
+
+/// The GCR3 table of an entry, if it has one.
+fn guest_roots(words: [u64; 4], id: &AmdIdentification) -> Result<Option<GuestRoots>, AmdRefusal> {
+    let [low, second, third, _] = words;
+    if low & GUEST_FIELDS != 0 && !id.has_guests() {
+        return Err(AmdRefusal::Malformed);
+    }
+    if low & GUEST == 0 {
+        return Ok(None);
+    }
+    let (levels, deep) = (field(low, 56, 2) + 1, 4 + field(third, 54, 2));
+    let default = field(low, 54, 1) == 1;
+    let wide = levels > id.guest_root_levels() || deep > id.guest_levels();
+    if wide || default && !id.has_guest_default() {
+        return Err(AmdRefusal::Malformed);
+    }
+    let format = TableFormat::vtd_first_stage(deep as u8).map_err(|_| AmdRefusal::Malformed)?;
+    let root = field(low, 58, 3) << 12 | field(second, 16, 16) << 15 | field(second, 43, 21) << 31;
+    let root = PhysAddr::new(root);
+    Ok(Some(GuestRoots { root, levels: levels as u32, format, default: default.then_some(0) }))
 }
 
 /// Decodes the words of an entry.
@@ -108,6 +156,7 @@ pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, A
     };
     Ok(Entry::Translates {
         domain: second as u16,
+        guest: guest_roots(words, id)?,
         table,
         permissions: reads.or(writes),
         marks,

@@ -20,6 +20,8 @@ pub enum AmdRefusal {
     NoTable(PhysAddr),
     /// Refused by the tables of a domain.
     Page { domain: u16, why: PageRefusal },
+    /// Refused by guest tables.
+    Guest { pasid: u32, why: PageRefusal },
     /// An entry of the tables of a domain cannot be read, at this address.
     NoPage { domain: u16, at: PhysAddr },
 }
@@ -32,11 +34,23 @@ pub enum PageRefusal {
     Reserved,
 }
 
+impl PageRefusal {
+    fn flags(self) -> u64 {
+        match self {
+            Self::NotPresent => 0,
+            Self::Forbidden => PRESENT | FORBIDS,
+            Self::Reserved => PRESENT | RESERVED,
+        }
+    }
+}
+
 /// Flags of a record: the entry was present, it forbids the access, it has reserved bits.
 const PRESENT: u64 = 1 << 52;
 const WRITE: u64 = 1 << 53;
 const FORBIDS: u64 = 1 << 54;
 const RESERVED: u64 = 1 << 55;
+/// Flag of a record: guest tables refused it.
+const GUEST: u64 = 1 << 48;
 
 impl AmdRefusal {
     /// The code, flags and domain, and an address in memory if there is one.
@@ -45,13 +59,10 @@ impl AmdRefusal {
             Self::NoEntry => (1, 0, 0, None),
             Self::Malformed => (1, RESERVED, 0, None),
             Self::NoTable(at) => (3, 0, 0, Some(at)),
-            Self::Page { domain, why } => {
-                let flags = match why {
-                    PageRefusal::NotPresent => 0,
-                    PageRefusal::Forbidden => PRESENT | FORBIDS,
-                    PageRefusal::Reserved => PRESENT | RESERVED,
-                };
-                (2, flags, domain, None)
+            Self::Page { domain, why } => (2, why.flags(), domain, None),
+            Self::Guest { pasid, why } => {
+                let high = u64::from(pasid >> 16) << 16;
+                (2, why.flags() | GUEST | high, pasid as u16, None)
             }
             Self::NoPage { domain, at } => (4, 0, domain, Some(at)),
         }

@@ -5,22 +5,24 @@
 //! specification, with no code of the driver's.
 //!
 //! Modelled: a device table whose entries are kept until told, malformed ones and those that let all pass included;
-//! host page tables of three levels and more; translation and walk caches tagged by domain; absence cached as well
-//! where the capability block says so (`NpCache`); commands that take effect at the COMPLETION_WAIT behind them,
-//! which later ones may overtake unless it flushes; the exclusion range; the event log with overflow, whose records
+//! host page tables of three levels and more; guest tables by PASID, over host tables as well; translation and
+//! walk caches tagged by domain, and by PASID; absence cached as well where the capability block says so (`NpCache`);
+//! commands that take effect at the COMPLETION_WAIT behind them, which later ones may overtake unless it flushes; the
+//! exclusion range; the event log with overflow, whose records
 //! may come after its tail has moved; commands that stop the unit; devices that keep translations, and may leave an
 //! invalidation of them without an answer; page requests and their log, with overflow.
 //!
 //! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
 //! a call of their own (`AmdRegisters::message`), with a cache of entries of either form. The unit's
 //! interrupt for events is counted, with its target. Not modelled: interrupts of other kinds, guest virtual
-//! APIC, guest tables and PASIDs, suppressed events (SE, SA), skipped
+//! APIC, device TLBs of PASIDs, suppressed events (SE, SA), skipped
 //! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that
 //! the unit does not snoop.
 
 mod commands;
 mod entries;
 mod events;
+mod guest;
 mod interrupts;
 mod queue;
 mod registers;
@@ -36,7 +38,7 @@ pub use interrupts::AmdInterrupt;
 pub use setup::{AmdCounts, AmdEvent, AmdIdentification, AmdSetup};
 pub use unit::AmdVi;
 
-use portolan::addr::{Iova, StreamId};
+use portolan::addr::{Iova, Pasid, StreamId};
 
 use crate::inject::{DmaFault, Piece};
 use crate::machine::Machine;
@@ -78,7 +80,22 @@ impl AmdRegisters {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
-        let of = Request::new(stream, None, iova, access);
+        self.dma_as(stream, None, iova, access, bytes)
+    }
+
+    /// As [`AmdRegisters::dma`], with a PASID or without.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn dma_as(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+        bytes: u64,
+    ) -> Result<Vec<Piece>, DmaFault> {
+        let of = Request::new(stream, pasid, iova, access);
         self.reach(of, bytes)
     }
 }

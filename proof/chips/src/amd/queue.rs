@@ -139,9 +139,13 @@ pub(super) fn invalidate(state: &mut State, what: AmdInvalidation) {
             state.own.entries.remove(&device);
             state.own.interrupt_words.remove(&device);
         }
-        AmdInvalidation::Pages { domain, range, drops } => {
+        AmdInvalidation::Pages { domain, pasid: Some(pasid), range, drops } => {
+            state.own.guests.forget(domain, pasid, range, drops);
+        }
+        AmdInvalidation::Pages { domain, pasid: None, range, drops } => {
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.own.pages.invalidate(reach, None, drops);
+            state.own.guests.forget_hosted(domain, range);
         }
         AmdInvalidation::Device(what) => state.remote.forget(what),
         AmdInvalidation::Interrupts { device } => {
@@ -152,6 +156,7 @@ pub(super) fn invalidate(state: &mut State, what: AmdInvalidation) {
             state.own.interrupt_words.clear();
             state.own.interrupts.clear();
             state.own.pages.invalidate(Reach::All, None, Drops::ALL);
+            state.own.guests.forget_all();
         }
     }
 }

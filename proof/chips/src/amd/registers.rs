@@ -36,6 +36,7 @@ pub(super) mod control {
     pub const REQUEST_LOG: u64 = 1 << 13;
     pub const REQUESTS: u64 = 1 << 15;
     pub const AUTO_RESPONSE: u64 = 1 << 39;
+    pub const GUESTS: u64 = 1 << 16;
     pub const GUEST_APIC: u64 = 1 << 17;
     pub const X2APIC: u64 = 1 << 50;
     pub const OWN_TARGETS: u64 = 1 << 51;

@@ -31,6 +31,9 @@ const MARKS: u64 = 1 << 49 | 1 << 52;
 /// Features: `PPRAutoRspSup`, `EPHSup`.
 const AUTO_RESPONSE: u64 = 1 << 41;
 const REQUESTS_BY_ENTRY: u64 = 1 << 50;
+/// `GTSup`, `GIoSup`.
+const GUESTS: u64 = 1 << 4;
+const GUEST_DEFAULT: u64 = 1 << 48;
 
 impl AmdIdentification {
     /// Caches absence (`NpCache`).
@@ -47,7 +50,39 @@ impl AmdIdentification {
         self
     }
 
-    pub(super) fn has_marks(&self) -> bool {
+    /// Adds guest tables of up to five levels, in GCR3 tables of three (`GATS`, `GLXSup`, `PASmax`).
+    #[must_use]
+    pub fn guests(mut self) -> Self {
+        self.features &= !(0xf << 12 | 0x1f << 32);
+        self.features |= GUESTS | GUEST_DEFAULT | 1 << 12 | 2 << 14 | 19 << 32;
+        self
+    }
+
+    pub(super) fn has_guests(&self) -> bool {
+        self.features & GUESTS != 0
+    }
+
+    pub(super) fn has_guest_default(&self) -> bool {
+        self.features & GUEST_DEFAULT != 0
+    }
+
+    /// Most levels of guest tables (`GATS`).
+    pub(super) fn guest_levels(&self) -> u64 {
+        4 + (self.features >> 12 & 3)
+    }
+
+    /// Most levels of GCR3 tables (`GLXSup`).
+    pub(super) fn guest_root_levels(&self) -> u64 {
+        1 + (self.features >> 14 & 3)
+    }
+
+    /// Width of PASIDs (`PASmax`).
+    pub(super) fn pasid_bits(&self) -> u32 {
+        1 + (self.features >> 32 & 0x1f) as u32
+    }
+
+    /// Tells if there are accessed and dirty bits in leaves of host tables.
+    pub fn has_marks(&self) -> bool {
         self.features & MARKS == MARKS
     }
 
@@ -76,13 +111,15 @@ impl AmdIdentification {
         self.features & INVALIDATE_ALL != 0
     }
 
-    /// Bits of the control register that features have to be there for.
+    /// Bits of the control register that features have to be there for: `GAEn`, `XTEn`, `IntCapXTEn` and
+    /// `GTEn`.
     pub(super) fn lacks(&self) -> u64 {
         let without = |feature: u64, bits: u64| if self.features & feature == 0 { bits } else { 0 };
         without(GUEST_APIC, control::GUEST_APIC)
             | without(PAGE_REQUESTS, control::REQUEST_LOG | control::REQUESTS)
             | without(AUTO_RESPONSE, control::AUTO_RESPONSE)
             | without(X2APIC, control::X2APIC | control::OWN_TARGETS)
+            | without(GUESTS, control::GUESTS)
     }
 
     /// Most levels of page tables (`HATS`).

@@ -1,26 +1,19 @@
 //! Translation of a device's address to memory: section 2.2.
 
-use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, Pasid, PhysAddr, StreamId};
 
-use super::entries::{Entry, Excluded, IotlbPermission, decode};
+use super::entries::{Entry, Excluded, HostTable, IotlbPermission, decode};
 use super::events::{AmdRefusal, PageRefusal};
+use super::guest::Guest;
+use super::registers::control;
 use super::{AmdRegisters, State};
-use crate::stage::{CachedWalk, LeafMarks, Tag, WalkError, WalkedLeaf};
-use portolan_sim::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
+use crate::stage::{CachedWalk, Tag, WalkError, WalkedLeaf};
+use portolan_sim::decode::{Cursor, Leaf, WalkFault, WalkMemory};
 use portolan_sim::request::Request;
 
 /// Exclusion base: the range counts; it is every device's.
 const EXCLUDES: u64 = 1;
 const ALL_DEVICES: u64 = 1 << 1;
-
-/// Tables that an entry of a device leads to.
-#[derive(Clone, Copy, Debug)]
-struct HostTable {
-    domain: u16,
-    table: TableRoot,
-    permissions: Permissions,
-    marks: Option<LeafMarks>,
-}
 
 impl AmdRegisters {
     /// Memory address of one device address.
@@ -30,35 +23,38 @@ impl AmdRegisters {
             return untranslated;
         }
         let refused = |domain, why| Err(AmdRefusal::Page { domain, why });
-        let (domain, table, permissions, excluded, marks) = match self.entry(state, of.stream)? {
-            Entry::Passes => return untranslated,
-            Entry::Ends => return refused(0, PageRefusal::NotPresent),
-            Entry::Translates { domain, table, permissions, excluded, marks, .. } => {
-                (domain, table, permissions, excluded, marks)
-            }
-        };
+        let (domain, guest, table, permissions, excluded, marks) =
+            match self.entry(state, of.stream)? {
+                Entry::Passes => return untranslated,
+                Entry::Ends => return refused(0, PageRefusal::NotPresent),
+                Entry::Translates {
+                    domain, guest, table, permissions, excluded, marks, ..
+                } => (domain, guest, table, permissions, excluded, marks),
+            };
         if excludes(state.own.registers.exclusion, excluded, of.iova) {
             return untranslated;
+        }
+        let host = table.map(|table| HostTable { domain, table, permissions, marks });
+        // Without GTEn an entry's guest tables do not count.
+        let guest = guest.filter(|_| state.own.registers.control & control::GUESTS != 0);
+        let pasid = of.pasid.map(Pasid::get);
+        let named = guest.and_then(|guest| Some((guest, pasid.or(guest.default)?)));
+        if let Some((roots, pasid)) = named {
+            let guest = Guest { domain, roots, pasid, host, permissions };
+            return self.guest_page(state, guest, of);
         }
         // Guest tables alone know PASIDs.
         if of.pasid.is_some() {
             return refused(domain, PageRefusal::NotPresent);
         }
-        let Some(table) = table else {
+        let Some(through) = host else {
             return if permissions.allow(of.access) {
                 untranslated
             } else {
                 refused(domain, PageRefusal::Forbidden)
             };
         };
-        let through = HostTable { domain, table, permissions, marks };
-        match self.page(state, through, of)? {
-            CachedWalk::Present { leaf, .. } if leaf.permissions.allow(of.access) => {
-                Ok(leaf.address(of.iova))
-            }
-            CachedWalk::Present { .. } => refused(domain, PageRefusal::Forbidden),
-            CachedWalk::Absent { .. } => refused(domain, PageRefusal::NotPresent),
-        }
+        Ok(self.host_page(state, through, of)?.address(of.iova))
     }
 
     /// Tells if a device may ask for translations.
@@ -98,6 +94,21 @@ impl AmdRegisters {
             *word = self.memory.snooped().read_u64(at)?;
         }
         Some(words)
+    }
+
+    /// Memory address of an address of a domain's tables.
+    pub(super) fn host_page(
+        &self,
+        state: &mut State,
+        through: HostTable,
+        of: Request,
+    ) -> Result<Leaf, AmdRefusal> {
+        let refused = |why| Err(AmdRefusal::Page { domain: through.domain, why });
+        match self.page(state, through, of)? {
+            CachedWalk::Present { leaf, .. } if leaf.permissions.allow(of.access) => Ok(leaf),
+            CachedWalk::Present { .. } => refused(PageRefusal::Forbidden),
+            CachedWalk::Absent { .. } => refused(PageRefusal::NotPresent),
+        }
     }
 
     /// Looks an address up in a domain's tables. A page that is kept has the permissions of the device's entry in it.

@@ -9,6 +9,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use super::commands::AmdInvalidation;
 use super::entries::Entry;
 use super::events::AmdRefusal;
+use super::guest::Guests;
 use super::registers::Registers;
 use super::{AmdCounts, AmdEvent, AmdInterrupt, AmdRegisters, AmdSetup, State, queue};
 use crate::inject::DmaFault;
@@ -33,6 +34,7 @@ pub struct AmdUnitState {
     /// Interrupts of the unit's own.
     pub(super) sent: Vec<Option<AmdInterrupt>>,
     pub(super) pages: Stage,
+    pub(super) guests: Guests,
     pub(super) events: Vec<AmdEvent>,
     /// Records that are not written yet: their time, address and words.
     pub(super) late: VecDeque<(u64, PhysAddr, [u64; 2])>,
@@ -56,23 +58,28 @@ impl Design for AmdVi {
             interrupts: BTreeMap::new(),
             sent: Vec::new(),
             pages: Stage::new(&setup.temper),
+            guests: Guests::new(&setup.temper),
             events: Vec::new(),
             late: VecDeque::new(),
         }
     }
 
     fn stages(own: &mut AmdUnitState) -> Vec<&mut Stage> {
-        vec![&mut own.pages]
+        vec![&mut own.pages, &mut own.guests.pages]
     }
 
     fn others(own: &AmdUnitState) -> usize {
-        own.entries.len() + own.interrupt_words.len() + own.interrupts.len()
+        own.entries.len()
+            + own.interrupt_words.len()
+            + own.interrupts.len()
+            + own.guests.roots.len()
     }
 
     fn evict(own: &mut AmdUnitState) {
         own.entries.clear();
         own.interrupt_words.clear();
         own.interrupts.clear();
+        own.guests.roots.clear();
     }
 
     fn go_on(unit: &AmdRegisters, state: &mut State) {

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
-use portolan::iommu::DeviceTlb;
+use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
-use portolan::table::format::DirtyTracking;
+use portolan::table::format::{AmdV2Levels, DirtyTracking};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
 use portolan_chips::memory::{ModelMemory, Visibility};
-use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config, PageRequestEvent};
+use portolan_hw::amd::{
+    AmdDomain, AmdGuestDomain, AmdVi, Capability, CommandKind as K, Config, PageRequestEvent,
+};
 use portolan_hw::interrupt::{ApicMode, Remapping};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -26,7 +28,10 @@ use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
-use crate::conformance::{Abilities, DriverEvent, FaultSource, Faulting, Has, Outcome, Rig};
+use crate::conformance::{
+    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Outcome,
+    Pasids, Rig,
+};
 use crate::promise::all_memory;
 
 type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
@@ -37,12 +42,15 @@ type ModelMem = seam::ModelTables;
 type ModelMachine = UnitParts<ModelRegs, ModelMem, ModelClock>;
 /// Machine of QEMU.
 type QemuMachine = UnitParts<Registers, GuestTables, HostClock>;
+/// The driver on the model, with domains `D`.
+pub type ModelRig<D> = Rig<AmdVi<ModelMachine>, D, ModelHost<AmdRegisters>>;
 /// The driver on the model.
-pub type OnModel = Rig<AmdVi<ModelMachine>, AmdDomain<ModelMachine>, ModelHost<AmdRegisters>>;
+pub type OnModel = ModelRig<AmdDomain<ModelMachine>>;
+/// The driver on the model, with guest tables.
+pub type GuestsOnModel = ModelRig<AmdGuestDomain<ModelMachine>>;
 type Opened = AmdVi<QemuMachine>;
-type Domain = AmdDomain<QemuMachine>;
 /// The driver on QEMU.
-pub type OnQemu = Rig<Opened, Domain, QemuHost>;
+pub type OnQemu = Rig<Opened, AmdDomain<QemuMachine>, QemuHost>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +61,10 @@ pub enum AmdKind {
     CachesAbsence,
     /// Interrupts for CPUs with identifiers of 32 bits.
     X2Apic,
+    /// Guest tables with PASIDs of 20 bits.
+    Guests,
+    /// The same; absence is cached.
+    GuestsCacheAbsence,
 }
 
 /// Reason why plain messages are not refused: the data of every message is taken for the index of an entry.
@@ -73,12 +85,75 @@ fn wide(apic: ApicMode) -> Has {
     }
 }
 
+/// Functions with which devices of the model request pages.
+fn faulting<P: UnitPlatform>() -> Faulting<AmdVi<P>> {
+    Faulting {
+        ways: &[FaultSource::Requests],
+        enable: |unit, stream, _| {
+            let physical = stream.get() as u16;
+            let tlb = DeviceTlb { depth: 1, physical, twice: false };
+            Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
+        },
+        disable: None,
+        gone: |unit, stream| unit.device_gone(stream),
+        next: |unit| {
+            Ok(unit.next_page_request()?.map(|event| match event {
+                PageRequestEvent::Request(request) => DriverEvent::Request(request),
+                PageRequestEvent::Lost => DriverEvent::Lost,
+            }))
+        },
+        respond: |unit, to, response| unit.respond(to, response),
+    }
+}
+
 /// A new model with a unit of `kind`.
 ///
 /// # Errors
 /// If the driver does not take it over.
 pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
+    let mut rig = model(kind, seam, |unit| unit.domain().map(Arc::new))?;
+    rig.faulting = Some(faulting());
+    Ok(rig)
+}
+
+/// A new model with a unit of `kind` whose domains have guest tables.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn guests_on_model(kind: AmdKind, seam: Seam) -> Result<GuestsOnModel, Outcome> {
+    let domain = |unit: &AmdVi<_>| unit.guest_domain(AmdV2Levels::Four).map(Arc::new);
+    let mut rig = model(kind, seam, domain)?;
+    rig.pasids = Some(Pasids {
+        enable: |_, _| Ok(()),
+        attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
+        block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
+    });
+    rig.foreign = Some(Foreign {
+        layout: Layout::X86,
+        memory: rig.host.ram().clone(),
+        attach: |unit, stream, pasid, tables| {
+            let domain = Arc::new(unit.foreign_guest_domain(AmdV2Levels::Four, tables)?);
+            unit.attach_pasid(stream, pasid, &domain)?;
+            Ok(Box::new(move |range| Ok(domain.invalidate(range)?)))
+        },
+    });
+    Ok(rig)
+}
+
+/// A new model with a unit of `kind`, for domains that `domain` makes.
+fn model<D>(
+    kind: AmdKind,
+    seam: Seam,
+    domain: MakeDomain<AmdVi<ModelMachine>, D>,
+) -> Result<ModelRig<D>, Outcome>
+where
+    D: Domain,
+    AmdVi<ModelMachine>: Attach<D>,
+{
+    let guests = RAVEN_RIDGE.identification.marks().guests();
     let (identification, apic) = match kind {
+        AmdKind::Guests => (guests, ApicMode::XApic),
+        AmdKind::GuestsCacheAbsence => (guests.caching_absence(), ApicMode::XApic),
         AmdKind::Plain => (RAVEN_RIDGE.identification.marks(), ApicMode::XApic),
         AmdKind::CachesAbsence => (RAVEN_RIDGE.identification.caching_absence(), ApicMode::XApic),
         AmdKind::X2Apic => (ROME.identification, ApicMode::X2Apic),
@@ -87,10 +162,11 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
     let mut config = Config::default();
     config.limit = LIMIT;
     config.interrupts = Some(remapping(apic));
-    if kind == AmdKind::Plain {
+    if identification.has_marks() {
         config.dirty = DirtyTracking::Hardware;
     }
     config.requests_lg2 = Some(8);
+    config.pasid_bits = 20;
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
@@ -106,29 +182,12 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
             wide_destinations: wide(apic),
             ..Abilities::ALL
         },
-        faulting: Some(Faulting {
-            ways: &[FaultSource::Requests],
-            enable: |unit, stream, _| {
-                let physical = stream.get() as u16;
-                let tlb = DeviceTlb { depth: 1, physical, twice: false };
-                Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
-            },
-            disable: None,
-            gone: |unit, stream| unit.device_gone(stream),
-            next: |unit| {
-                Ok(unit.next_page_request()?.map(|event| match event {
-                    PageRequestEvent::Request(request) => DriverEvent::Request(request),
-                    PageRequestEvent::Lost => DriverEvent::Lost,
-                }))
-            },
-            respond: |unit, to, response| unit.respond(to, response),
-        }),
         interrupts: Some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(log_entries - 1),
         bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
-        ..Rig::new(unit.map_err(failed)?, host, |unit| unit.domain().map(Arc::new), submitted)
+        ..Rig::new(unit.map_err(failed)?, host, domain, submitted)
     })
 }
 
@@ -209,7 +268,7 @@ fn submitted<P: UnitPlatform>(unit: &AmdVi<P>) -> BTreeMap<String, u64> {
     named([
         of(K::Wait) + of(K::Fence) + of(K::Replaced),
         of(K::DeviceEntry),
-        of(K::Pages) + of(K::Domain),
+        of(K::Pages) + of(K::Domain) + of(K::Guest),
         of(K::All),
         of(K::Interrupts),
         of(K::DeviceTlb),

@@ -187,7 +187,11 @@ impl UnitModel for VtdRegisters {
 impl UnitModel for AmdRegisters {
     type Word = AtomicU64;
 
-    as_every_unit!(no pasids);
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        self.dma_as(of.device, of.pasid, of.iova, of.kind, 4).ok()
+    }
+
+    as_every_unit!();
 
     refuses!(ILLEGAL_COMMAND: 5);
 

@@ -87,6 +87,11 @@ backends! {
         |seam| amd::on_model(amd::AmdKind::CachesAbsence, seam);
     /// The same with interrupts for CPUs with identifiers of 32 bits.
     ModelAmdX2Apic = "model:amd-x2apic": |seam| amd::on_model(amd::AmdKind::X2Apic, seam);
+    /// The same unit as [`BackendName::ModelAmd`], with guest tables.
+    ModelAmdGuest = "model:amd-guest": |seam| amd::guests_on_model(amd::AmdKind::Guests, seam);
+    /// The same, caching absence.
+    ModelAmdGuestCachesAbsence = "model:amd-guest-caches-absence":
+        |seam| amd::guests_on_model(amd::AmdKind::GuestsCacheAbsence, seam);
     /// The model's RISC-V IOMMU, first stage.
     ModelRiscv = "model:riscv": |seam| riscv::first_on_model(riscv::RiscvKind::Plain, seam);
     /// The same with contexts in extended format, ranges, and entries above the leaves.

@@ -42,6 +42,18 @@ mutants! {
         "INVALIDATE_INTERRUPT_TABLE", commands(amd::without_interrupts)
             => "far-cpus-are-reached-or-refused" "freed-interrupts-are-refused";
     }
+    ModelAmdGuest => {
+        "INVALIDATE_IOMMU_PAGES of guest tables", commands(amd::without_guests)
+            => "unmapped-access-faults" "stale-until-sync" "domain-to-domain" "pasid-moves";
+        "GN, so that host tables are meant", commands(amd::hosts)
+            => "unmapped-access-faults" "stale-until-sync";
+        "the right PASID", commands(amd::wrong_pasid)
+            => "unmapped-access-faults" "stale-until-sync";
+    }
+    ModelAmdGuestCachesAbsence => {
+        "INVALIDATE_IOMMU_PAGES of guest tables", commands(amd::without_guests)
+            => "pass-through-to-paging" "pasid-moves";
+    }
     ModelAmdCachesAbsence => {
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
             => "pass-through-to-paging" "fault-room-overflows";
@@ -55,7 +67,7 @@ mod amd {
     use portolan_spec::amd::command::opcode::{
         DEVICE_ENTRY, DEVICE_TLB, INTERRUPT_TABLE, PAGES, RESPONSE,
     };
-    use portolan_spec::amd::command::pages::{DIRECTORIES, EVERYTHING, SIZE};
+    use portolan_spec::amd::command::pages::{DIRECTORIES, EVERYTHING, GUEST, PASID, SIZE};
 
     /// INVALIDATE_INTERRUPT_TABLE of a device that does not exist.
     const NOTHING: Words = [INTERRUPT_TABLE << 60 | 0xffff, 0];
@@ -89,6 +101,28 @@ mod amd {
     /// Leaves out invalidations of a domain as a whole.
     pub fn without_domain(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, PAGES) && !by_address(words));
+    }
+
+    fn of_guest(words: &Words) -> bool {
+        is(words, PAGES) && words[1] & GUEST != 0
+    }
+
+    /// Leaves out invalidations of guest tables.
+    pub fn without_guests(commands: &mut [Words]) {
+        drop_where(commands, of_guest);
+    }
+
+    /// Names host tables instead of guest tables.
+    pub fn hosts(commands: &mut [Words]) {
+        for words in commands.iter_mut().filter(|words| of_guest(words)) {
+            words[0] &= !PASID.mask();
+            words[1] &= !GUEST;
+        }
+    }
+
+    /// Names the next PASID.
+    pub fn wrong_pasid(commands: &mut [Words]) {
+        commands.iter_mut().filter(|words| of_guest(words)).for_each(|words| words[0] ^= 1);
     }
 
     /// Leaves out invalidations of device table entries.

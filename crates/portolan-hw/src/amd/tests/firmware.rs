@@ -65,7 +65,7 @@ fn flags_of_the_unit_are_as_firmware_says() {
     machine.write64(reg::CONTROL, 1 << 1 | 4 << 5 | 1 << 16 | 1 << 28 | 1 << 34);
     let config = Config { flags, ..config() };
     let _unit = machine.enable(config).unwrap();
-    assert_eq!(machine.reg(reg::CONTROL), ON | 4 << 5 | 1 << 8 | 1 << 11);
+    assert_eq!(machine.reg(reg::CONTROL), ON | 4 << 5 | 1 << 8 | 1 << 11 | 1 << 16);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn what_the_table_says_of_a_unit_is_taken_over() {
     assert!(config.honour(&table.orders(&unit)).is_err());
     let machine = new_machine();
     let _unit = machine.enable(config).unwrap();
-    assert_eq!(machine.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9);
+    assert_eq!(machine.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9 | 1 << 16);
     let entry = |stream| machine.entry(stream);
     // Everybody has the exclusion range; the first domain is that of most streams.
     let [memory, domain, ..] = entry(5);

@@ -3,6 +3,7 @@
 mod devices;
 mod dirty;
 mod firmware;
+mod guests;
 mod handover;
 mod interrupts;
 mod machine;
@@ -127,7 +128,7 @@ fn taking_over_blocks_every_stream_and_forgets_everything() {
     machine.write64(reg::EXCLUSION_BASE, 0x1003);
     let unit = machine.enable(config()).unwrap();
     let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
-    assert_eq!(machine.reg(reg::CONTROL), on | 1 << 1);
+    assert_eq!(machine.reg(reg::CONTROL), on | 1 << 1 | control::GUESTS);
     assert_eq!(machine.turned_off(), 0);
     assert_eq!(machine.reg(reg::EXCLUSION_BASE), 0);
     // 128 streams are a page of entries; 256 commands, 256 events.

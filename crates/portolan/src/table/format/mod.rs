@@ -60,6 +60,10 @@ pub use riscv::{Riscv, RiscvContiguity, RiscvFirstStage, RiscvMemoryTypes, Riscv
 pub use tegra::{Tegra, TegraMemory};
 pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdSecondStage};
 
+/// AMD-Vi guest tables (version 2): the x86-64 layout, as VT-d's first stage has it.
+pub type AmdV2 = VtdFirstStage;
+/// Number of levels of AMD-Vi's guest tables.
+pub type AmdV2Levels = VtdFirstLevels;
 /// Number of levels: the paging mode of an AMD-Vi device-table entry.
 pub type AmdLevels = Levels;
 /// Number of levels of RISC-V's tables: Sv39, Sv48 and Sv57.
