@@ -55,18 +55,6 @@ impl<P: Cpus + Clone, B: Buffer> NotMapped<P, B> {
     }
 }
 
-/// Place of a buffer, as its caller wants it.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy)]
-pub(in crate::dma) enum PlaceTerm {
-    Anywhere,
-    /// The page in which it begins has this address.
-    At(Iova),
-    /// The page in which it begins is aligned so, beside the device's own alignment.
-    Aligned(PageSize),
-}
-
 /// A map's own terms.
 ///
 /// *Context.* Interrupt: a value.
@@ -75,17 +63,13 @@ pub(in crate::dma) struct MapTerms {
     pub may_block: MayBlock,
     /// Nothing of the buffer is copied: a buffer that would have to be is refused.
     pub in_place: bool,
-    pub place: PlaceTerm,
+    /// Address of the page in which the buffer begins, if the caller chose it.
+    pub at: Option<Iova>,
 }
 
 impl MapTerms {
     pub const fn of(may_block: MayBlock) -> Self {
-        Self { may_block, in_place: false, place: PlaceTerm::Anywhere }
-    }
-
-    #[inline]
-    const fn is_anywhere(&self) -> bool {
-        matches!(self.place, PlaceTerm::Anywhere)
+        Self { may_block, in_place: false, at: None }
     }
 }
 
@@ -169,12 +153,12 @@ impl<P: Cpus + Clone> Device<P> {
         direction: D,
         page: Iova,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = MapTerms { place: PlaceTerm::At(page), ..MapTerms::of(MayBlock::Yes) };
+        let terms = MapTerms { at: Some(page), ..MapTerms::of(MayBlock::Yes) };
         self.map_by(buffer, direction, terms)
     }
 
-    /// As [`Device::map`], with the page in which `buffer` begins at a multiple of `align`: memory in huge pages is
-    /// mapped in huge pages, as far as the unit has such. It is never put in the pool that stays mapped.
+    /// As [`Device::map_in_place`], with the page in which `buffer` begins at a multiple of `align`: memory in huge
+    /// pages is mapped in huge pages, as far as the unit has such.
     ///
     /// ```no_run
     /// # use portolan::addr::PageSize;
@@ -189,16 +173,19 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Atomic, as [`Device::map`].
     ///
     /// # Errors
-    /// With the buffer; see [`MapError`]: [`MapError::Outside`] of a device that is passed through, if the memory
-    /// itself is not aligned so.
+    /// As [`Device::map_in_place`]; [`MapError::Outside`] of a device that is passed through, if the memory itself is
+    /// not aligned so.
     pub fn map_aligned<B: Buffer, D: DataDirection>(
         &self,
         buffer: B,
         direction: D,
         align: PageSize,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        let terms = MapTerms { place: PlaceTerm::Aligned(align), ..MapTerms::of(MayBlock::Yes) };
-        self.map_by(buffer, direction, terms)
+        let terms = MapTerms { in_place: true, ..MapTerms::of(MayBlock::Yes) };
+        let buffer = ManuallyDrop::new(buffer);
+        self.map_placed(buffer, direction, &terms, |buffer, _| {
+            self.place_aligned(buffer, direction.direction(), align)
+        })
     }
 
     /// As [`Device::map`], and never waits or touches the heap: for handlers that refill their
@@ -233,7 +220,7 @@ impl<P: Cpus + Clone> Device<P> {
         let to = direction.direction();
         let in_place = matches!(self.translation, DeviceTranslation::Space(_))
             && context.reaches_in_place()
-            && terms.is_anywhere()
+            && terms.at.is_none()
             && (!to.device_writes() || buffer.device_may_write());
         if let (true, Pieces::One(piece), Some(space)) = (in_place, buffer.pieces(), &context.space)
         {
@@ -268,10 +255,24 @@ impl<P: Cpus + Clone> Device<P> {
         direction: D,
         terms: &MapTerms,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        self.map_placed(buffer, direction, terms, |buffer, copies| {
+            self.place(buffer, copies, direction.direction(), terms)
+        })
+    }
+
+    /// The same, with what is not copied whole placed by `place`.
+    #[inline]
+    fn map_placed<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: ManuallyDrop<B>,
+        direction: D,
+        terms: &MapTerms,
+        place: impl FnOnce(&B, Option<&Copies>) -> Result<PlacedBuffer, NotPlaced>,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         let (copies, placed) = match self.copies(&*buffer, direction.direction(), terms) {
             Ok((copies, Some(place))) => (copies, Ok(PlacedBuffer { place, range: NOWHERE })),
             Ok((copies, None)) => {
-                let placed = self.place(&*buffer, copies.as_deref(), direction.direction(), terms);
+                let placed = place(&buffer, copies.as_deref());
                 (copies, placed)
             }
             Err(error) => (None, Err(error.into())),
@@ -305,24 +306,17 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(MapError::ReadOnly);
         }
         let context = &**self.context();
-        match (self.translation, &context.space, terms.place) {
+        match (self.translation, &context.space, terms.at) {
             (DeviceTranslation::Space(_), Some(space), _) => {
                 if let Some(error) = space.failure() {
                     return Err(MapError::Broken(error));
                 }
             }
-            (DeviceTranslation::Identity(_), _, PlaceTerm::At(page)) => {
+            (DeviceTranslation::Identity(_), _, Some(page)) => {
                 let range = IovaRange::page(page, PageSize::of_lg2(0));
                 return Err(MapError::Outside { range });
             }
-            (DeviceTranslation::Identity(_), _, PlaceTerm::Aligned(align)) => {
-                let first = buffer.pieces().as_slice().first().map(|piece| piece.start());
-                if let Some(start) = first.filter(|start| !start.is_aligned(align)) {
-                    let range = IovaRange::page(Iova::new(start.get()), PageSize::of_lg2(0));
-                    return Err(MapError::Outside { range });
-                }
-            }
-            (DeviceTranslation::Identity(_), _, PlaceTerm::Anywhere) => {}
+            (DeviceTranslation::Identity(_), _, None) => {}
             _ => return Err(MapError::Blocked),
         }
         context.copies(buffer, direction, terms)
@@ -337,23 +331,16 @@ impl<P: Cpus + Clone> Device<P> {
         direction: Direction,
         terms: &MapTerms,
     ) -> Result<PlacedBuffer, NotPlaced> {
-        let (pieces, &MapTerms { may_block, place, .. }) = (buffer.pieces(), terms);
+        let (pieces, &MapTerms { may_block, at, .. }) = (buffer.pieces(), terms);
         let Some(space) = &self.context().space else {
             return self.check_reach(Reached::new(pieces, copies));
         };
-        let own = &self.context().constraints;
-        let (at, align) = match place {
-            PlaceTerm::Anywhere => (None, own.align),
-            PlaceTerm::At(page) => (Some(page), own.align),
-            PlaceTerm::Aligned(align) => (None, own.align.max(align)),
-        };
+        // Copies have pages of their own, and a buffer in place fills its pages.
         let judged;
-        let constraints = match (copies, place) {
-            (None, PlaceTerm::Anywhere | PlaceTerm::At(_)) => own,
-            _ => {
-                // Copies have pages of their own, and a buffer in place fills its pages.
-                let trust = if copies.is_some() { Trust::Trusted } else { own.trust };
-                judged = Constraints { trust, align, ..*own };
+        let constraints = match copies {
+            None => &self.context().constraints,
+            Some(_) => {
+                judged = Constraints { trust: Trust::Trusted, ..self.context().constraints };
                 &judged
             }
         };
@@ -367,6 +354,31 @@ impl<P: Cpus + Clone> Device<P> {
         let access = direction.access_to(buffer.memory_kind());
         let wanted = Placement { access, constraints, at, may_block };
         let range = space.place(list.as_slice(), &wanted)?;
+        Ok(PlacedBuffer { place: MappingPlace::Space, range })
+    }
+
+    /// Places `buffer` itself, from a multiple of `align` on.
+    fn place_aligned<B: Buffer>(
+        &self,
+        buffer: &B,
+        direction: Direction,
+        align: PageSize,
+    ) -> Result<PlacedBuffer, NotPlaced> {
+        let pieces = buffer.pieces();
+        let own = &self.context().constraints;
+        let Some(space) = &self.context().space else {
+            let first = pieces.as_slice().first().map(|piece| piece.start());
+            if let Some(start) = first.filter(|start| !start.is_aligned(align)) {
+                let range = IovaRange::page(Iova::new(start.get()), PageSize::of_lg2(0));
+                return Err(MapError::Outside { range }.into());
+            }
+            return self.check_reach(Reached::new(pieces, None));
+        };
+        let constraints = &Constraints { align: own.align.max(align), ..*own };
+        let access = direction.access_to(buffer.memory_kind());
+        let may_block = MayBlock::Yes;
+        let wanted = Placement { access, constraints, at: None, may_block };
+        let range = space.place(pieces.as_slice(), &wanted)?;
         Ok(PlacedBuffer { place: MappingPlace::Space, range })
     }
 
@@ -458,7 +470,7 @@ impl<P: Cpus + Clone> DeviceContext<P> {
             let wanted = WantedCopies { constraints, reach, through, sharing: buffer.sharing() };
             Copies::make(&self.spares, copying, pieces, cut, &wanted, may_block)
         };
-        if premapped && terms.is_anywhere() {
+        if premapped && terms.at.is_none() {
             if let Ok(Some(copies)) = make(Cut::Whole, Through::Premapped) {
                 return Ok((Some(copies), Some(MappingPlace::Premapped)));
             }

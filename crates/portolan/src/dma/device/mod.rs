@@ -19,8 +19,8 @@ use crate::iommu::{Iommu, Requester};
 use crate::platform::contract::{AllMemory, HostVisibility, TrustedBase};
 use crate::platform::{Cpus, DataCache};
 use crate::tdisp::{Running, SecurityManager};
+pub(super) use map::MapTerms;
 pub use map::{MapFailed, NotMapped};
-pub(super) use map::{MapTerms, PlaceTerm};
 
 /// Translation of a device's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

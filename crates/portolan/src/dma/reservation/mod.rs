@@ -15,7 +15,7 @@ use core::mem::ManuallyDrop;
 
 use thiserror::Error;
 
-use super::device::{Device, MapTerms, PlaceTerm};
+use super::device::{Device, MapTerms};
 use super::error::{Failed, MapError, UnmapError};
 use super::flush_queue::{Chosen, Clearance, Wait};
 use super::layout::{Layout, PieceList};
@@ -360,7 +360,7 @@ impl<P: Cpus + Clone, B: Buffer> Reservation<P, B> {
         match &self.context {
             Some(context) => {
                 // Where the caller chose the address nothing goes to a pool that stays mapped.
-                let terms = MapTerms { place: PlaceTerm::At(at), ..MapTerms::of(MayBlock::Yes) };
+                let terms = MapTerms { at: Some(at), ..MapTerms::of(MayBlock::Yes) };
                 Ok(context.copies(buffer, direction, &terms)?.0)
             }
             None => match hidden_from(self.constraints.reach, buffer) {
