@@ -63,10 +63,29 @@ impl Edu {
     }
 
     fn transfer(&self, (from, to): (u64, u64), bytes: u64, direction: u64) -> Outcome<()> {
+        self.begin((from, to), bytes, direction);
+        self.finish()
+    }
+
+    /// Has the device copy `bytes` bytes to memory at `at`, and does not wait for it.
+    pub fn begin_write(&self, at: Iova, bytes: u64) {
+        self.begin((BUFFER, at.get()), bytes, TO_MEMORY);
+    }
+
+    fn begin(&self, (from, to): (u64, u64), bytes: u64, direction: u64) {
         self.registers.write64(SOURCE, from);
         self.registers.write64(DESTINATION, to);
         self.registers.write64(COUNT, bytes);
         self.registers.write64(COMMAND, START | direction);
+    }
+
+    /// Tells if a copy is under way.
+    pub fn is_busy(&self) -> bool {
+        self.registers.read64(COMMAND) & START != 0
+    }
+
+    /// Waits until no copy is under way.
+    pub fn finish(&self) -> Outcome<()> {
         let done = || (self.registers.read64(COMMAND) & START == 0).then_some(());
         poll(&self.machine, LIMIT, done).map_err(|_| "the edu device is stuck")?;
         Ok(())

@@ -28,10 +28,10 @@ const PART: u64 = 8 * 16;
 /// Requests of one CPU that are under way at once.
 const UNDER_WAY: u64 = 32;
 /// Page that receives the copy of page 0.
-const COPIES: u64 = 768;
+pub const COPIES: u64 = 768;
 
 /// Buffers, trust and preference of a driver: strict, deferred, lazy.
-const POLICIES: [(Buffers, Trust, PolicyPreference); 3] = [
+pub const POLICIES: [(Buffers, Trust, PolicyPreference); 3] = [
     (Buffers::Kept, Trust::Untrusted, PolicyPreference::Strict),
     (Buffers::Owned, Trust::Untrusted, PolicyPreference::None),
     (Buffers::Kept, Trust::Trusted, PolicyPreference::Lazy),

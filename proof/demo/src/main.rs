@@ -27,6 +27,7 @@ mod interrupts;
 mod net;
 mod uncached;
 mod unsnooped;
+mod update;
 mod virtio;
 
 use alloc::boxed::Box;
@@ -40,13 +41,14 @@ use portolan_bare::Machine;
 use portolan_bare::pci::{self, Function};
 use portolan_hw::TrustedDescription;
 use portolan_hw::interrupt::Remapping;
-use portolan_hw::topology::{EnableError, Iommus, Options, TopologyError};
+use portolan_hw::topology::{EnableError, Iommus, Options, Topology, TopologyError};
 
 use arch::Loader;
 use commands::Commands;
 use cpus::{Cpus, Task};
 use heap::HEAP;
 use uncached::Aside;
+use update::Kept;
 
 /// Result of the machine's run; the value is QEMU's exit code.
 #[derive(Clone, Copy)]
@@ -64,7 +66,12 @@ pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(left: *const c_void) -> ! {
     arch::set_number(0);
-    let end = run(left).unwrap_or_else(|error| {
+    // SAFETY: nothing was written to the kernel's data yet, and no other CPU runs.
+    let end = match unsafe { Kept::asked() } {
+        Some(kept) => update::run(left, kept),
+        None => run(left),
+    };
+    let end = end.unwrap_or_else(|error| {
         say!("failed: {error}");
         End::Bad
     });
@@ -111,9 +118,7 @@ fn run(left: *const c_void) -> Outcome<End> {
 /// interrupts, that the kernel has set up.
 fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let topology = machine.topology()?;
-    let mut options = Options::default();
-    let remapped = topology.interrupt_remapping(|of, at| machine.pci_config(of, at));
-    options.interrupts = remapped.map(|_| Remapping::default());
+    let options = options(machine, &topology);
     // Only a virtio-iommu needs queues that are started for it.
     // SAFETY: the tables are this machine's, by the word of its loader.
     let described = unsafe { TrustedDescription::new() };
@@ -124,6 +129,14 @@ fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
         Some(error) => Err(*error),
         None => Ok(iommus),
     }
+}
+
+/// Options of all units: interrupts are remapped where that is possible.
+fn options(machine: Machine, topology: &Topology) -> Options {
+    let mut options = Options::default();
+    let remapped = topology.interrupt_remapping(|of, at| machine.pci_config(of, at));
+    options.interrupts = remapped.map(|_| Remapping::default());
+    options
 }
 
 /// Devices stay stopped; all else goes on.

@@ -9,6 +9,7 @@ mod counts;
 mod guests;
 mod image;
 mod tree;
+pub mod updates;
 pub mod vhost;
 
 use std::path::{Path, PathBuf};
@@ -37,18 +38,31 @@ pub enum Ended {
     Skipped(String),
 }
 
-/// Runs those named, or all; returns if none failed.
+/// Runs those named, or all, at length with `--long`; returns if none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
+    let is_long = names.contains(&"--long");
+    let names: Vec<&str> = names.iter().copied().filter(|name| *name != "--long").collect();
     let good = guests::all().map(|guest| (guest.name, guest, None));
     let broken = BROKEN.iter().map(|of| (of.name, of.of, Some(of)));
-    let all: Vec<_> = good.chain(broken).collect();
+    let once = good.chain(broken).map(|(name, guest, broken)| {
+        let run: Run<'_> = Box::new(move || one(root, guest, broken));
+        (name, run)
+    });
+    let updated = updates::ALL.iter().map(|of| {
+        let run: Run<'_> = Box::new(move || updates::one(root, of, is_long));
+        (of.name, run)
+    });
+    let all: Vec<_> = once.chain(updated).collect();
     if let Some(name) = names.iter().find(|name| !all.iter().any(|known| known.0 == **name)) {
         let all: Vec<&str> = all.iter().map(|known| known.0).collect();
         return Err(format!("no demo is called {name}; there are {}", all.join(", ")));
     }
-    let wanted = all.into_iter().filter(|(name, ..)| names.is_empty() || names.contains(name));
-    Ok(each(wanted.map(|(name, guest, broken)| (name, move || one(root, guest, broken)))))
+    let wanted = all.into_iter().filter(|(name, _)| names.is_empty() || names.contains(name));
+    Ok(each(wanted))
 }
+
+/// Run of a machine.
+type Run<'r> = Box<dyn FnOnce() -> Ended + 'r>;
 
 /// Runs each, and prints the result; returns if none failed.
 pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -> bool {
@@ -93,7 +107,8 @@ pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
         let place = root.join("target/demo/runs").join(name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         let daemon = if vhost::serves(guest) { Some((vhost::build(root)?, more)) } else { None };
-        let ran = boot(place, guest, qemu, &kernel, daemon)?;
+        let beside = Beside { daemon, slowed: "" };
+        let ran = boot(place, guest, qemu, &kernel, beside)?;
         match broken {
             None => check(guest, ran),
             Some(broken) => broken.check(&ran),
@@ -165,12 +180,20 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
     Ok(target.join("debug/portolan-demo"))
 }
 
+/// What a machine has beside its own arguments.
+struct Beside<'a> {
+    /// Process that serves the virtio disk, with more words for it.
+    daemon: Option<(PathBuf, &'a [&'a str])>,
+    /// Further settings of the disks.
+    slowed: &'a str,
+}
+
 fn boot(
     place: PathBuf,
     guest: &Guest,
     mut command: Command,
     kernel: &Path,
-    daemon: Option<(PathBuf, &[&str])>,
+    Beside { daemon, slowed }: Beside<'_>,
 ) -> Result<DemoRun, String> {
     let error = |error: std::io::Error| error.to_string();
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
@@ -182,7 +205,8 @@ fn boot(
         if daemon.is_some() && disk.is_virtio() {
             continue;
         }
-        let drive = format!("if=none,id={name},format=raw,cache=unsafe,file={}", file.display());
+        let file = file.display();
+        let drive = format!("if=none,id={name},format=raw,cache=unsafe,file={file}{slowed}");
         command.args(["-drive", &drive]);
     }
     match guest.firmware {

@@ -174,6 +174,10 @@ fn machines(root: &Path) -> impl Iterator<Item = Step<'_>> {
     let demos = demos.chain(broken).map(move |(step, guest, broken)| {
         (demo::vhost::serves(guest), ended(step, move || demo::one(root, guest, broken)))
     });
+    let updates = demo::updates::ALL
+        .iter()
+        .map(move |of| (false, ended(of.step, move || demo::updates::one(root, of, false))));
+    let demos = demos.chain(updates);
     let guests = guest::ALL.iter().map(guest::is_served).zip(guests(root, guest::ALL));
     let mut all: Vec<_> = demos.chain(guests).collect();
     all.sort_by_key(|(is_served, _)| *is_served);

@@ -142,20 +142,39 @@ impl<'w> Arena<'w> {
         Some(PhysAddr::new(self.base + (block << order << UNIT_LG2)))
     }
 
+    /// Takes the block at `at` for `layout`, if all of it is free; returns if it was. [`Arena::free`] takes it back.
+    pub fn take(&mut self, at: PhysAddr, layout: Layout) -> bool {
+        let Some((wanted, block)) = self.block(at, layout) else {
+            return false;
+        };
+        let free =
+            (wanted..self.orders).find(|order| self.clear(*order, block >> (order - wanted)));
+        let Some(order) = free else {
+            return false;
+        };
+        // The other halves of what it was a part of stay free.
+        for order in wanted..order {
+            self.set(order, (block >> (order - wanted)) ^ 1);
+        }
+        true
+    }
+
+    /// Order and number of the block for `layout` at `at`; `None` if there is no such block.
+    fn block(&self, at: PhysAddr, layout: Layout) -> Option<(usize, u64)> {
+        let order = order_of(layout).filter(|order| *order < self.orders)?;
+        let bytes = 1u64 << (UNIT_LG2 as usize + order);
+        let inside = PhysRange::from_len(at, bytes).is_some_and(|all| self.memory.covers(all));
+        let above = at.get().wrapping_sub(self.base);
+        (inside && above & (bytes - 1) == 0).then_some((order, above >> UNIT_LG2 >> order))
+    }
+
     /// Takes back a block that [`Arena::alloc`] returned for `layout`, once: a block that comes back
     /// twice can be handed out twice. An address outside of the region, or at which no such block begins,
     /// is left alone.
     pub fn free(&mut self, at: PhysAddr, layout: Layout) {
-        let Some(mut order) = order_of(layout).filter(|order| *order < self.orders) else {
+        let Some((mut order, mut block)) = self.block(at, layout) else {
             return;
         };
-        let bytes = 1u64 << (UNIT_LG2 as usize + order);
-        let inside = PhysRange::from_len(at, bytes).is_some_and(|all| self.memory.covers(all));
-        let above = at.get().wrapping_sub(self.base);
-        if !inside || above & (bytes - 1) != 0 {
-            return;
-        }
-        let mut block = above >> UNIT_LG2 >> order;
         while order + 1 < self.orders && self.clear(order, block ^ 1) {
             block >>= 1;
             order += 1;

@@ -65,6 +65,33 @@ fn halves_become_whole_again() {
 }
 
 #[test]
+fn a_block_is_taken_where_it_is_while_all_of_it_is_free() {
+    let memory = range(0x40_0000, 0x1_0000);
+    let mut records = vec![0; Arena::records(memory)];
+    let mut arena = Arena::new(memory, &mut records).unwrap();
+    let (page, all) = (layout(0x1000, 0x1000), arena.free_bytes());
+    let at = |number: u64| PhysAddr::new(0x40_0000 + (number << 12));
+    for number in [5, 0, 15] {
+        assert!(arena.take(at(number), page), "{number}");
+        assert!(!arena.take(at(number), page), "{number}");
+    }
+    // Another page's part is in use.
+    let small = arena.alloc(layout(64, 64)).unwrap();
+    assert!(!arena.take(small.align_down(portolan::addr::PageSize::SIZE_4K), page));
+    for wrong in [at(16), PhysAddr::new(0x3f_f000), PhysAddr::new(0x40_1040)] {
+        assert!(!arena.take(wrong, page), "{wrong}");
+    }
+    assert_eq!(arena.free_bytes(), all - 3 * 0x1000 - 64);
+    let others: Vec<PhysAddr> = core::iter::from_fn(|| arena.alloc(page)).collect();
+    assert_eq!(others.len(), 12);
+    assert!([5, 0, 15].iter().all(|number| !others.contains(&at(*number))));
+    others.into_iter().chain([5, 0, 15].map(at)).for_each(|at| arena.free(at, page));
+    arena.free(small, layout(64, 64));
+    assert_eq!(arena.free_bytes(), all);
+    assert!(arena.take(at(0), layout(0x1_0000, 0x1_0000)));
+}
+
+#[test]
 fn what_was_never_handed_out_is_not_taken() {
     let memory = range(0x40_0000, 0x1_0000);
     let mut records = vec![0; Arena::records(memory)];

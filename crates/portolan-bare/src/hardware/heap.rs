@@ -34,6 +34,12 @@ pub enum HeapError {
     },
 }
 
+/// A page, as [`Heap::keep`] takes it.
+const PAGE: Layout = match Layout::from_size_align(4096, 4096) {
+    Ok(page) => page,
+    Err(_) => Layout::new::<u64>(),
+};
+
 /// One region of RAM, lent out in blocks of any power of two. It can be the kernel's
 /// `#[global_allocator]`; [`Machine`](super::Machine) takes memory for devices from it.
 ///
@@ -94,6 +100,12 @@ impl Heap {
     /// Bytes that are free.
     pub fn free_bytes(&self) -> u64 {
         self.arena.get().map_or(0, |arena| arena.lock().free_bytes())
+    }
+
+    /// Takes the page at `at` out of the free memory; returns if all of it was free. A kernel that follows another
+    /// one sets aside so what devices and units still use, as it was; to give it back is to free a page.
+    pub fn keep(&self, at: PhysAddr) -> bool {
+        self.arena.get().is_some_and(|arena| arena.lock().take(at, PAGE))
     }
 
     /// The direct map by which it sees physical memory.

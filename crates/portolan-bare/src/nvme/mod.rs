@@ -29,7 +29,7 @@ use crate::pci::Function;
 use crate::{Machine, Registers};
 pub use controller::{Controller, Description};
 pub use queue::{Data, Queue};
-pub use ring::{Access, Ring, RingMemory};
+pub use ring::{Access, Ring, RingMemory, RingState};
 pub use spec::Operation;
 use spec::{COMMAND, COMPLETION, Command, NUMBER_OF_QUEUES, PAGE, SET_FEATURES};
 

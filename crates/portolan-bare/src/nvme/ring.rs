@@ -83,10 +83,24 @@ impl<R: Mmio, C: Clock> Access<R, C> {
     }
 }
 
+/// Progress of a pair of rings, with which another kernel goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingState {
+    /// Number of the queues.
+    pub number: u16,
+    /// Index of the next command.
+    pub tail: u16,
+    /// Index of the next completion.
+    pub head: u16,
+    /// The phase bit that it will have.
+    pub phase: bool,
+}
+
 /// A queue of commands and the queue of their completions.
 #[derive(Debug)]
 pub struct Ring<R, C, M> {
     access: Access<R, C>,
+    number: u16,
     /// Offset of the doorbell for commands, and of that for completions.
     bells: [usize; 2],
     commands: M,
@@ -107,21 +121,43 @@ impl<R: Mmio, C: Clock, M: RingMemory> Ring<R, C, M> {
     pub(super) fn new(
         access: Access<R, C>,
         number: u16,
-        [commands, completions]: [M; 2],
+        memory: [M; 2],
     ) -> Result<Self, NvmeError> {
+        let state = RingState { number, tail: 0, head: 0, phase: true };
+        let ring = Self::resume(access, memory, state)?;
+        // No entry of before has the phase of a new one.
+        let used = usize::from(ring.entries) * COMPLETION;
+        let words = ring.completions.words().iter().take(used);
+        words.for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(ring)
+    }
+
+    /// Goes on with queues that the controller knows, in the memory that it knows of them, from `state` on.
+    ///
+    /// # Errors
+    /// [`NvmeError::ShortQueue`], also of a `state` that is not one of these queues.
+    pub fn resume(
+        access: Access<R, C>,
+        [commands, completions]: [M; 2],
+        state: RingState,
+    ) -> Result<Self, NvmeError> {
+        let RingState { number, tail, head, phase } = state;
         let capabilities = access.registers.read64(CAP);
         let room = commands.words().len() / COMMAND;
         let room = room.min(completions.words().len() / COMPLETION);
         let entries = room.min(MOST_ENTRIES).min((capabilities & 0xffff) as usize + 1) as u16;
-        if entries < 2 {
+        if entries < 2 || tail >= entries || head >= entries {
             return Err(NvmeError::ShortQueue { entries });
         }
-        // No entry of before has the phase of a new one.
-        let used = usize::from(entries) * COMPLETION;
-        let words = completions.words().iter().take(used);
-        words.for_each(|word| word.store(0, Ordering::Relaxed));
         let bells = doorbells(capabilities, number);
-        Ok(Self { access, bells, commands, completions, entries, tail: 0, head: 0, phase: 1 })
+        let phase = phase.into();
+        Ok(Self { access, number, bells, commands, completions, entries, tail, head, phase })
+    }
+
+    /// Progress so far, for [`Ring::resume`] of another kernel.
+    pub fn state(&self) -> RingState {
+        let Self { number, tail, head, .. } = *self;
+        RingState { number, tail, head, phase: self.phase != 0 }
     }
 
     /// Addresses at which the controller sees the commands, and the completions.

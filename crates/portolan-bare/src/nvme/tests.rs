@@ -11,7 +11,7 @@ use portolan::platform::{Clock, Mmio, Nanos};
 
 use super::spec::reg::{CAP, CC, CSTS, DOORBELLS};
 use super::spec::{CAP_NVM, COMMAND, COMPLETION, CSTS_FATAL, CSTS_READY, Command};
-use super::{Access, Controller, NvmeError, RingMemory};
+use super::{Access, Controller, NvmeError, Ring, RingMemory, RingState};
 
 const LIMIT: Nanos = Nanos::from_millis(5);
 /// Entries of the queues.
@@ -135,6 +135,31 @@ fn rings_go_round_with_as_many_entries_as_both_have_room_for() {
     let results = (0..4 * ENTRIES).map(|_| controller.execute(&Command::default()));
     let results: Result<Vec<u32>, NvmeError> = results.collect();
     assert_eq!(results, Ok((0..4 * ENTRIES as u32).collect()));
+}
+
+#[test]
+fn a_ring_goes_on_where_another_kernel_left_it() {
+    let count = AtomicU64::new(0);
+    let memory = [Words::new(ENTRIES * COMMAND), Words::new(ENTRIES * COMPLETION)];
+    let status = AtomicU32::new(CSTS_READY);
+    let chip = Chip { capabilities: GOOD, answer: Answer::Done, status, memory, count };
+    let memory = chip.memory.clone();
+    let access = Access { registers: Arc::new(chip), clock: Arc::<Looks>::default(), limit: LIMIT };
+    let mut ring = Ring::new(access.clone(), 0, memory.clone()).unwrap();
+    for number in 0..4 * ENTRIES as u32 {
+        ring.put(number as u16, &Command::default());
+        ring.announce();
+        // The completion is the next kernel's to take, in the odd rounds with the other phase.
+        let state = ring.state();
+        ring = Ring::resume(access.clone(), memory.clone(), state).unwrap();
+        assert_eq!(ring.state(), state);
+        assert_eq!(ring.take().map(|done| done.result()), Some(Ok(number)));
+    }
+    for (tail, head) in [(ENTRIES as u16, 0), (0, ENTRIES as u16)] {
+        let state = RingState { number: 0, tail, head, phase: true };
+        let error = Ring::resume(access.clone(), memory.clone(), state).err();
+        assert_eq!(error, Some(NvmeError::ShortQueue { entries: ENTRIES as u16 }));
+    }
 }
 
 #[test]

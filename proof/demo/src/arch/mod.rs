@@ -6,6 +6,6 @@
 mod this;
 
 pub use this::{
-    Interrupts, LAST_MAPPED, Loader, exit, map_uncached, number, processor, put, set_number,
+    Interrupts, KEPT, LAST_MAPPED, Loader, exit, map_uncached, number, processor, put, set_number,
     uncached_type,
 };

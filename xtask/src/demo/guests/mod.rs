@@ -286,7 +286,7 @@ pub(super) const VHOST_ATS: Guest = Guest {
 };
 
 /// A board with an SMMUv3.
-const SMMU: Guest = Guest {
+pub(super) const SMMU: Guest = Guest {
     name: "aarch64",
     step: "demo aarch64",
     program: "qemu-system-aarch64",
@@ -310,7 +310,8 @@ const SMMU: Guest = Guest {
     ],
 };
 
-const RISCV_SYSTEM: Guest = Guest {
+/// A board with a RISC-V IOMMU.
+pub(super) const RISCV_SYSTEM: Guest = Guest {
     name: "riscv",
     step: "demo riscv",
     program: "qemu-system-riscv64",
@@ -337,6 +338,33 @@ const RISCV_SYSTEM: Guest = Guest {
     ],
 };
 
+/// A PC with AMD-Vi.
+pub(super) const AMD: Guest = Guest {
+    name: "x86-amd",
+    step: "demo x86-amd",
+    program: "qemu-system-x86_64",
+    variable: "PORTOLAN_QEMU_X86",
+    release: Release::Any,
+    target: X86,
+    // With `pt=on`, its default, QEMU 10 lets devices past the unit.
+    arguments: pc!("amd-iommu,pt=off,intremap=on"),
+    code: GOOD,
+    // Its event log stays empty.
+    said: [RINGS, REFUSED, REMAPPED, MOVED_STRICTLY, POOLED_UNSNOOPED, &[]],
+    firmware: Firmware::Own,
+    traced: &["amdvi_*inval", "amdvi_completion_wait"],
+    kinds: &[
+        kinds(
+            &["COMPLETION_WAIT", "COMPLETION_WAIT (fence)", "COMPLETION_WAIT (replaced)"],
+            "amdvi_completion_wait",
+        ),
+        kinds(&["INVALIDATE_DEVTAB_ENTRY"], "amdvi_devtab_inval"),
+        kinds(&["INVALIDATE_IOMMU_PAGES", "INVALIDATE_IOMMU_PAGES (domain)"], "amdvi_pages_inval"),
+        kinds(&["INVALIDATE_IOMMU_ALL"], "amdvi_all_inval"),
+        kinds(&["INVALIDATE_INTERRUPT_TABLE"], "amdvi_intr_inval"),
+    ],
+};
+
 /// Machines whose kernel moves data behind an IOMMU.
 const GUESTS: &[Guest] = &[
     VTD,
@@ -350,34 +378,7 @@ const GUESTS: &[Guest] = &[
     },
     VHOST,
     VHOST_ATS,
-    Guest {
-        name: "x86-amd",
-        step: "demo x86-amd",
-        program: "qemu-system-x86_64",
-        variable: "PORTOLAN_QEMU_X86",
-        release: Release::Any,
-        target: X86,
-        // With `pt=on`, its default, QEMU 10 lets devices past the unit.
-        arguments: pc!("amd-iommu,pt=off,intremap=on"),
-        code: GOOD,
-        // Its event log stays empty.
-        said: [RINGS, REFUSED, REMAPPED, MOVED_STRICTLY, POOLED_UNSNOOPED, &[]],
-        firmware: Firmware::Own,
-        traced: &["amdvi_*inval", "amdvi_completion_wait"],
-        kinds: &[
-            kinds(
-                &["COMPLETION_WAIT", "COMPLETION_WAIT (fence)", "COMPLETION_WAIT (replaced)"],
-                "amdvi_completion_wait",
-            ),
-            kinds(&["INVALIDATE_DEVTAB_ENTRY"], "amdvi_devtab_inval"),
-            kinds(
-                &["INVALIDATE_IOMMU_PAGES", "INVALIDATE_IOMMU_PAGES (domain)"],
-                "amdvi_pages_inval",
-            ),
-            kinds(&["INVALIDATE_IOMMU_ALL"], "amdvi_all_inval"),
-            kinds(&["INVALIDATE_INTERRUPT_TABLE"], "amdvi_intr_inval"),
-        ],
-    },
+    AMD,
     Guest {
         name: "x86-virtio",
         step: "demo x86-virtio",

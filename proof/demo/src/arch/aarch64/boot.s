@@ -48,6 +48,37 @@ other:
     mov sp, x0
     bl kernel_other
 
+    // To the loader's entry once more, with the MMU off: x1 is the copy of the data, all else becomes zero. QEMU's
+    // caches need no care.
+    .global again
+again:
+    msr daifset, #15
+    mov x2, x1
+    mrs x0, sctlr_el1
+    mov x1, #0x1005
+    bic x0, x0, x1
+    dsb sy
+    msr sctlr_el1, x0
+    isb
+    adrp x0, data_start
+    add x0, x0, :lo12:data_start
+    adrp x1, data_end
+    add x1, x1, :lo12:data_end
+1:
+    cmp x0, x1
+    b.hs 2f
+    ldr x3, [x2], #8
+    str x3, [x0], #8
+    b 1b
+2:
+    adrp x1, kernel_end
+    add x1, x1, :lo12:kernel_end
+3:
+    cmp x0, x1
+    b.hs start
+    str xzr, [x0], #8
+    b 3b
+
     // Exceptions and the MMU of the processor that calls.
 set_up:
     mov x0, #(3 << 20)              // floating point and vectors, which the compiler uses

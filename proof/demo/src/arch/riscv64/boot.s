@@ -20,6 +20,32 @@ other:
     call set_up
     call kernel_other
 
+    // To the loader's entry once more: a0 is its pointer, a1 the copy of the data; all else becomes zero.
+    .global again
+again:
+    csrw sie, zero
+    csrci sstatus, 2
+    la t0, data_start
+    la t1, data_end
+1:
+    bgeu t0, t1, 2f
+    ld t2, 0(a1)
+    sd t2, 0(t0)
+    addi a1, a1, 8
+    addi t0, t0, 8
+    j 1b
+2:
+    la t1, kernel_end
+3:
+    bgeu t0, t1, 4f
+    sd zero, 0(t0)
+    addi t0, t0, 8
+    j 3b
+4:
+    mv a1, a0
+    csrr a0, sscratch
+    j start
+
     // Traps and floating point of the hart that calls.
 set_up:
     csrw sie, zero

@@ -36,6 +36,9 @@ unsafe extern "C" {
     static kernel_end: c_void;
 }
 
+/// Middle of RAM, where one kernel leaves memory to the next.
+pub const KEPT: PhysAddr = PhysAddr::new(0x8800_0000);
+
 /// Data that the loader leaves behind: a device tree.
 pub struct Loader {
     bytes: &'static [u8],

@@ -81,7 +81,42 @@ other:
     mov edi, offset other64
     jmp long_mode
 
+    // Paging is off, EBX and ESI are as `again` left them: data as it was loaded, and all else zero.
+again32:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov eax, cr0
+    and eax, 0x7fffffff         // PG
+    mov cr0, eax
+    mov ecx, 0xc0000080         // EFER: LME
+    rdmsr
+    and eax, 0xfffffeff
+    wrmsr
+    mov edi, offset data_start
+    mov ecx, offset data_end
+    sub ecx, edi
+    rep movsb
+    mov edi, offset data_end
+    mov ecx, offset kernel_end
+    sub ecx, edi
+    xor eax, eax
+    rep stosb
+    jmp start
+
     .code64
+    // To the loader's entry once more, as the loader does: RDI is its pointer, RSI is the copy of the data.
+    .global again
+again:
+    cli
+    cld
+    mov ebx, edi
+    push 24
+    mov eax, offset again32
+    push rax
+    retfq
+
 start64:
     mov ax, 16
     mov ds, ax

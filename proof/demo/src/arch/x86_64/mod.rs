@@ -33,6 +33,9 @@ unsafe extern "C" {
     static kernel_end: c_void;
 }
 
+/// Middle of RAM, where one kernel leaves memory to the next.
+pub const KEPT: PhysAddr = PhysAddr::new(0x0800_0000);
+
 /// Data that the loader leaves behind.
 pub struct Loader {
     left: Pvh,

@@ -1,0 +1,179 @@
+//! Kernels that hand their machine to the next one while its devices are at work, by a jump without a reset.
+//!
+//! QEMU fills in the number of updates, in the middle of RAM; the kernel is the one of the other machines. The disk is
+//! slowed down, so that requests are under way when the units change hands.
+
+use std::path::Path;
+
+use super::guests::{AMD, Guest, VTD};
+use super::{Beside, DemoRun, Ended, TRACE, boot, build, compiler, counts, emulator, image, said};
+
+/// Updates of a run in the gate: one under each policy, and one more.
+const FEW: u64 = 4;
+/// Updates of a long run.
+const MANY: u64 = 100;
+/// Bit of the number: the last record is damaged.
+const DAMAGED: u64 = 1 << 32;
+/// Seconds after which kernels are stuck.
+const LIMIT: &str = "400";
+/// Settings of a disk that does 100 requests a second.
+const SLOWED: &str = ",throttling.iops-total=100";
+/// The kernel's exit code.
+const GOOD: i32 = 33;
+
+/// Machine whose kernel is updated.
+pub struct Updated {
+    /// Its name in commands.
+    pub name: &'static str,
+    /// Its name as a step of `cargo xtask test`.
+    pub step: &'static str,
+    /// The machine.
+    of: &'static Guest,
+    /// Address of the number of updates.
+    kept: u64,
+    /// Further events to be traced.
+    traced: &'static [&'static str],
+    /// Words of the trace that say that an access was refused, or went past translation.
+    strayed: &'static [&'static str],
+    /// Word of the trace after which devices may not go past translation, and the word that says that they do.
+    translating: Option<[&'static str; 2]>,
+    is_damaged: bool,
+}
+
+const X86_VTD: Updated = Updated {
+    name: "x86-vtd-update",
+    step: "demo x86-vtd-update",
+    of: &VTD,
+    kept: 0x800_0000,
+    traced: &["vtd_dmar_fault", "vtd_translate_pt", "vtd_switch_address_space"],
+    strayed: &["vtd_dmar_fault", "vtd_translate_pt"],
+    translating: Some(["enabled=1", "enabled=0"]),
+    is_damaged: false,
+};
+
+/// All of them.
+pub const ALL: &[Updated] = &[
+    X86_VTD,
+    Updated {
+        name: "x86-vtd-damaged",
+        step: "demo x86-vtd-damaged",
+        // The last kernel has a device try what it may not.
+        strayed: &["vtd_translate_pt"],
+        is_damaged: true,
+        ..X86_VTD
+    },
+    Updated {
+        name: "x86-amd-update",
+        step: "demo x86-amd-update",
+        of: &AMD,
+        kept: 0x800_0000,
+        traced: &["amdvi_*fault", "amdvi_*fail", "amdvi_invalid_dte", "amdvi_mode_invalid"],
+        strayed: &["fault", "fail", "amdvi_invalid_dte", "amdvi_mode_invalid"],
+        translating: None,
+        is_damaged: false,
+    },
+];
+
+/// Boots the machine, has its kernel updated, a few times or many, and checks the results.
+pub fn one(root: &Path, updated: &Updated, is_long: bool) -> Ended {
+    let guest = updated.of;
+    let ready = emulator(root, guest.program, guest.variable, guest.release, LIMIT)
+        .and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
+    let (mut qemu, cargo) = match ready {
+        Ok(ready) => ready,
+        Err(why) => return Ended::Skipped(why),
+    };
+    let count = if is_long { MANY } else { FEW };
+    let word = if updated.is_damaged { DAMAGED | count } else { count };
+    let device = format!("loader,addr={:#x},data={word:#x},data-len=8", updated.kept);
+    let done = build(root, guest, cargo).and_then(|kernel| {
+        let place = root.join("target/demo/runs").join(updated.name);
+        std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
+        qemu.args(["-device", &device]);
+        qemu.args(updated.traced.iter().flat_map(|events| ["-trace", events]));
+        let beside = Beside { daemon: None, slowed: SLOWED };
+        check(updated, &boot(place, guest, qemu, &kernel, beside)?, count)
+    });
+    match done {
+        Ok(()) => Ended::Well,
+        Err(why) => Ended::Failed(why),
+    }
+}
+
+/// Checks the exit code, the console, both disks, the trace and the counts.
+fn check(updated: &Updated, ran: &DemoRun, count: u64) -> Result<(), String> {
+    let error = |error: std::io::Error| error.to_string();
+    if ran.status.code() != Some(GOOD) {
+        return Err(format!("the machine ended with {}", ran.status));
+    }
+    let numbers = 1..=if updated.is_damaged { count - 1 } else { count };
+    let lines: Vec<String> = numbers.map(|number| format!("update {number}: ")).collect();
+    let mut wanted: Vec<&str> = lines.iter().map(String::as_str).collect();
+    match updated.is_damaged {
+        true => wanted.extend(["a damaged record: ", "edu is blocked"]),
+        false => wanted.push("  edu wrote"),
+    }
+    said(&ran.console, &[&wanted])?;
+    if under_way(&ran.console) == 0 {
+        return Err("no request was under way when the units changed hands".to_owned());
+    }
+    let batches = if updated.is_damaged { count - 1 } else { count };
+    for disk in &image::DISKS {
+        let found = std::fs::read(disk.image(&ran.place)).map_err(error)?;
+        disk.check_copies(&found, if disk.is_virtio() { 0 } else { batches as usize * 128 })?;
+    }
+    let trace = std::fs::read_to_string(ran.place.join(TRACE)).map_err(error)?;
+    strayed(updated, &trace)?;
+    counts::check(&ran.console, &trace, updated.of.kinds)
+}
+
+/// Requests that were completed after the units changed hands.
+fn under_way(console: &str) -> u64 {
+    let lines = console.lines().filter(|line| line.starts_with("update "));
+    let after = lines.filter_map(|line| line.strip_suffix(" after")?.rsplit(' ').next());
+    after.filter_map(|number| number.parse::<u64>().ok()).sum()
+}
+
+/// Checks that no access was refused or went past translation.
+fn strayed(updated: &Updated, trace: &str) -> Result<(), String> {
+    let mut is_on = false;
+    for line in trace.lines() {
+        let name = line.split_ascii_whitespace().next().unwrap_or_default();
+        if updated.strayed.iter().any(|word| name.contains(word)) {
+            return Err(format!("an access strayed: {line}"));
+        }
+        if let Some([on, off]) = updated.translating {
+            is_on |= line.contains(on);
+            if is_on && line.contains(off) {
+                return Err(format!("a device goes past translation: {line}"));
+            }
+        }
+    }
+    match updated.translating {
+        Some(_) if !is_on => Err("no device was translated".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_were_under_way_are_counted() {
+        let console = "update 1: 3 requests done before the units were taken over, 29 after\r\n\
+                       update 2: 32 requests done before the units were taken over, 0 after\n";
+        assert_eq!((under_way(console), under_way("update 1: 2 before")), (29, 0));
+    }
+
+    #[test]
+    fn an_access_that_strays_is_found_in_the_trace() {
+        let line =
+            |on| format!("9@1.2:vtd_switch_address_space Device 00:02.0 (iommu enabled={on})\n");
+        let good = line(0) + &line(1) + &line(1);
+        assert_eq!(strayed(&X86_VTD, &good), Ok(()));
+        assert!(strayed(&X86_VTD, &(good.clone() + &line(0))).is_err());
+        assert!(strayed(&X86_VTD, &(good + "1@2.3:vtd_dmar_fault sid 0x10\n")).is_err());
+        assert!(strayed(&X86_VTD, &line(0)).is_err());
+    }
+}
