@@ -107,7 +107,7 @@ pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
         let place = root.join("target/demo/runs").join(name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         let daemon = if vhost::serves(guest) { Some((vhost::build(root)?, more)) } else { None };
-        let beside = Beside { daemon, slowed: "" };
+        let beside = BesideMachine { daemon, slowed: "" };
         let ran = boot(place, guest, qemu, &kernel, beside)?;
         match broken {
             None => check(guest, ran),
@@ -181,7 +181,7 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
 }
 
 /// What a machine has beside its own arguments.
-struct Beside<'a> {
+struct BesideMachine<'a> {
     /// Process that serves the virtio disk, with more words for it.
     daemon: Option<(PathBuf, &'a [&'a str])>,
     /// Further settings of the disks.
@@ -193,7 +193,7 @@ fn boot(
     guest: &Guest,
     mut command: Command,
     kernel: &Path,
-    Beside { daemon, slowed }: Beside<'_>,
+    BesideMachine { daemon, slowed }: BesideMachine<'_>,
 ) -> Result<DemoRun, String> {
     let error = |error: std::io::Error| error.to_string();
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;

@@ -6,7 +6,9 @@
 use std::path::Path;
 
 use super::guests::{AMD, Guest, VTD};
-use super::{Beside, DemoRun, Ended, TRACE, boot, build, compiler, counts, emulator, image, said};
+use super::{
+    BesideMachine, DemoRun, Ended, TRACE, boot, build, compiler, counts, emulator, image, said,
+};
 
 /// Updates of a run in the gate: one under each policy, and one more.
 const FEW: u64 = 4;
@@ -91,7 +93,7 @@ pub fn one(root: &Path, updated: &Updated, is_long: bool) -> Ended {
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         qemu.args(["-device", &device]);
         qemu.args(updated.traced.iter().flat_map(|events| ["-trace", events]));
-        let beside = Beside { daemon: None, slowed: SLOWED };
+        let beside = BesideMachine { daemon: None, slowed: SLOWED };
         check(updated, &boot(place, guest, qemu, &kernel, beside)?, count)
     });
     match done {
