@@ -49,6 +49,12 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
         let _ = device;
         Err(AttachError::Mismatch)
     }
+
+    /// The same, if a guest's tables may lie above it.
+    fn second_stage(&self, device: u32) -> Result<u32, AttachError> {
+        let _ = device;
+        Err(AttachError::Mismatch)
+    }
 }
 
 /// Maker of address spaces, empty ones.

@@ -37,7 +37,8 @@ pub struct Found {
 
 /// Packages whose dependencies are the newest kernel with the `dma` events (6.12); the first that exists is used.
 const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", CLOUD];
-const SOURCE: &str = "linux-source-6.12";
+/// Sources of our own kernel, in the suite of the newest.
+const SOURCE: &str = "linux-source-7.3";
 /// The release of Debian whose backports have the newest kernel.
 const NEWEST: &str = "trixie-backports";
 /// Debian release with Linux 6.1.
@@ -92,14 +93,7 @@ fn of_suite(
     if let Some(found) = unpacked(place) {
         return Ok(found);
     }
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let codename = backports::release(&release, "VERSION_CODENAME").unwrap_or_default();
-    let source = backports::find(Path::new("/etc/apt"), &codename)
-        .ok_or("no configured mirror carries this release of Debian")?;
-    let apt = tools().and_then(|()| {
-        Apt::of_one(place, &source.suite(suite), settings).map_err(|error| error.to_string())
-    })?;
-    apt.run("apt-get", &["update", "-qq"])?;
+    let apt = apt_of(place, suite, settings)?;
     let parts = apt.closure(&[package])?;
     let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|name| is_part(name)).collect();
     apt.run("apt-get", &[&["download", "-qq"], &parts[..]].concat())?;
@@ -143,6 +137,19 @@ pub(super) fn apt(place: &Path) -> Result<Apt, String> {
     Ok(apt)
 }
 
+/// The packages of `suite` alone, from the mirror of this release, by apt with `settings`.
+fn apt_of(place: &Path, suite: &str, settings: &'static [&'static str]) -> Result<Apt, String> {
+    tools()?;
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = backports::release(&release, "VERSION_CODENAME").unwrap_or_default();
+    let source = backports::find(Path::new("/etc/apt"), &codename)
+        .ok_or("no configured mirror carries this release of Debian")?;
+    let apt = Apt::of_one(place, &source.suite(suite), settings);
+    let apt = apt.map_err(|error| error.to_string())?;
+    apt.run("apt-get", &["update", "-qq"])?;
+    Ok(apt)
+}
+
 fn unpacked(place: &Path) -> Option<Found> {
     let first = |folder: &str, start: &str| {
         let entries = std::fs::read_dir(place.join("root").join(folder)).ok()?;
@@ -163,7 +170,7 @@ fn own(root: &Path) -> Result<Found, String> {
     if !image.is_file() {
         let image = image.display();
         return Err(format!(
-            "{image} is not there: `cargo xtask guest --build-kernel` builds it (10 minutes), {VARIABLE} names another"
+            "{image} is not there: `cargo xtask guest --build-kernel` builds it (30 minutes), {VARIABLE} names another"
         ));
     }
     Ok(Found { image, modules: None })
@@ -190,7 +197,7 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
         return Err(format!("to build a kernel, install {}", absent.join(", ")));
     }
     let place = root.join("target/guest-own");
-    let apt = apt(&place)?;
+    let apt = apt_of(&place, NEWEST, &[])?;
     apt.run("apt-get", &["download", "-qq", SOURCE])?;
     apt.unpack()?;
     let place = place.canonicalize().map_err(|error| error.to_string())?;

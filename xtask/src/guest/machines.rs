@@ -183,7 +183,7 @@ pub const VFIO_OWN: Machine = Machine {
 /// The parts of iommufd that no IOMMU of QEMU's has, by the kernel's own device for tests.
 pub const IOMMUFD: Machine = Machine {
     name: "iommufd",
-    step: "Linux guest: dirty marks and page requests of the kernel's own test device",
+    step: "Linux guest: iommufd's calls on the kernel's own test device",
     kernel: Kernel::Own,
     devices: &[],
     disks: &[],
@@ -194,10 +194,10 @@ pub const IOMMUFD: Machine = Machine {
         opt_level: "1",
         options: &[],
     }],
-    runs: &["tests vfio::ioas --nocapture --test-threads 1"],
+    runs: &["tests tests::kernel_ --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| {
-        if ran.console.contains("SKIP") || !ran.console.contains("ok. 3 passed") {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 8 passed") {
             Err("not all of the kernel's tests ran".to_owned())
         } else {
             Ok(())

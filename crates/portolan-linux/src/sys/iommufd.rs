@@ -1,6 +1,6 @@
 //! The system calls of iommufd, and those by which a VFIO device is bound to it.
 //!
-//! linux/iommufd.h, linux/vfio.h, as of Linux 6.12. Objects of the kernel's are numbers, which mean something
+//! linux/iommufd.h, linux/vfio.h, as of Linux 7.3. Objects of the kernel's are numbers, which mean something
 //! only together with the file that they are of: a wrong one is an error of the kernel's, no danger.
 
 use std::io;
@@ -13,8 +13,11 @@ use vfio_bindings::bindings::vfio;
 
 use super::{Raw, call};
 
+pub(crate) mod nested;
 #[cfg(test)]
 pub(crate) mod selftest;
+#[cfg(test)]
+mod tests;
 
 /// Ranges that are taken at most: more than any kernel has.
 const MOST_RANGES: usize = 4096;
@@ -234,25 +237,26 @@ pub(crate) fn bind(
     Ok(value.out_devid)
 }
 
-/// VFIO_DEVICE_ATTACH_IOMMUFD_PT: from now on the device is in these page tables, or this address space.
-pub(crate) fn attach(device: BorrowedFd<'_>, table: u32) -> io::Result<()> {
+/// VFIO_DEVICE_ATTACH_IOMMUFD_PT: the device is in these page tables, or this address space; with `pasid` only its
+/// requests that have it.
+pub(crate) fn attach(device: BorrowedFd<'_>, table: u32, pasid: Option<u32>) -> io::Result<()> {
     let mut value = vfio::vfio_device_attach_iommufd_pt {
         argsz: size::<vfio::vfio_device_attach_iommufd_pt>(),
-        flags: 0,
+        flags: pasid.map_or(0, |_| vfio::VFIO_DEVICE_ATTACH_PASID),
         pt_id: table,
-        pasid: 0,
+        pasid: pasid.unwrap_or(0),
     };
     // SAFETY: as above.
     unsafe { call(device, 119, std::ptr::from_mut(&mut value).cast()) }?;
     Ok(())
 }
 
-/// VFIO_DEVICE_DETACH_IOMMUFD_PT: from now on the device reaches nothing.
-pub(crate) fn detach(device: BorrowedFd<'_>) -> io::Result<()> {
+/// VFIO_DEVICE_DETACH_IOMMUFD_PT: the device reaches nothing; with `pasid` only its requests that have it.
+pub(crate) fn detach(device: BorrowedFd<'_>, pasid: Option<u32>) -> io::Result<()> {
     let mut value = vfio::vfio_device_detach_iommufd_pt {
         argsz: size::<vfio::vfio_device_detach_iommufd_pt>(),
-        flags: 0,
-        pasid: 0,
+        flags: pasid.map_or(0, |_| vfio::VFIO_DEVICE_DETACH_PASID),
+        pasid: pasid.unwrap_or(0),
     };
     // SAFETY: as above.
     unsafe { call(device, 120, std::ptr::from_mut(&mut value).cast()) }?;

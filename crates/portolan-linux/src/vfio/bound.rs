@@ -1,14 +1,14 @@
 //! A device that is bound to iommufd.
 //!
-//! linux/vfio.h (`VFIO_DEVICE_BIND_IOMMUFD`, `VFIO_DEVICE_ATTACH_IOMMUFD_PT`), as of Linux 6.12. The device is opened
+//! linux/vfio.h (`VFIO_DEVICE_BIND_IOMMUFD`, `VFIO_DEVICE_ATTACH_IOMMUFD_PT`), as of Linux 7.3. The device is opened
 //! by its own node below /dev/vfio/devices, and put into an address space, or taken from one, by calls on its
-//! file.
-//!
-//! Not supported: PASIDs.
+//! file: all of its requests, or those with one PASID.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use portolan::addr::Pasid;
 use portolan::iommu::{AttachError, IommuError};
 use rustix::io::Errno;
 
@@ -18,6 +18,7 @@ use super::handed::{Candidate, Origin};
 use super::ioas::{DomainOptions, Ioas};
 use super::iommufd::Iommufd;
 use super::name::{DeviceName, VfToken};
+use super::nested::{Site, Table};
 use super::sysfs;
 use crate::calls::{count, refused};
 use crate::domain::{Reach, UserDomain};
@@ -30,6 +31,34 @@ pub(super) struct Bound {
     /// Gone once its owner has closed it, and then it is attached to nothing.
     device: Weak<OwnedFd>,
     id: u32,
+    /// Where requests with a PASID are.
+    pasids: Mutex<BTreeMap<u32, Tables>>,
+}
+
+/// Place of a device's requests.
+#[derive(Clone, Debug)]
+pub(super) enum Tables {
+    Domain(Arc<UserDomain>),
+    Nested(Arc<Table>),
+}
+
+impl Tables {
+    /// Tells if both are the same.
+    pub(super) fn are(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Domain(one), Self::Domain(other)) => Arc::ptr_eq(one, other),
+            (Self::Nested(one), Self::Nested(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// The domain that maps memory, unless a guest's tables are above it.
+    pub(super) fn domain(&self) -> Option<&Arc<UserDomain>> {
+        match self {
+            Self::Domain(domain) => Some(domain),
+            Self::Nested(_) => None,
+        }
+    }
 }
 
 /// Opens the node of `device`, which is in `group`.
@@ -77,7 +106,12 @@ impl Bound {
             _ => VfioError::of(Step::Bind)(error).into(),
         })?;
         let device = Arc::new(device);
-        let bound = Self { iommufd: iommufd.clone(), device: Arc::downgrade(&device), id };
+        let bound = Self {
+            iommufd: iommufd.clone(),
+            device: Arc::downgrade(&device),
+            id,
+            pasids: Mutex::default(),
+        };
         Ok((bound, device))
     }
 
@@ -91,19 +125,67 @@ impl Bound {
         let device = self.device.upgrade().ok_or(VfioError::Gone)?;
         let ioas = Ioas::new(&self.iommufd, &DomainOptions::default());
         let ioas = ioas.map_err(asked)?;
-        call::attach(device.as_fd(), ioas.id()).map_err(asked)?;
+        call::attach(device.as_fd(), ioas.id(), None).map_err(asked)?;
         let said = ioas.ranges();
-        call::detach(device.as_fd()).map_err(asked)?;
+        call::detach(device.as_fd(), None).map_err(asked)?;
         said
     }
 
-    /// Moves the device into the address space of `domain`, which is made if there is none yet; it leaves its
-    /// former one in the same moment.
-    pub(super) fn attach(&self, domain: &UserDomain) -> Result<(), AttachError> {
+    /// Moves the requests of the device, or those with `pasid`, to `tables`. The address space of a domain is made if
+    /// there is none yet. They leave their former one in the same moment.
+    fn enter(&self, tables: &Tables, pasid: Option<u32>) -> Result<(), AttachError> {
         let device = self.device.upgrade().ok_or(IommuError::Gone)?;
-        let tables = domain.placed()?.tables(self.id)?;
+        let tables = match tables {
+            Tables::Domain(domain) => domain.placed()?.tables(self.id)?,
+            Tables::Nested(table) if table.is_of(&self.iommufd) => table.id(),
+            Tables::Nested(_) => return Err(AttachError::Mismatch),
+        };
         count(&self.iommufd.counters().attach);
-        call::attach(device.as_fd(), tables).map_err(|error| refused(&error).into())
+        call::attach(device.as_fd(), tables, pasid).map_err(|error| refused(&error).into())
+    }
+
+    fn leave(&self, pasid: Option<u32>) -> Result<(), IommuError> {
+        let Some(device) = self.device.upgrade() else {
+            return Ok(());
+        };
+        count(&self.iommufd.counters().attach);
+        call::detach(device.as_fd(), pasid).map_err(|error| refused(&error))
+    }
+
+    /// Moves the requests without a PASID.
+    pub(super) fn attach(&self, tables: &Tables) -> Result<(), AttachError> {
+        self.enter(tables, None)
+    }
+
+    fn pasids(&self) -> MutexGuard<'_, BTreeMap<u32, Tables>> {
+        self.pasids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves the requests with `pasid`.
+    pub(super) fn attach_pasid(&self, pasid: Pasid, tables: Tables) -> Result<(), AttachError> {
+        let number = single(pasid)?;
+        let mut pasids = self.pasids();
+        if !pasids.get(&number).is_some_and(|old| old.are(&tables)) {
+            self.enter(&tables, Some(number))?;
+            pasids.insert(number, tables);
+        }
+        Ok(())
+    }
+
+    /// Takes the requests with `pasid` from where they are.
+    pub(super) fn detach_pasid(&self, pasid: Pasid) -> Result<(), AttachError> {
+        let number = single(pasid)?;
+        let mut pasids = self.pasids();
+        if pasids.contains_key(&number) {
+            self.leave(Some(number))?;
+            pasids.remove(&number);
+        }
+        Ok(())
+    }
+
+    /// The device, for the objects that are made for it.
+    pub(super) fn site(&self) -> Site {
+        Site { iommufd: self.iommufd.clone(), device: self.id }
     }
 
     /// The number by which page requests name it.
@@ -112,11 +194,15 @@ impl Bound {
     }
 
     pub(super) fn detach(&self) -> Result<(), IommuError> {
-        let Some(device) = self.device.upgrade() else {
-            return Ok(());
-        };
-        count(&self.iommufd.counters().attach);
-        call::detach(device.as_fd()).map_err(|error| refused(&error))
+        self.leave(None)
+    }
+}
+
+/// The number of a PASID that requests have: 0 is that of those without one.
+fn single(pasid: Pasid) -> Result<u32, AttachError> {
+    match pasid.get() {
+        number @ 1..=0xf_ffff => Ok(number),
+        _ => Err(AttachError::Mismatch),
     }
 }
 
@@ -124,7 +210,10 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         if let Some(device) = self.device.upgrade() {
-            let _ = call::detach(device.as_fd());
+            for pasid in self.pasids().keys() {
+                let _ = call::detach(device.as_fd(), Some(*pasid));
+            }
+            let _ = call::detach(device.as_fd(), None);
         }
     }
 }

@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
 
 use super::error::{Step, VfioError};
-use super::iommufd::Iommufd;
+use super::iommufd::{Iommufd, Object};
 use crate::chain::{InfoError, long, word};
 
 /// Bytes of `iommu_hwpt_pgfault`.
@@ -39,10 +39,10 @@ const MOST_RECORDS: usize = 1 << 18;
 /// *Context.* Task, all methods: they make system calls.
 #[derive(Debug)]
 pub struct FaultQueue {
-    /// Of the queue's; none in tests.
-    iommufd: Option<Arc<Iommufd>>,
-    id: u32,
+    // Closed before the object goes: the kernel refuses requests that wait.
     file: OwnedFd,
+    /// The queue; none in tests.
+    object: Option<Object>,
     streams: BTreeMap<u32, StreamId>,
     /// The kernel's numbers of groups that wait. A device may use a number for two groups at once: then both get
     /// the same response.
@@ -102,16 +102,17 @@ impl FaultQueue {
         streams: BTreeMap<u32, StreamId>,
     ) -> Result<Self, IommuError> {
         let (id, file) = iommufd.fault_queue()?;
-        Ok(Self { iommufd: Some(iommufd), id, file, streams, waiting: Mutex::default() })
+        let object = Some(Object { iommufd, id });
+        Ok(Self { file, object, streams, waiting: Mutex::default() })
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.id
+        self.object.as_ref().map_or(0, |object| object.id)
     }
 
     /// Tells if it is one of `iommufd`'s objects.
     pub(super) fn is_of(&self, iommufd: &Arc<Iommufd>) -> bool {
-        (self.iommufd.as_ref()).is_some_and(|own| Arc::ptr_eq(own, iommufd))
+        self.object.as_ref().is_some_and(|own| Arc::ptr_eq(&own.iommufd, iommufd))
     }
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<(StreamId, GroupId), Vec<u32>>> {
@@ -200,15 +201,6 @@ impl Responder for FaultQueue {
         let answers = cookies.into_iter().flatten().map(answer);
         // All of them, also if the first has failed.
         answers.fold(Ok(()), Result::and)
-    }
-}
-
-/// The kernel refuses requests that wait once its file is closed.
-impl Drop for FaultQueue {
-    fn drop(&mut self) {
-        if let Some(iommufd) = &self.iommufd {
-            iommufd.destroy(self.id);
-        }
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! linux/iommufd.h, as of Linux 6.12. An address space (IOAS) is an object of its own: devices come and go while its
 //! mappings stay. Its page tables (HWPT) are the kernel's to make, as devices come, unless the domain wants
-//! something of them: dirty tracking, or page requests in a queue of this process's.
+//! something of them: dirty tracking, page requests in a queue of this process's, PASIDs, or a guest's tables above
+//! them (`nested`).
 //!
-//! Not supported: page tables of the process's own (nested HWPT), files as memory.
+//! Not supported: files as memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,8 +30,10 @@ const WRITEABLE: u32 = 1 << 1;
 const READABLE: u32 = 1 << 2;
 
 /// Of `IOMMU_HWPT_ALLOC` and `IOMMU_HWPT_SET_DIRTY_TRACKING`.
+const NEST_PARENT: u32 = 1;
 const ALLOC_DIRTY_TRACKING: u32 = 1 << 1;
 const FAULT_ID_VALID: u32 = 1 << 2;
+pub(super) const ALLOC_PASID: u32 = 1 << 3;
 const DIRTY_TRACKING_ENABLE: u32 = 1;
 /// Of `IOMMU_HWPT_GET_DIRTY_BITMAP`.
 const NO_CLEAR: u32 = 1;
@@ -47,6 +50,21 @@ pub struct DomainOptions {
     /// Queue of requests for pages that are not mapped; without it they are faults. Attaching is an error where
     /// the kernel takes no page requests for tables of its own (Linux 6.12).
     pub faults: Option<Arc<FaultQueue>>,
+    /// Tables that those of a guest may lie above
+    /// ([`UserUnit::nested`](super::UserUnit::nested)). Attaching is an error where the hardware has one stage, and
+    /// with `faults`: a guest's tables have a queue of their own.
+    pub second_stage: bool,
+    /// Attaching to single PASIDs ([`Attach::attach_pasid`](portolan::iommu::Attach::attach_pasid)). The domain
+    /// of a stream's other requests has to allow it as well. Attaching is an error where the device has none.
+    pub pasids: bool,
+}
+
+impl DomainOptions {
+    /// Tells if the kernel makes the tables by itself.
+    fn are_plain(&self) -> bool {
+        let plain = self.dirty == DirtyTracking::Off && self.faults.is_none();
+        plain && !self.second_stage && !self.pasids
+    }
 }
 
 /// An address space of the kernel's.
@@ -138,7 +156,11 @@ impl Ioas {
             DirtyTracking::Off => 0,
         };
         let queue = self.options.faults.as_ref().map(|queue| queue.id());
-        let flags = dirty | queue.map_or(0, |_| FAULT_ID_VALID);
+        let flag = |wanted, flag| if wanted { flag } else { 0 };
+        let flags = dirty
+            | queue.map_or(0, |_| FAULT_ID_VALID)
+            | flag(self.options.second_stage, NEST_PARENT)
+            | flag(self.options.pasids, ALLOC_PASID);
         let id = call::new_hwpt(fd, device, self.id, flags, queue.unwrap_or(0));
         let id = id.map_err(|error| refused(&error))?;
         if self.options.dirty == DirtyTracking::Hardware {
@@ -210,7 +232,7 @@ impl Calls for Ioas {
     }
 
     fn tables(&self, device: u32) -> Result<u32, AttachError> {
-        if self.options.dirty == DirtyTracking::Off && self.options.faults.is_none() {
+        if self.options.are_plain() {
             return Ok(self.id);
         }
         let mut tables = self.by_device();
@@ -220,6 +242,13 @@ impl Calls for Ioas {
         let id = self.new_tables(device)?;
         tables.insert(device, id);
         Ok(id)
+    }
+
+    fn second_stage(&self, device: u32) -> Result<u32, AttachError> {
+        match self.options.second_stage {
+            true => self.tables(device),
+            false => Err(AttachError::Mismatch),
+        }
     }
 }
 

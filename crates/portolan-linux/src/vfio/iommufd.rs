@@ -24,6 +24,20 @@ pub(super) struct Iommufd {
     counters: Arc<Counters>,
 }
 
+/// An object of a file's, which goes with its owner. The kernel keeps one that others stand on, and one whose own file
+/// is open: an owner drops them before.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) iommufd: Arc<Iommufd>,
+    pub(super) id: u32,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.iommufd.destroy(self.id);
+    }
+}
+
 impl Iommufd {
     /// Tells if the kernel has it, this process may use it, and each of `functions` has a node for it.
     pub(super) fn is_offered(functions: &[PciFunction]) -> bool {

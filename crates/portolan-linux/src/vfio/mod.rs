@@ -17,10 +17,14 @@ mod device;
 mod error;
 mod faults;
 mod handed;
+mod hardware;
 mod interrupts;
 mod ioas;
 mod iommufd;
+#[cfg(test)]
+mod mock;
 mod name;
+mod nested;
 mod port;
 mod sysfs;
 mod unit;
@@ -34,9 +38,15 @@ pub use handed::{
     Candidate, ContainerFile, DescriptorKind, DeviceFile, GroupFile, Interface, IommufdFile,
     Through, WrongDescriptor,
 };
+pub use hardware::{Hardware, HardwareRegisters};
 pub use interrupts::{InterruptKind, Interrupts, Line, Removal};
 pub use ioas::DomainOptions;
 pub use name::{BadPlatformName, BadVfToken, DeviceName, IoasId, PlatformName, VfToken};
+pub use nested::{
+    AboveTables, AmdFirstStage, EventQueue, FirstStage, GuestStream, InvalidateError,
+    NestedOptions, NestedTables, SmmuFirstStage, VirtualDevice, VirtualEvents, VirtualIommu,
+    VirtualKind, VirtualSmmu, VtdFirstStage, VtdInvalidation,
+};
 pub use port::RawSpace;
 pub use sysfs::{bind, unbind};
 pub use unit::{Opened, UserUnit, open, open_by, open_from, open_unprotected};

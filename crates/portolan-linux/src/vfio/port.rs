@@ -3,15 +3,16 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::StreamId;
+use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::table::format::DirtyTracking;
 
-use super::bound::Bound;
+use super::bound::{Bound, Tables};
 use super::container::Container;
 use super::error::{OpenError, VfioError};
 use super::handed::Candidate;
 use super::iommufd::Iommufd;
+use super::nested::Site;
 use crate::calls::{Counters, count};
 use crate::domain::{Reach, UserDomain};
 
@@ -27,7 +28,7 @@ enum PortInterface {
 pub(super) struct Port {
     pub(super) stream: StreamId,
     way: PortInterface,
-    attached: Mutex<Option<Arc<UserDomain>>>,
+    attached: Mutex<Option<Tables>>,
 }
 
 /// Object that system calls of the caller's own are made on.
@@ -67,7 +68,7 @@ impl Port {
         Ok((port, device))
     }
 
-    fn attached(&self) -> MutexGuard<'_, Option<Arc<UserDomain>>> {
+    fn attached(&self) -> MutexGuard<'_, Option<Tables>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,10 +89,7 @@ impl Port {
 
     /// The number by which page requests name the device.
     pub(super) fn number(&self) -> Option<u32> {
-        match &self.way {
-            PortInterface::Container(_) => None,
-            PortInterface::Bound(bound) => Some(bound.id()),
-        }
+        self.bound().map(Bound::id)
     }
 
     /// The address space; with iommufd there is none without a domain.
@@ -102,25 +100,20 @@ impl Port {
             }
             PortInterface::Bound(bound) => Some(RawSpace::Ioas {
                 iommufd: bound.descriptor(),
-                ioas: self.attached().as_ref()?.ioas()?,
+                ioas: self.attached().as_ref()?.domain()?.ioas()?,
             }),
         }
     }
 
-    pub(super) fn attach(
-        &self,
-        domain: &Arc<UserDomain>,
-        counters: &Counters,
-    ) -> Result<(), AttachError> {
+    pub(super) fn attach(&self, tables: Tables, counters: &Counters) -> Result<(), AttachError> {
         let mut attached = self.attached();
-        let same = |old: &Arc<UserDomain>| Arc::ptr_eq(old, domain);
-        if attached.as_ref().is_some_and(same) {
+        if attached.as_ref().is_some_and(|old| old.are(&tables)) {
             return Ok(());
         }
-        match &self.way {
-            PortInterface::Container(container) => {
+        match (&self.way, &tables) {
+            (PortInterface::Container(container), Tables::Domain(domain)) => {
                 count(&counters.attach);
-                if let Some(old) = &*attached {
+                if let Some(old) = attached.as_ref().and_then(Tables::domain) {
                     Self::leave(container, old)?;
                 }
                 *attached = None;
@@ -129,10 +122,32 @@ impl Port {
                 }
                 domain.enter(container.clone())?;
             }
-            PortInterface::Bound(bound) => bound.attach(domain)?,
+            (PortInterface::Container(_), Tables::Nested(_)) => return Err(AttachError::Mismatch),
+            (PortInterface::Bound(bound), tables) => bound.attach(tables)?,
         }
-        *attached = Some(domain.clone());
+        *attached = Some(tables);
         Ok(())
+    }
+
+    /// The binding to iommufd.
+    fn bound(&self) -> Option<&Bound> {
+        match &self.way {
+            PortInterface::Container(_) => None,
+            PortInterface::Bound(bound) => Some(bound),
+        }
+    }
+
+    pub(super) fn attach_pasid(&self, pasid: Pasid, tables: Tables) -> Result<(), AttachError> {
+        self.bound().ok_or(AttachError::NoPasids)?.attach_pasid(pasid, tables)
+    }
+
+    pub(super) fn detach_pasid(&self, pasid: Pasid) -> Result<(), AttachError> {
+        self.bound().ok_or(AttachError::NoPasids)?.detach_pasid(pasid)
+    }
+
+    /// The device, for the objects of iommufd's that are made for it.
+    pub(super) fn site(&self) -> Result<Site, IommuError> {
+        Ok(self.bound().ok_or(IommuError::Unsupported)?.site())
     }
 
     fn leave(container: &Container, domain: &UserDomain) -> Result<(), IommuError> {
@@ -145,13 +160,13 @@ impl Port {
 
     pub(super) fn detach(&self, counters: &Counters) -> Result<(), IommuError> {
         let mut attached = self.attached();
-        let Some(domain) = &*attached else {
+        let Some(tables) = &*attached else {
             return Ok(());
         };
         match &self.way {
             PortInterface::Container(container) => {
                 count(&counters.attach);
-                Self::leave(container, domain)?;
+                tables.domain().map_or(Ok(()), |domain| Self::leave(container, domain))?;
             }
             PortInterface::Bound(bound) => bound.detach()?,
         }

@@ -3,12 +3,13 @@
 use portolan::platform::AllMemory;
 use std::sync::Arc;
 
-use portolan::addr::{IovaRange, PciFunction, StreamId};
+use portolan::addr::{IovaRange, Pasid, PciFunction, StreamId};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, ReservedKind, ReservedRegion,
 };
 use portolan::table::format::DirtyTracking;
 
+use super::bound::Tables;
 use super::container;
 use super::device::VfioDevice;
 use super::error::{OpenError, VfioError};
@@ -35,8 +36,8 @@ pub struct UserUnit {
     ports: Vec<Port>,
     /// None over type 1.
     iommufd: Option<Arc<Iommufd>>,
-    reach: Arc<Reach>,
-    counters: Arc<Counters>,
+    pub(super) reach: Arc<Reach>,
+    pub(super) counters: Arc<Counters>,
 }
 
 /// Functions that were opened, and their unit.
@@ -258,7 +259,7 @@ impl UserUnit {
         port.and_then(Port::raw)
     }
 
-    fn port(&self, stream: StreamId) -> Result<&Port, AttachError> {
+    pub(super) fn port(&self, stream: StreamId) -> Result<&Port, AttachError> {
         let port = self.ports.iter().find(|port| port.stream == stream);
         port.ok_or(AttachError::NoSuchStream { stream })
     }
@@ -267,6 +268,10 @@ impl UserUnit {
 impl Iommu for UserUnit {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         Ok(self.port(stream)?.detach(&self.counters)?)
+    }
+
+    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.port(stream)?.detach_pasid(pasid)
     }
 
     /// The kernel passes no function of a process through.
@@ -293,7 +298,20 @@ impl Attach<UserDomain> for UserUnit {
         if !domain.is_of(&self.reach) {
             return Err(AttachError::Mismatch);
         }
-        port.attach(domain, &self.counters)
+        port.attach(Tables::Domain(domain.clone()), &self.counters)
+    }
+
+    fn attach_pasid(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<UserDomain>,
+    ) -> Result<(), AttachError> {
+        let port = self.port(stream)?;
+        if !domain.is_of(&self.reach) {
+            return Err(AttachError::Mismatch);
+        }
+        port.attach_pasid(pasid, Tables::Domain(domain.clone()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel's own device for tests of iommufd (`CONFIG_IOMMUFD_TEST`, drivers/iommu/iommufd/iommufd_test.h of
-//! Linux 6.12): an IOMMU in software that keeps dirty marks, and a device that asks for pages when it is told to.
+//! Linux 7.3): an IOMMU in software that keeps dirty marks, takes nested page tables and virtual IOMMUs, and devices
+//! that ask for pages and report events when they are told to.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,10 +10,34 @@ use super::{command, size, sys};
 const TEST: u32 = sys::IOMMUFD_CMD_BASE + 32;
 const MOCK_DOMAIN: u32 = 2;
 const MOCK_DOMAIN_REPLACE: u32 = 10;
+const MOCK_DOMAIN_FLAGS: u32 = 12;
 const DIRTY: u32 = 13;
+const MD_CHECK_MAP: u32 = 3;
+const MD_CHECK_IOTLB: u32 = 14;
 const TRIGGER_IOPF: u32 = 15;
-/// Of nested page tables.
-const DATA_SELFTEST: u32 = 0xdead;
+const DEV_CHECK_CACHE: u32 = 16;
+const TRIGGER_VEVENT: u32 = 17;
+const PASID_ATTACH: u32 = 18;
+const PASID_REPLACE: u32 = 19;
+const PASID_DETACH: u32 = 20;
+const PASID_CHECK_HWPT: u32 = 21;
+/// Flag of a device with PASIDs.
+const DEVICE_PASID: u64 = 1 << 2;
+/// Nested page tables (`IOMMU_HWPT_DATA_SELFTEST`).
+pub(crate) const TABLES: u32 = 0xdead;
+/// Invalidations, and a virtual IOMMU.
+pub(crate) const INVALIDATION: u32 = 0xdead_beef;
+pub(crate) const VIOMMU: u32 = 0xdead_beef;
+/// Events of such a virtual IOMMU.
+pub(crate) const EVENTS: u32 = 0xbeef_beef;
+/// The description of its hardware: its kind, and the value of its register.
+pub(crate) const HARDWARE: u32 = 0xfeed_beef;
+pub(crate) const REGISTER: u32 = 0xdead_beef;
+/// Bits of its PASIDs.
+pub(crate) const PASID_BITS: u8 = 20;
+/// Entries of each cache, and their values at first: those of a device, and those of nested tables as the caller says.
+pub(crate) const ENTRIES: u32 = 4;
+pub(crate) const DEVICE_CACHED: u32 = 0xba_ddad;
 /// Its pages.
 pub(crate) const PAGE: u64 = 2048;
 
@@ -43,6 +68,14 @@ pub(crate) fn new_device(fd: BorrowedFd<'_>, ioas: u32) -> io::Result<(u32, u32)
     Ok((first as u32, second as u32))
 }
 
+/// A new device that has PASIDs, in the address space `ioas`: its numbers as [`new_device`]'s.
+pub(crate) fn new_device_with_pasids(fd: BorrowedFd<'_>, ioas: u32) -> io::Result<(u32, u32)> {
+    let flags = [0, DEVICE_PASID << 32, 0, 0, 0, 0];
+    // SAFETY: the operation takes no address.
+    let [first, second, ..] = unsafe { test(fd, MOCK_DOMAIN_FLAGS, ioas, flags) }?;
+    Ok((first as u32, second as u32))
+}
+
 /// Moves a device under test to other page tables.
 pub(crate) fn replace(fd: BorrowedFd<'_>, device: u32, tables: u32) -> io::Result<()> {
     // SAFETY: as above.
@@ -66,26 +99,59 @@ pub(crate) fn ask(fd: BorrowedFd<'_>, device: u32, group: u32, iova: u64) -> io:
     unsafe { test(fd, TRIGGER_IOPF, 0, words) }.map(drop)
 }
 
-/// Page tables that lie above others (`parent`), and whose faults go to a queue.
-pub(crate) fn new_nested(
-    fd: BorrowedFd<'_>,
-    device: u32,
-    parent: u32,
-    fault_queue: u32,
-) -> io::Result<u32> {
-    let data = 0u32;
-    let mut value = sys::iommu_hwpt_alloc {
-        size: size::<sys::iommu_hwpt_alloc>(),
-        flags: sys::iommufd_hwpt_alloc_flags_IOMMU_HWPT_FAULT_ID_VALID,
-        dev_id: device,
-        pt_id: parent,
-        data_type: DATA_SELFTEST,
-        data_len: 4,
-        data_uptr: std::ptr::from_ref(&data) as u64,
-        fault_id: fault_queue,
-        ..Default::default()
+/// Tells if `tables` translate the pages from `iova` on to the memory from `memory` on.
+pub(crate) fn leads_to(fd: BorrowedFd<'_>, tables: u32, iova: u64, memory: &[u8]) -> bool {
+    let words = [iova, memory.len() as u64, memory.as_ptr() as u64, 0, 0, 0];
+    // SAFETY: the kernel looks the pages of the slice up.
+    unsafe { test(fd, MD_CHECK_MAP, tables, words) }.is_ok()
+}
+
+/// Tells if the entry `entry` of what nested tables have cached is `value`.
+pub(crate) fn has_cached(fd: BorrowedFd<'_>, tables: u32, entry: u32, value: u32) -> bool {
+    let words = [u64::from(entry) | u64::from(value) << 32, 0, 0, 0, 0, 0];
+    // SAFETY: the operation takes no address.
+    unsafe { test(fd, MD_CHECK_IOTLB, tables, words) }.is_ok()
+}
+
+/// Tells if the entry `entry` of what a device has cached is `value`.
+pub(crate) fn device_has_cached(fd: BorrowedFd<'_>, device: u32, entry: u32, value: u32) -> bool {
+    let words = [u64::from(entry) | u64::from(value) << 32, 0, 0, 0, 0, 0];
+    // SAFETY: as above.
+    unsafe { test(fd, DEV_CHECK_CACHE, device, words) }.is_ok()
+}
+
+/// Has a device report an event to the virtual IOMMU that it is behind.
+pub(crate) fn report(fd: BorrowedFd<'_>, device: u32) -> io::Result<()> {
+    // SAFETY: as above.
+    unsafe { test(fd, TRIGGER_VEVENT, 0, [device.into(), 0, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// Moves the requests with `pasid` of a device under test to tables, or from tables.
+pub(crate) fn move_pasid(fd: BorrowedFd<'_>, device: u32, pasid: u32, to: Move) -> io::Result<()> {
+    let (op, tables) = match to {
+        Move::Into(tables) => (PASID_ATTACH, tables),
+        Move::Over(tables) => (PASID_REPLACE, tables),
+        Move::Away => (PASID_DETACH, 0),
     };
-    // SAFETY: the kernel reads four bytes there.
-    unsafe { command(fd, sys::IOMMUFD_CMD_HWPT_ALLOC, &mut value) }?;
-    Ok(value.out_hwpt_id)
+    let words = [u64::from(pasid) | u64::from(tables) << 32, 0, 0, 0, 0, 0];
+    // SAFETY: as above.
+    unsafe { test(fd, op, device, words) }.map(drop)
+}
+
+/// Way of requests with a PASID.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    /// From nowhere to tables.
+    Into(u32),
+    /// From other tables to these.
+    Over(u32),
+    /// To nowhere.
+    Away,
+}
+
+/// Tells if the requests with `pasid` of a device under test are in `tables`; with 0, in none.
+pub(crate) fn is_in(fd: BorrowedFd<'_>, device: u32, pasid: u32, tables: u32) -> bool {
+    let words = [u64::from(pasid) | u64::from(tables) << 32, 0, 0, 0, 0, 0];
+    // SAFETY: as above.
+    unsafe { test(fd, PASID_CHECK_HWPT, device, words) }.is_ok()
 }

@@ -28,9 +28,8 @@ fn queue() -> (Arc<FaultQueue>, UnixStream) {
     process.set_nonblocking(true).unwrap();
     kernel.set_nonblocking(true).unwrap();
     let queue = FaultQueue {
-        iommufd: None,
-        id: 1,
         file: process.into(),
+        object: None,
         streams: BTreeMap::from([(DEVICE, STREAM)]),
         waiting: Mutex::default(),
     };

@@ -8,11 +8,12 @@ use portolan::iommu::Domain as _;
 use portolan::iopf::{ReplyName, Responder as _, Response};
 
 use super::*;
-use crate::domain::UserDomain;
 use crate::memory::Pages;
 use crate::promised::promised;
+use crate::sys::iommufd::nested::{Nested, new_nested};
 use crate::sys::iommufd::selftest;
 use crate::vfio::FaultQueue;
+use crate::vfio::mock::mock;
 
 #[test]
 fn the_window_comes_from_the_kernel() {
@@ -31,46 +32,13 @@ fn the_window_comes_from_the_kernel() {
     assert!(matches!(back, Err(InfoError::Ranges { .. })));
 }
 
-/// A device of the kernel's for tests: its numbers as such, and as one of iommufd's.
-struct Mock {
-    iommufd: Arc<Iommufd>,
-    device: u32,
-    id: u32,
-    reach: Arc<Reach>,
-    /// Address space of the device while it is in no other.
-    _home: Ioas,
-}
-
-/// The device, unless the kernel has none: then that is said.
-fn mock(test: &str) -> Option<Mock> {
-    let Ok(iommufd) = Iommufd::open(Arc::default()) else {
-        println!("SKIP {test}: no /dev/iommu");
-        return None;
-    };
-    let home = Ioas::new(&iommufd, &DomainOptions::default()).unwrap();
-    match selftest::new_device(iommufd.descriptor(), home.id) {
-        Ok((device, id)) => {
-            let reach = Arc::new(home.ranges().unwrap());
-            Some(Mock { iommufd, device, id, reach, _home: home })
-        }
-        Err(error) => {
-            println!("SKIP {test}: the kernel has no CONFIG_IOMMUFD_TEST ({error})");
-            None
-        }
-    }
-}
-
 #[test]
 fn kernel_marks_what_was_written() {
     let Some(mock) = mock("kernel_marks_what_was_written") else {
         return;
     };
     let dirty = DirtyTracking::Hardware;
-    let spaces = NewIoas {
-        iommufd: mock.iommufd.clone(),
-        options: DomainOptions { dirty, ..DomainOptions::default() },
-    };
-    let domain = UserDomain::new(mock.reach.clone(), dirty, Some(Box::new(spaces)));
+    let domain = mock.domain(DomainOptions { dirty, ..DomainOptions::default() });
     let tables = domain.placed().unwrap().tables(mock.id).unwrap();
     let fd = mock.iommufd.descriptor();
     selftest::replace(fd, mock.device, tables).unwrap();
@@ -118,7 +86,15 @@ fn kernel_hands_page_requests_over_and_takes_responses() {
     let parent = 1;
     let ioas = Ioas::new(&mock.iommufd, &DomainOptions::default()).unwrap();
     let parent = call::new_hwpt(fd, mock.id, ioas.id, parent, 0).unwrap();
-    let nested = selftest::new_nested(fd, mock.id, parent, queue.id()).unwrap();
+    let nested = Nested {
+        device: mock.id,
+        parent,
+        flags: 0,
+        kind: selftest::TABLES,
+        words: &[0],
+        fault_queue: Some(queue.id()),
+    };
+    let nested = new_nested(fd, nested).unwrap();
     selftest::replace(fd, mock.device, nested).unwrap();
 
     assert_eq!(queue.wait(Duration::ZERO), Ok(false));
@@ -146,7 +122,7 @@ fn kernel_hands_page_requests_over_and_takes_responses() {
         assert!(queue.answer(cookie, Response::Success).is_err());
     }
     assert_eq!(queue.take(|_| ()), Ok(0));
-    selftest::replace(fd, mock.device, mock._home.id).unwrap();
+    selftest::replace(fd, mock.device, mock.home.id()).unwrap();
     for id in [nested, parent] {
         call::destroy(fd, id).unwrap();
     }
