@@ -5,7 +5,7 @@ mod promised;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::dma::Doorbell;
-use portolan::platform::PreservedMemory;
+use portolan::platform::{PostedAddress, PreservedMemory};
 
 use super::TrustedDescription;
 
@@ -21,6 +21,12 @@ pub(crate) fn described() -> TrustedDescription {
 pub(crate) fn doorbell(at: PhysAddr) -> Doorbell {
     // SAFETY: as above.
     unsafe { Doorbell::new(at) }
+}
+
+/// A descriptor of a model's virtual CPU.
+pub(crate) fn posted_at(at: PhysAddr) -> PostedAddress {
+    // SAFETY: as above.
+    unsafe { PostedAddress::new(at) }
 }
 
 /// Memory that a former kernel of a model left.

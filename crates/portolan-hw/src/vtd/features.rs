@@ -57,6 +57,7 @@ has! {
         DRAIN_READS = 21: DRD => "Drain of reads.";
         ROOT_INVALIDATES = 22: ESRTPS
             => "Setting the root table pointer invalidates all that hangs on it.";
+        POSTED_INTERRUPTS = 29: PI => "Interrupts are posted to descriptors of virtual CPUs.";
         INTERRUPT_ROOT_INVALIDATES = 23: ESIRTPS
             => "Setting the interrupt table pointer invalidates all that hangs on it.";
     }

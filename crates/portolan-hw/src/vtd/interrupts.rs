@@ -8,7 +8,10 @@
 //! The unit's own are a message for faults and one for page requests (7.3, 7.4, 11.4.11 to 11.4.15).
 //! They choose CPU and vector themselves, and no unit remaps them.
 //!
-//! Not supported: posted format, the message for completions.
+//! An entry is posted (5.2, 9.10 and 9.11) to a descriptor below 4 GiB: both formats have the same word 1 then, and the
+//! entry changes from one to the other by one store while the device sends.
+//!
+//! Not supported: descriptors above 4 GiB, the message for completions.
 
 use super::command::{InterruptEntries, Request};
 use super::control::{Core, Switch, Way};
@@ -24,7 +27,8 @@ use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
     Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource, InterruptTarget,
-    IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
+    IommuError, MsiMessage, Polarity, PostedDescriptor, Posting, RedirectionEntry, RemapInterrupts,
+    Trigger,
 };
 use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::vtd::entry::{P, interrupt as field};
@@ -71,6 +75,23 @@ fn entry(
         }
         InterruptSource::Buses { .. } => return Err(InterruptError::Source(source)),
     };
+    Ok(words)
+}
+
+/// The words of an entry that posts.
+fn posted(source: InterruptSource, to: &Posting) -> Result<Words, InterruptError> {
+    let at = to.descriptor.get().get();
+    if at > u64::from(u32::MAX) || at % size_of::<PostedDescriptor>() as u64 != 0 {
+        return Err(InterruptError::Unposted);
+    }
+    // The verification of the source is the same in both formats.
+    let plain = InterruptTarget::new(to.vector, Destination::Physical(0));
+    let mut words = entry(source, &plain, ApicMode::XApic)?;
+    words[0] = P
+        | field::IM.at(1)
+        | field::URG.at(to.urgent.into())
+        | field::V.at(to.vector.get().into())
+        | field::PDA.at(at >> 6);
     Ok(words)
 }
 
@@ -212,6 +233,19 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
             let index = remap.used(slots, interrupt)?;
             self.core.set_interrupt(remap.at(index), index, &words)?;
             interrupt.retargeted(target);
+            Ok(())
+        })?
+    }
+
+    fn post(&self, interrupt: &mut Interrupt, to: Posting) -> Result<(), InterruptError> {
+        let remap = self.remap()?;
+        if !self.features().has.contains(VtdFeature::POSTED_INTERRUPTS) {
+            return Err(InterruptError::Unposted);
+        }
+        let words = posted(interrupt.source(), &to)?;
+        remap.slots.with(self.turn(), |slots| {
+            let index = remap.used(slots, interrupt)?;
+            self.core.set_interrupt(remap.at(index), index, &words)?;
             Ok(())
         })?
     }

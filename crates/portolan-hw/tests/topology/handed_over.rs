@@ -2,11 +2,12 @@
 
 use std::mem;
 
-use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange};
+use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::dma::Direction;
 
 use portolan::platform::{AllMemory, PreservedMemory};
 use portolan_chips::amd::AmdRegisters;
+use portolan_chips::riscv::RiscvSetup;
 use portolan_chips::smmuv3::{SmmuIdentification, SmmuRegisters};
 use portolan_chips::vtd::{VtdIdentification, VtdRegisters};
 use portolan_hw::handover::{AdoptError, PrepareError, RecordError, SectionError};
@@ -15,8 +16,9 @@ use portolan_sim::decode::AccessKind;
 
 use super::machine::{
     DEVICE, IORT, Kernel, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, Unit, amd, described,
-    dmar_with_scopes, ivrs, smmu, vtd,
+    dmar_with_scopes, ivrs, riscv, smmu, vtd,
 };
+use super::riscv::platform_device;
 use super::{driver, opened, packet};
 
 /// All memory of the machine's tables, and all that its devices are lent.
@@ -187,6 +189,21 @@ fn a_device_behind_amd_s_unit_goes_on() {
     };
     let topology = || Topology::from_acpi([&ivrs(SECOND)[..]]).unwrap();
     goes_on(&machine, topology, preserved(), |at| unit(&machine.other, at));
+}
+
+/// The tree's reserved memory is the device's own.
+#[test]
+fn a_device_behind_a_riscv_unit_goes_on() {
+    let machine = riscv(&RiscvSetup::default());
+    // Where the tree's `iommu-map` has it.
+    let stream = StreamId::new(0x100 + DEVICE.requester.stream().get());
+    let unit = |at| {
+        let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    };
+    let tree = platform_device();
+    let topology = || Topology::from_device_tree(&tree).unwrap();
+    goes_on(&machine, topology, preserved(), unit);
 }
 
 fn reached_behind_smmu(unit: &SmmuRegisters, at: Iova) -> Option<u64> {

@@ -14,7 +14,7 @@ crate::bits::constants! {
     PASID_TABLE_LG2: u32 = 6 => "Exponent of the number of entries of a PASID table.";
 }
 
-/// Entries of the interrupt remapping table (9.10), remapped format.
+/// Entries of the interrupt remapping table (9.10), remapped and posted format.
 pub mod interrupt {
     use super::super::Bits;
     crate::bits::constants! {
@@ -22,7 +22,11 @@ pub mod interrupt {
         RH: Bits = Bits::new(3, 1) => "Word 0: one of several CPUs is chosen.";
         TM: Bits = Bits::new(4, 1) => "Word 0: level-triggered.";
         DLM: Bits = Bits::new(5, 3) => "Word 0: delivery mode, 0 fixed, 1 lowest priority.";
+        URG: Bits = Bits::new(14, 1) => "Word 0, posted: it notifies in spite of suppression.";
+        IM: Bits = Bits::new(15, 1) => "Word 0: the entry is posted.";
         V: Bits = Bits::new(16, 8) => "Word 0: vector.";
+        PDA: Bits = Bits::new(38, 26) => "Word 0, posted: bits 31:6 of the descriptor's address.";
+        PDA_HIGH: Bits = Bits::new(32, 32) => "Word 1, posted: bits 63:32 of the descriptor's address.";
         DST: Bits = Bits::new(32, 32) => "Word 0: destination, with identifiers of 32 bits.";
         DST_XAPIC: Bits = Bits::new(40, 8) => "Word 0: destination, with identifiers of 8 bits.";
         /// Word 1: source; two buses if it is verified by them, the first in the high half.

@@ -54,6 +54,7 @@ pub mod cap {
         DWD: 54, 1 => "Writes can be drained.";
         DRD: 55, 1 => "Reads can be drained.";
         FS1GP: 56, 1 => "First-stage pages of 1 GiB.";
+        PI: 59, 1 => "Posted interrupts.";
         FS5LP: 60, 1 => "First-stage tables of five levels.";
         ESIRTPS: 62, 1 => "Setting the interrupt table pointer invalidates.";
         ESRTPS: 63, 1 => "Setting the root table pointer invalidates.";

@@ -7,12 +7,13 @@
 //! that may name it.
 //!
 //! Not here: the composition of messages and redirection entries, which is each unit's own; blocks
-//! of messages of one MSI capability (MSI-X and single messages are served); posted interrupts.
+//! of messages of one MSI capability (MSI-X and single messages are served).
 
 use thiserror::Error;
 
 use super::IommuError;
 use crate::addr::{PhysAddr, RequesterId, StreamId};
+use crate::platform::contract::PostedAddress;
 
 /// The number by which a CPU finds its handler (16 to 255).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,6 +183,19 @@ impl RedirectionEntry {
     }
 }
 
+/// Virtual CPU's interrupt that a device raises: pending in a descriptor, until the monitor takes it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Posting {
+    /// The virtual CPU's [`PostedDescriptor`](super::PostedDescriptor).
+    pub descriptor: PostedAddress,
+    /// The guest's number for the interrupt.
+    pub vector: Vector,
+    /// Set if it notifies while notifications are suppressed.
+    pub urgent: bool,
+}
+
 /// Entry of a unit's interrupt table, and which use of it is meant.
 ///
 /// *Context.* Interrupt: a value.
@@ -269,6 +283,9 @@ pub enum InterruptError {
     /// The unit does not deliver that.
     #[error("the unit cannot deliver such an interrupt")]
     Target,
+    /// The unit posts no interrupts, or none to that descriptor.
+    #[error("the unit posts no interrupts there")]
+    Unposted,
     /// The handle is of another unit, or its entry was taken back because its stream was blocked.
     #[error("the interrupt is not in use")]
     NotInUse,
@@ -325,6 +342,17 @@ pub trait RemapInterrupts: Send + Sync {
         interrupt: &mut Interrupt,
         target: InterruptTarget,
     ) -> Result<(), InterruptError>;
+
+    /// Has the interrupt be pending in a virtual CPU's descriptor from now on, until it is
+    /// [retargeted](RemapInterrupts::retarget). None is lost: each arrives as one or the other, and as the new one only
+    /// once this has returned.
+    ///
+    /// # Errors
+    /// [`InterruptError::Unposted`] if the unit posts no interrupts, or none to such a descriptor. On
+    /// [`InterruptError::Iommu`] it may arrive as either.
+    fn post(&self, _interrupt: &mut Interrupt, _to: Posting) -> Result<(), InterruptError> {
+        Err(InterruptError::Unposted)
+    }
 
     /// Takes the interrupt back: its source raises nothing by it any more.
     ///

@@ -17,6 +17,7 @@ mod fault;
 pub mod handover;
 mod interrupt;
 mod paged;
+mod posted;
 mod reserved;
 mod whole;
 
@@ -29,9 +30,11 @@ pub use error::{
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
 pub use interrupt::{
     Delivery, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
-    InterruptTarget, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger, Vector,
+    InterruptTarget, MsiMessage, Polarity, Posting, RedirectionEntry, RemapInterrupts, Trigger,
+    Vector,
 };
 pub use paged::{PagedDomain, TagPool};
+pub use posted::{PendingInterrupts, PostedDescriptor};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 pub use whole::{WholeMapping, WholeMappings};
 

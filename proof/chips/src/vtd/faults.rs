@@ -27,6 +27,7 @@ pub(super) mod reason {
     pub const INTERRUPT_ENTRY_RESERVED: u8 = 0x24;
     pub const INTERRUPT_COMPATIBLE: u8 = 0x25;
     pub const INTERRUPT_SOURCE: u8 = 0x26;
+    pub const DESCRIPTOR_UNREADABLE: u8 = 0x27;
     pub const SM_ROOT_POINTER: u8 = 0x30;
     pub const SM_ROOT_UNREADABLE: u8 = 0x38;
     pub const SM_ROOT_ABSENT: u8 = 0x39;

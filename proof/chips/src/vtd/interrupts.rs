@@ -1,9 +1,10 @@
-//! Interrupt messages: section 5.1, and the entries of 9.10.
+//! Interrupt messages: sections 5.1 and 5.2 (posting), and the entries and descriptors of 9.10 and 9.11.
 
 use portolan::addr::{PhysAddr, StreamId};
 
 use super::faults::{FaultProcessing, VtdRefusal, reason};
 use super::{State, VtdFault, VtdRegisters};
+use portolan_sim::decode::WalkMemory;
 
 /// Interrupt that arrives at the CPUs' interrupt controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +17,15 @@ pub struct Arrived {
     pub mode: u8,
     /// Kind of the destination.
     pub addressing: Addressing,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Delivered {
+    /// An interrupt arrives: the message's, or a notification of a descriptor's.
+    Arrived(Arrived),
+    /// It is pending in a descriptor, and no notification is sent.
+    Pending,
 }
 
 /// Kind of a destination.
@@ -82,6 +92,17 @@ impl VtdRegisters {
     /// # Errors
     /// The fault reason, if the unit refuses it.
     pub fn message(&self, stream: StreamId, address: u64, data: u32) -> Result<Arrived, u8> {
+        match self.deliver(stream, address, data)? {
+            Delivered::Arrived(arrived) => Ok(arrived),
+            Delivered::Pending => Err(0),
+        }
+    }
+
+    /// The same, of which no interrupt may come of itself: then it is pending ([`VtdRegisters::message`] has reason 0).
+    ///
+    /// # Errors
+    /// The fault reason, if the unit refuses it.
+    pub fn deliver(&self, stream: StreamId, address: u64, data: u32) -> Result<Delivered, u8> {
         let mut state = self.lock();
         self.go_on(&mut state);
         let source = stream.get() as u16;
@@ -104,18 +125,18 @@ impl VtdRegisters {
         source: u16,
         address: u64,
         data: u32,
-    ) -> Result<Arrived, (u16, VtdRefusal)> {
+    ) -> Result<Delivered, (u16, VtdRefusal)> {
         let registers = &state.own.registers;
         let recorded = VtdRefusal::recorded;
         if registers.gsts & REMAPS == 0 {
-            return Ok(plain(address, data));
+            return Ok(Delivered::Arrived(plain(address, data)));
         }
         let extended = registers.interrupt_table & EXTENDED != 0;
         if field(address, 4, 1) == 0 {
             if registers.gsts & COMPATIBLE == 0 || extended {
                 return Err((0, recorded(reason::INTERRUPT_COMPATIBLE)));
             }
-            return Ok(plain(address, data));
+            return Ok(Delivered::Arrived(plain(address, data)));
         }
         let sub = match field(address, 3, 1) {
             0 if data != 0 => return Err((0, recorded(reason::INTERRUPT_RESERVED))),
@@ -130,13 +151,41 @@ impl VtdRegisters {
         };
         let [low, high] = self.interrupt_entry(state, index).map_err(|of| (index, of))?;
         verified(high, source).map_err(|reason| (index, recorded(reason)))?;
+        if field(low, 15, 1) != 0 {
+            let refused = |reason| (index, recorded(reason));
+            return self.post([low, high], extended).ok_or(refused(reason::DESCRIPTOR_UNREADABLE));
+        }
         let destination = if extended { field(low, 32, 32) } else { field(low, 40, 8) };
-        Ok(Arrived {
+        Ok(Delivered::Arrived(Arrived {
             vector: field(low, 16, 8) as u8,
             destination: destination as u32,
             mode: field(low, 5, 3) as u8,
             addressing: Addressing::of(field(low, 2, 1)),
-        })
+        }))
+    }
+
+    /// Posts the interrupt of an entry (5.2.3); none without its descriptor.
+    fn post(&self, [low, high]: [u64; 2], extended: bool) -> Option<Delivered> {
+        let descriptor = high & 0xffff_ffff_0000_0000 | field(low, 38, 26) << 6;
+        let vector = field(low, 16, 8);
+        let word = PhysAddr::new(descriptor + vector / 64 * 8);
+        let requests = self.memory.read_u64(word)?;
+        self.memory.write_u64(word, requests | 1 << (vector % 64))?;
+        let at = PhysAddr::new(descriptor + 32);
+        let control = self.memory.read_u64(at)?;
+        let (outstanding, suppressed) = (control & 1 != 0, control & 2 != 0);
+        let urgent = field(low, 14, 1) != 0;
+        if outstanding || suppressed && !urgent {
+            return Some(Delivered::Pending);
+        }
+        self.memory.write_u64(at, control | 1)?;
+        let destination = if extended { control >> 32 } else { field(control, 40, 8) };
+        Some(Delivered::Arrived(Arrived {
+            vector: field(control, 16, 8) as u8,
+            destination: destination as u32,
+            mode: 0,
+            addressing: Addressing::Physical,
+        }))
     }
 
     /// An entry, cached or from memory. In caching mode absence is cached too.
@@ -164,9 +213,15 @@ impl VtdRegisters {
             return Err(VtdRefusal { reason, recorded });
         }
         let destination = if extended { 0 } else { field(low, 32, 8) | field(low, 48, 16) };
-        let reserved = field(low, 12, 3) | field(low, 24, 8) | destination | high >> 20;
-        // A unit without posted interrupts has bit 15 reserved as well.
-        if reserved | field(low, 15, 1) != 0 {
+        let posts = self.setup.identification.cap >> 59 & 1 != 0;
+        let reserved = match field(low, 15, 1) {
+            0 => field(low, 12, 3) | field(low, 24, 8) | destination | high >> 20,
+            1 if posts => {
+                field(low, 2, 6) | field(low, 12, 2) | field(low, 24, 14) | field(high, 20, 12)
+            }
+            _ => 1,
+        };
+        if reserved != 0 {
             return refused(reason::INTERRUPT_ENTRY_RESERVED);
         }
         Ok([low, high])

@@ -38,7 +38,7 @@ mod translate;
 mod unit;
 
 pub use descriptors::DescriptorKind;
-pub use interrupts::{Addressing, Arrived};
+pub use interrupts::{Addressing, Arrived, Delivered};
 pub use setup::{VtdCounts, VtdFault, VtdIdentification, VtdSetup};
 pub use unit::Vtd;
 

@@ -60,6 +60,13 @@ impl VtdIdentification {
         Self { ecap, ..self }
     }
 
+    /// Adds posted interrupts (`CAP.PI`), and their remapping.
+    #[must_use]
+    pub fn posted(self) -> Self {
+        let Self { cap, ecap, .. } = self.interrupts();
+        Self { cap: cap | 1 << 59, ecap, ..self }
+    }
+
     /// Adds `CAP.CM`: absence is cached.
     #[must_use]
     pub fn caching_mode(self) -> Self {

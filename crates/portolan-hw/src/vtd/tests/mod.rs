@@ -12,6 +12,7 @@ mod interrupts;
 mod kit;
 mod offers;
 mod own_message;
+mod posted;
 mod queue;
 mod real_chips;
 mod remapping;

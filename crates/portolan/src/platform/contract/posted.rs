@@ -1,0 +1,27 @@
+//! Memory to which a unit posts interrupts.
+
+use crate::addr::PhysAddr;
+
+/// Address of a posted-interrupt descriptor ([`PostedDescriptor`](crate::iommu::PostedDescriptor)): a device's
+/// interrupt writes there.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PostedAddress(PhysAddr);
+
+impl PostedAddress {
+    /// Names the descriptor at `at`.
+    ///
+    /// # Safety
+    /// A descriptor is there, and no other code uses its memory, as long as an entry of a unit leads to it: until the
+    /// interrupts that were posted there were sent elsewhere
+    /// ([`RemapInterrupts::retarget`](crate::iommu::RemapInterrupts::retarget)) or given back, with `Ok`.
+    pub const unsafe fn new(at: PhysAddr) -> Self {
+        Self(at)
+    }
+
+    /// The address.
+    pub const fn get(self) -> PhysAddr {
+        self.0
+    }
+}
