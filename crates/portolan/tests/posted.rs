@@ -3,12 +3,12 @@
 #![allow(missing_docs, dead_code)]
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Items that the library's file finds in its crate.
 mod platform {
     pub mod atomic {
-        pub use loom::sync::atomic::{AtomicU64, Ordering};
+        pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
     }
 }
 
@@ -32,6 +32,8 @@ use posted::PostedDescriptor;
 fn post(words: &[&AtomicU64; 2], vector: u8) -> bool {
     let [requests, control] = words;
     requests.fetch_or(1 << vector, Ordering::AcqRel);
+    // The unit reads and writes all of the descriptor at once.
+    fence(Ordering::SeqCst);
     let mut now = control.load(Ordering::Acquire);
     loop {
         if now & 0b11 != 0 {

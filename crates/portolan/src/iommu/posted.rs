@@ -1,15 +1,15 @@
 //! Posted-interrupt descriptor: interrupts that devices raised for a virtual CPU, which its monitor takes.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 9.11 (descriptor) and 5.2.3
-//! (posting). The unit sets the bit of an interrupt's vector, and notifies a CPU unless a notification is outstanding or
-//! suppressed.
+//! (posting). The unit sets the bit of an interrupt's vector, and notifies a CPU unless a notification is outstanding
+//! or suppressed.
 //!
 //! Not supported: descriptors of other architectures; interrupts of devices that are posted without an IOMMU.
 //!
 //! *Context.* Interrupt, all methods: none waits.
 
 use super::interrupt::Vector;
-use crate::platform::atomic::{AtomicU64, Ordering};
+use crate::platform::atomic::{AtomicU64, Ordering, fence};
 
 /// Outstanding notification (ON), in word 4.
 const ON: u64 = 1;
@@ -76,6 +76,8 @@ impl PostedDescriptor {
     /// ([`PostedDescriptor::take`]), as it notified no one.
     pub fn suppress(&self, suppressed: bool) {
         self.change(|now| if suppressed { now | SN } else { now & !SN });
+        // A unit that found them suppressed has set its bit before, where `is_pending` finds it.
+        fence(Ordering::SeqCst);
     }
 
     /// Takes all that is pending. An interrupt that is posted from now on notifies again.
@@ -97,7 +99,7 @@ impl PostedDescriptor {
 
     /// Tells if an interrupt is pending.
     pub fn is_pending(&self) -> bool {
-        self.requests.iter().any(|word| word.load(Ordering::Acquire) != 0)
+        self.requests.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// The unit changes the word as well.
@@ -105,7 +107,7 @@ impl PostedDescriptor {
         let mut now = self.control.load(Ordering::Relaxed);
         // Each turn that fails is one in which the unit notified, which it does once until the next `take`.
         while let Err(found) =
-            self.control.compare_exchange(now, change(now), Ordering::AcqRel, Ordering::Relaxed)
+            self.control.compare_exchange(now, change(now), Ordering::Relaxed, Ordering::Relaxed)
         {
             now = found;
         }
