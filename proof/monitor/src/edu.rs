@@ -17,7 +17,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE, vfio_region_info,
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 /// Value that tells the device.
 pub const IDENTIFICATION: u64 = 0x0100_00ed;
@@ -124,6 +124,9 @@ pub(crate) fn interrupts() -> Vec<IrqInfo> {
     (0..VFIO_PCI_NUM_IRQS).map(interrupt).collect()
 }
 
+/// Mapped memory, and the bytes of the buffer that go there or come from there.
+type Piece<'d> = (VolatileSlice<'d>, &'d mut [u8]);
+
 impl Edu {
     fn new() -> Self {
         let mut config = [0; 256];
@@ -163,7 +166,7 @@ impl Edu {
             COUNT => self.transfer[2] = value,
             COMMAND if value & RUN != 0 => {
                 self.transfers += 1;
-                self.refused += u64::from(self.transfer(value).is_none());
+                self.refused += u64::from(!self.transfer(value));
                 if value & INTERRUPT != 0 {
                     self.raise(TRANSFERRED)?;
                 }
@@ -174,10 +177,21 @@ impl Edu {
         Ok(())
     }
 
-    /// Carries out the transfer, or nothing of it.
-    fn transfer(&mut self, command: u64) -> Option<()> {
-        let [from, to, count] = self.transfer;
+    /// Carries out the transfer, or nothing of it; tells which.
+    fn transfer(&mut self, command: u64) -> bool {
         let to_memory = command & TO_MEMORY != 0;
+        let Some(pieces) = self.pieces(to_memory) else {
+            return false;
+        };
+        pieces.into_iter().all(|(slice, piece)| match to_memory {
+            true => slice.write_slice(piece, 0).is_ok(),
+            false => slice.read_slice(piece, 0).is_ok(),
+        })
+    }
+
+    /// Pieces of the transfer; `None` if a byte of its memory is not mapped so.
+    fn pieces(&mut self, to_memory: bool) -> Option<Vec<Piece<'_>>> {
+        let [from, to, count] = self.transfer;
         let (mut at, inside) = if to_memory { (to, from) } else { (from, to) };
         let first = usize::try_from(inside.checked_sub(BUFFER)?).ok()?;
         let end = first.checked_add(usize::try_from(count).ok()?)?;
@@ -194,14 +208,7 @@ impl Edu {
             pieces.push((slice, piece));
             (rest, at) = (after, at.checked_add(length as u64)?);
         }
-        for (slice, piece) in pieces {
-            let done = match to_memory {
-                true => slice.write_slice(piece, 0),
-                false => slice.read_slice(piece, 0),
-            };
-            done.ok()?;
-        }
-        Some(())
+        Some(pieces)
     }
 
     /// Counts a message about mappings.

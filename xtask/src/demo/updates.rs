@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::guests::{AMD, Guest, VTD};
+use super::guests::{AMD, Guest, SMMU, VTD};
 use super::{
     BesideMachine, DemoRun, Ended, TRACE, boot, build, compiler, counts, emulator, image, said,
 };
@@ -71,6 +71,16 @@ pub const ALL: &[Updated] = &[
         kept: 0x800_0000,
         traced: &["amdvi_*fault", "amdvi_*fail", "amdvi_invalid_dte", "amdvi_mode_invalid"],
         strayed: &["fault", "fail", "amdvi_invalid_dte", "amdvi_mode_invalid"],
+        translating: None,
+        is_damaged: false,
+    },
+    Updated {
+        name: "aarch64-update",
+        step: "demo aarch64-update",
+        of: &SMMU,
+        kept: 0x4800_0000,
+        traced: &["smmuv3_record_event", "smmuv3_translate_disable", "smmuv3_translate_bypass"],
+        strayed: &["smmuv3_record_event", "smmuv3_translate_disable", "smmuv3_translate_bypass"],
         translating: None,
         is_damaged: false,
     },

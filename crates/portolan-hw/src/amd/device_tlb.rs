@@ -242,7 +242,7 @@ mod tests {
             kind: RequestKind::Pri { group: GroupId::new(0x155), place: Place::Last },
         };
         assert_eq!(decode(words), wanted);
-        // Without an address space it is nobody's privilege.
+        // Without an address space there is no privilege.
         let plain = decode([0x1006_0001_0000_0030, 0x5000]);
         assert_eq!((plain.pasid, plain.stream), (None, StreamId::new(0x30)));
         assert_eq!(plain.wants, Permissions::READ | Permissions::EXECUTE);

@@ -76,7 +76,7 @@ impl<P: UnitPlatform> Events<P> {
         }
     }
 
-    /// Empties the log if it is full, so that events of devices that do not answer find room: nobody may be
+    /// Empties the log if it is full, so that events of devices that do not answer find room: no caller may be
     /// reading it. Its records count as lost.
     pub(super) fn make_room(&self, unit: &AmdControl<P>) -> Result<(), IommuError> {
         if !self.log.has_overflown(unit)? {

@@ -238,7 +238,8 @@ impl<P: UnitPlatform> Vtd<P> {
     ///
     /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
     /// in between (11.4.4: the root may be set while translation is on; cached entries are
-    /// invalidated next).
+    /// invalidated next). Until then a stream attached since [`Vtd::prepare`] can hit an old translation, if its
+    /// domain has an identifier that the old tables use.
     ///
     /// # Errors
     /// If the hardware does not follow.

@@ -9,7 +9,7 @@
 //! nvme 0000:03:00.0 --kill                  # kill such a driver while it reads, and see that nothing is left
 //! nvme 0000:03:00.0 --remove                # give it back when the kernel takes it out
 //! nvme 0000:03:00.0 --filtered              # under filters of system calls
-//! nvme 0000:03:00.0 --parts --interface type1   # by descriptors of somebody else, by its interrupt pin
+//! nvme 0000:03:00.0 --parts --interface type1   # by descriptors of another process, by its interrupt pin
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
@@ -84,7 +84,7 @@ struct Arguments {
     /// Have the kernel take it out while it runs, give it back, and find it again.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can"])]
     remove: bool,
-    /// Open it by descriptors as if somebody else had opened them, combine writes to its memory, and read by its
+    /// Open it by descriptors as if another process had opened them, combine writes to its memory, and read by its
     /// interrupt pin; over each `--interface` that is named.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove"])]
     parts: bool,

@@ -61,7 +61,7 @@ pub fn pool(
     let memory = HostMemory::new(whole, Backing::Huge(huge), Base::Host)
         .or_else(|_| HostMemory::new(bytes, Backing::Anonymous, Base::Host))?;
     let page = memory.page();
-    let pages = BroughtPages::of(memory).ok().context("somebody else has the memory")?;
+    let pages = BroughtPages::of(memory).ok().context("the memory has another owner")?;
     let mapping = device.map_aligned(pages, Direction::Bidirectional, page);
     let mapping = mapping.map_err(|failed| failed.error)?;
     Ok((BufferPool::new(mapping, PAGE).map_err(|failed| failed.error)?, page))

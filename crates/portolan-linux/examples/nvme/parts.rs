@@ -1,4 +1,4 @@
-//! Parts of a device that few drivers need: descriptors that somebody else opened, its interrupt pin, writes that are
+//! Parts of a device that few drivers need: descriptors of another process, its interrupt pin, writes that are
 //! combined.
 
 use std::fs::{File, OpenOptions};
@@ -127,7 +127,7 @@ fn by_pin(opened: &Opened, arguments: &Arguments) -> Result<u64> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     for over in arguments.interface.iter().copied().map(Interface::from) {
         let opened = handed(arguments.function, over)?;
-        portolan_cli::print(&format!("{over}: opened by descriptors of somebody else\n"))?;
+        portolan_cli::print(&format!("{over}: opened by handed descriptors\n"))?;
         if let Some(words) = combined(&opened)? {
             let bar = opened.devices.first().context("no device")?.bar(CMB)?;
             let found = (0..words.len()).map(|n| bar.read64(0x800 + 8 * n));

@@ -96,8 +96,8 @@ pub struct FilePart {
 }
 
 impl HostMemory {
-    /// A part of a file in memory that somebody else may have made: of `memfd_create`, of a tmpfs or a hugetlbfs, with
-    /// huge pages or without. Others that have the file reach the same bytes. Where they punch holes into it, a device
+    /// A part of a file in memory that another process may have made: of `memfd_create`, of a tmpfs or a hugetlbfs,
+    /// with huge pages or without. Others that have the file reach the same bytes. Where they punch holes into it, a device
     /// goes on with the pages that were there.
     ///
     /// ```
@@ -136,8 +136,8 @@ impl HostMemory {
     /// As [`HostMemory::of_file`].
     ///
     /// # Safety
-    /// As long as this value, a clone or a buffer of it lives, nobody makes the file shorter: an access past its end
-    /// ends the process by a signal.
+    /// While this value, a clone or a buffer of it lives, the file gets no shorter: an access past its end ends the
+    /// process by a signal.
     pub unsafe fn of_unsealed_file(
         file: OwnedFd,
         part: FilePart,

@@ -1,9 +1,9 @@
-//! Descriptors that somebody else opened: a broker, a container manager, another process.
+//! Descriptors that others opened: a broker, a container manager, another process.
 //!
 //! linux/vfio.h, linux/iommufd.h. The kind of a descriptor is asked of the kernel before anything is done with it, by
 //! calls that change nothing; one of another kind comes back with the error.
 //!
-//! Not supported: devices that somebody else has bound to an iommufd already.
+//! Not supported: devices that another process has bound to an iommufd.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -129,7 +129,7 @@ file! {
     IommufdFile, Iommufd
 }
 file! {
-    /// An open /dev/vfio/vfio, of whose addresses nobody else maps any.
+    /// An open /dev/vfio/vfio, of whose addresses no other code maps any.
     ContainerFile, Container
 }
 file! {
@@ -156,8 +156,7 @@ pub(super) enum Origin {
 /// use portolan_linux::vfio::{self, Candidate, DeviceFile, IommufdFile, Through};
 /// use std::os::fd::OwnedFd;
 ///
-/// # fn received() -> OwnedFd { unimplemented!() }
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # fn open(received: impl Fn() -> OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
 /// // From a socket by which a broker sends them.
 /// let iommufd = IommufdFile::try_from(received()).map_err(|failed| failed.error)?;
 /// let node = DeviceFile::try_from(received()).map_err(|failed| failed.error)?;
@@ -245,7 +244,7 @@ impl fmt::Display for Interface {
 pub enum Through {
     /// By this process.
     Interface(Interface),
-    /// An iommufd that somebody else opened.
+    /// An iommufd that another process opened.
     Handed(IommufdFile),
 }
 

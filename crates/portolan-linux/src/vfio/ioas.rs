@@ -86,7 +86,7 @@ enum IoasMaker {
     Other,
 }
 
-/// The one address space that somebody else has made.
+/// The one address space that another process has made.
 #[derive(Debug)]
 pub(super) struct HandedIoas(pub(super) Arc<Ioas>);
 
@@ -131,7 +131,7 @@ impl Ioas {
         })
     }
 
-    /// One that somebody else has made, and destroys.
+    /// One that another process has made, and destroys.
     pub(super) fn handed(iommufd: &Arc<Iommufd>, id: u32) -> Self {
         let (maker, options) = (IoasMaker::Other, DomainOptions::default());
         Self { id, iommufd: iommufd.clone(), maker, options, tables: Mutex::default() }

@@ -45,7 +45,7 @@ impl Iommufd {
         functions.iter().all(named) && node("/dev/iommu").is_ok()
     }
 
-    /// One that somebody else opened.
+    /// One that another process opened.
     pub(super) fn handed(file: IommufdFile, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self { fd: file.into(), counters })
     }

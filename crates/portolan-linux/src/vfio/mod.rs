@@ -4,7 +4,7 @@
 //! node and binds it to iommufd; where the kernel has none, it finds the function's group and joins it to a
 //! container of type 1 (version 2). It returns a [`UserUnit`], to which its domains are attached, and a
 //! [`VfioDevice`]: registers, configuration space, interrupts, reset. [`open_from`] does the same of descriptors that
-//! somebody else opened, of virtual functions with a token, and of platform devices. [`open_unprotected`] opens a
+//! others opened, of virtual functions with a token, and of platform devices. [`open_unprotected`] opens a
 //! device behind no IOMMU, by a promise.
 //!
 //! Not supported: two functions of one group in one unit, maps for a device behind no IOMMU.

@@ -92,7 +92,7 @@ pub fn open_by(interface: Interface, functions: &[PciFunction]) -> Result<Opened
     open_from(Through::Interface(interface), candidates.collect())
 }
 
-/// As [`open_by`], of devices whose descriptors somebody else opened, of virtual functions with a token, and of devices
+/// As [`open_by`], of devices whose descriptors others opened, of virtual functions with a token, and of devices
 /// that are no PCI functions.
 ///
 /// *Context.* Task.
@@ -181,7 +181,7 @@ impl UserUnit {
         }
     }
 
-    /// An empty domain in an address space of the iommufd that somebody else has made and destroys: the addresses of
+    /// An empty domain in an address space of the iommufd that another process has made and destroys: the addresses of
     /// `window` are this domain's alone, all others stay as they are. Devices that are attached reach both.
     ///
     /// # Errors

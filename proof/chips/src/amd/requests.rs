@@ -1,7 +1,7 @@
 //! Devices that ask: page requests and their log. Sections 2.6 and 3.4.
 //!
 //! A request that finds no room is lost, and the log stops. Where the control register says so
-//! (`PPRAutoRspEn`) the device is told to try again if it was the last of its group; otherwise nobody answers.
+//! (`PPRAutoRspEn`) the device is told to try again if it was the last of its group; otherwise there is no answer.
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iopf::{Permissions, Place, RawPageRequest, RequestKind, Response};

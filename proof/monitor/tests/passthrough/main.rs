@@ -1,5 +1,5 @@
 //! Devices of other processes behind this project's virtio-iommu, under its own driver: their memory is what the
-//! guest has mapped, whoever fails or dies.
+//! guest has mapped, whichever process fails or dies.
 
 mod guest;
 mod host;

@@ -164,7 +164,7 @@ fn a_unit_with_devices_that_keep_translations_is_not_handed_over() {
     assert_eq!(recorded(&unit), Ok(()));
 }
 
-/// The silence finds room in a log that nobody reads, and whose other records count as lost.
+/// The silence finds room in a log that no caller reads, and whose other records count as lost.
 #[test]
 fn a_silent_device_is_noticed_though_the_log_is_full() {
     let machine = machine();

@@ -125,7 +125,7 @@ fn parts_that_are_not_there_or_not_whole_pages_are_refused() {
     fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
     let code = Errno::PERM.raw_os_error();
     assert_eq!(refused(file, 0, PAGE), FileMemoryError::System { code });
-    // SAFETY: nobody else has the file.
+    // SAFETY: no other code has the file.
     let unsealed = unsafe {
         let file = memfd(MemfdFlags::empty(), PAGE);
         HostMemory::of_unsealed_file(file, FilePart { offset: 0, bytes: PAGE }, Base::Host)
@@ -177,7 +177,7 @@ fn memory_that_others_reach_lends_no_slots() {
     let mapping = device.map(shared, Direction::FromDevice).map_err(|failed| failed.error).unwrap();
     let failed = BufferPool::new(mapping, PAGE as usize).unwrap_err();
     assert_eq!(failed.error, BufferPoolError::Shared);
-    // As long as a buffer of it is there, nobody owns it alone.
+    // As long as a buffer of it is there, it has no sole owner.
     let memory = BroughtPages::of(memory).unwrap_err();
     assert!(failed.value.unmap().is_ok());
     let clone = memory.clone();

@@ -114,7 +114,7 @@ fn a_group_is_asked_for_a_device_by_its_name_and_the_token_behind_it() {
 }
 
 #[test]
-fn an_address_space_of_somebody_else_stays_when_its_domain_goes() {
+fn an_address_space_of_another_process_stays_when_its_domain_goes() {
     let Ok(file) = open("/dev/iommu", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
         println!("SKIP: this kernel has no iommufd");
         return;
