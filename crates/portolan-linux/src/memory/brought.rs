@@ -97,8 +97,8 @@ pub struct FilePart {
 
 impl HostMemory {
     /// A part of a file in memory that another process may have made: of `memfd_create`, of a tmpfs or a hugetlbfs,
-    /// with huge pages or without. Others that have the file reach the same bytes. Where they punch holes into it, a device
-    /// goes on with the pages that were there.
+    /// with huge pages or without. Others that have the file reach the same bytes. Where they punch holes into it, a
+    /// device goes on with the pages that were there.
     ///
     /// ```
     /// use portolan_linux::memory::{Backing, Base, FilePart, HostMemory};
