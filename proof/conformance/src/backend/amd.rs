@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
-use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
-use portolan::iopf::Responder as _;
+use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::{AmdV2Levels, DirtyTracking};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
 use portolan_chips::memory::{ModelMemory, Visibility};
-use portolan_hw::amd::{
-    AmdDomain, AmdGuestDomain, AmdVi, Capability, CommandKind as K, Config, PageRequestEvent,
-};
+use portolan_hw::amd::{AmdDomain, AmdGuestDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_hw::interrupt::{ApicMode, Remapping};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -24,15 +21,14 @@ use portolan_qemu::trace::{AmdCommand, Counts};
 use portolan_sim::clock::PollingClock;
 use portolan_spec::pci::id;
 
+use super::asks::{asking_by_tlb, request_event};
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
 use crate::conformance::{
-    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Outcome,
-    Pasids, Rig,
+    Abilities, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig,
 };
-use crate::promise::all_memory;
 
 type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
 /// Registers and memory of the model behind a seam.
@@ -87,23 +83,8 @@ fn wide(apic: ApicMode) -> Has {
 
 /// Functions with which devices of the model request pages.
 fn faulting<P: UnitPlatform>() -> Faulting<AmdVi<P>> {
-    Faulting {
-        ways: &[FaultSource::Requests],
-        enable: |unit, stream, _| {
-            let physical = stream.get() as u16;
-            let tlb = DeviceTlb { depth: 1, physical, twice: false };
-            Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
-        },
-        disable: None,
-        gone: |unit, stream| unit.device_gone(stream),
-        next: |unit| {
-            Ok(unit.next_page_request()?.map(|event| match event {
-                PageRequestEvent::Request(request) => DriverEvent::Request(request),
-                PageRequestEvent::Lost => DriverEvent::Lost,
-            }))
-        },
-        respond: |unit, to, response| unit.respond(to, response),
-    }
+    let gone = |unit: &AmdVi<P>, stream| unit.device_gone(stream);
+    asking_by_tlb(gone, |unit| Ok(unit.next_page_request()?.map(request_event)))
 }
 
 /// A new model with a unit of `kind`.

@@ -1,13 +1,18 @@
 //! Devices of the model that ask for pages that are not there.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::iopf::{RawPageRequest, ReplyTo, Response};
+use portolan::iommu::{DeviceTlb, IommuDomains, IommuError};
+use portolan::iopf::{RawPageRequest, ReplyTo, Responder, Response};
 use portolan_chips::Transfer;
 use portolan_chips::amd::AmdRegisters;
 use portolan_chips::riscv::RiscvRegisters;
 use portolan_chips::smmuv3::SmmuRegisters;
 use portolan_chips::vtd::VtdRegisters;
+use portolan_hw::amd::PageRequestEvent;
 use portolan_sim::decode::AccessKind;
+
+use crate::conformance::{DriverEvent, FaultSource, Faulting, Leave};
+use crate::promise::all_memory;
 
 /// A unit of the model that devices can ask.
 pub trait Asks {
@@ -34,6 +39,33 @@ pub trait Asks {
 
     /// See [`Asker::reset`](crate::conformance::Asker::reset).
     fn reset(&self, device: StreamId);
+}
+
+/// Functions of a unit whose devices ask for pages once they keep translations.
+pub(super) fn asking_by_tlb<U: IommuDomains + Responder<Error = IommuError>>(
+    gone: Leave<U>,
+    next: fn(&U) -> Result<Option<DriverEvent>, IommuError>,
+) -> Faulting<U> {
+    Faulting {
+        ways: &[FaultSource::Requests],
+        enable: |unit, stream, _| {
+            let physical = stream.get() as u16;
+            let tlb = DeviceTlb { depth: 1, physical, twice: false };
+            Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
+        },
+        disable: None,
+        gone,
+        next,
+        respond: |unit, to, response| unit.respond(to, response),
+    }
+}
+
+/// Event of a page request, or of requests that were lost.
+pub(super) fn request_event(event: PageRequestEvent) -> DriverEvent {
+    match event {
+        PageRequestEvent::Request(request) => DriverEvent::Request(request),
+        PageRequestEvent::Lost => DriverEvent::Lost,
+    }
 }
 
 /// Answers that are alike for all units of the model, by methods of the same names.

@@ -1,19 +1,17 @@
 //! The RISC-V IOMMU's driver on the model's registers and on QEMU's.
 
-use crate::promise::{all_memory, described};
+use crate::promise::described;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
-use portolan::iommu::{Attach, DeviceTlb, Domain, Iommu as _};
-use portolan::iopf::Responder as _;
+use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::{DirtyTracking, RiscvContiguity, RiscvLevels};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 use portolan_hw::riscv::{
-    CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, PageRequestEvent, RiscvIommu,
-    SecondDomain,
+    CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, RiscvIommu, SecondDomain,
 };
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
@@ -22,14 +20,13 @@ use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::{Counts, RiscvCommand as Q};
 use portolan_sim::clock::PollingClock;
 
+use super::asks::{asking_by_tlb, request_event};
 use super::behind::INTERRUPT_FILES;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::seam::{self, Interface, Seam};
 use super::{by_name, failed};
-use crate::conformance::{
-    Abilities, DriverEvent, FaultSource, Faulting, Has, MakeDomain, Outcome, Pasids, Rig,
-};
+use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind a seam.
@@ -133,23 +130,10 @@ where
             renumbers: Has::No("the interrupt's number is the device's own word"),
             ..Abilities::ALL
         },
-        faulting: Some(Faulting {
-            ways: &[FaultSource::Requests],
-            enable: |unit, stream, _| {
-                let physical = stream.get() as u16;
-                let tlb = DeviceTlb { depth: 1, physical, twice: false };
-                Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
-            },
-            disable: None,
-            gone: |unit, stream| unit.device_gone(stream),
-            next: |unit| {
-                Ok(unit.next_page_request()?.map(|event| match event {
-                    PageRequestEvent::Request(request) => DriverEvent::Request(request),
-                    PageRequestEvent::Lost => DriverEvent::Lost,
-                }))
-            },
-            respond: |unit, to, response| unit.respond(to, response),
-        }),
+        faulting: Some(asking_by_tlb(
+            |unit: &RiscvIommu<_>, stream| unit.device_gone(stream),
+            |unit| Ok(unit.next_page_request()?.map(request_event)),
+        )),
         interrupts: (kind == RiscvKind::Interrupts).then_some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.

@@ -1,12 +1,10 @@
 //! The VT-d driver on the model's registers and on QEMU's.
 
-use crate::promise::all_memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Domain, Iommu as _};
-use portolan::iopf::Responder as _;
 use portolan::platform::{UnitParts, UnitPlatform};
 use portolan::table::format::{DirtyTracking, VtdFirstLevels};
 use portolan_chips::chips::SKYLAKE_SP;
@@ -14,8 +12,7 @@ use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::vtd::{
-    CommandKind as K, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain,
-    Vtd,
+    CommandKind as K, Config, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain, Vtd,
 };
 use portolan_qemu::config::{Architecture, Iommu, Vtd as QemuVtd, VtdFeature, VtdWidth};
 use portolan_qemu::guest_tables::GuestTables;
@@ -25,13 +22,13 @@ use portolan_qemu::trace::{Counts, VtdDescriptor, VtdInvalidation};
 use portolan_sim::clock::PollingClock;
 use portolan_sim::tables::Lag;
 
+use super::asks::asking_by_tlb;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
-    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Outcome,
-    Pasids, Rig,
+    Abilities, DriverEvent, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig,
 };
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
@@ -97,24 +94,14 @@ fn small() -> Remapping {
 
 /// Functions with which devices of the model request pages.
 fn faulting<P: UnitPlatform>() -> Faulting<Vtd<P>> {
-    Faulting {
-        ways: &[FaultSource::Requests],
-        enable: |unit, stream, _| {
-            let physical = stream.get() as u16;
-            let tlb = DeviceTlb { depth: 1, physical, twice: false };
-            Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
-        },
-        disable: None,
-        gone: |unit, stream| unit.device_gone(stream),
-        next: |unit| {
-            Ok(unit.next_page_request()?.map(|event| match event {
-                PageEvent::Request { request, .. } => DriverEvent::Request(request),
-                PageEvent::Lost => DriverEvent::Lost,
-                PageEvent::Unknown { .. } => DriverEvent::Other,
-            }))
-        },
-        respond: |unit, to, response| unit.respond(to, response),
-    }
+    let gone = |unit: &Vtd<P>, stream| unit.device_gone(stream);
+    asking_by_tlb(gone, |unit| {
+        Ok(unit.next_page_request()?.map(|event| match event {
+            PageEvent::Request { request, .. } => DriverEvent::Request(request),
+            PageEvent::Lost => DriverEvent::Lost,
+            PageEvent::Unknown { .. } => DriverEvent::Other,
+        }))
+    })
 }
 
 /// Configuration that the driver gets for a unit of `kind`.
