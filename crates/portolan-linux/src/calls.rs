@@ -39,6 +39,11 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
         bitmap: &mut [u64],
     ) -> Result<(), IommuError>;
 
+    /// Tells if page requests of its devices go to a queue.
+    fn has_queue(&self) -> bool {
+        false
+    }
+
     /// Its number, if it is one of iommufd's.
     fn ioas(&self) -> Option<u32> {
         None

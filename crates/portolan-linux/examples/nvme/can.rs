@@ -113,7 +113,7 @@ fn asked(opened: &Opened) -> Result<&'static str> {
     };
     Ok(match attached(opened, options)? {
         Some(_) => "by a queue",
-        None => "a queue, which the kernel takes for no tables of its own",
+        None => "a queue, and no tables for this disk",
     })
 }
 

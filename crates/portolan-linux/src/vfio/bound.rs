@@ -135,13 +135,20 @@ impl Bound {
     /// there is none yet. They leave their former one in the same moment.
     fn enter(&self, tables: &Tables, pasid: Option<u32>) -> Result<(), AttachError> {
         let device = self.device.upgrade().ok_or(IommuError::Gone)?;
-        let tables = match tables {
-            Tables::Domain(domain) => domain.placed()?.tables(self.id)?,
-            Tables::Nested(table) if table.is_of(&self.iommufd) => table.id(),
+        let (tables, has_queue) = match tables {
+            Tables::Domain(domain) => {
+                let ioas = domain.placed()?;
+                (ioas.tables(self.id)?, ioas.has_queue())
+            }
+            Tables::Nested(table) if table.is_of(&self.iommufd) => (table.id(), table.has_queue()),
             Tables::Nested(_) => return Err(AttachError::Mismatch),
         };
         count(&self.iommufd.counters().attach);
-        call::attach(device.as_fd(), tables, pasid).map_err(|error| refused(&error).into())
+        call::attach(device.as_fd(), tables, pasid).map_err(|error| match errno(&error) {
+            // The kernel's word for a device that makes no page requests.
+            Some(Errno::NODEV) if has_queue => IommuError::Unsupported.into(),
+            _ => refused(&error).into(),
+        })
     }
 
     fn leave(&self, pasid: Option<u32>) -> Result<(), IommuError> {

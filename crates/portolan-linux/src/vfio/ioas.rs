@@ -47,8 +47,9 @@ pub struct DomainOptions {
     /// device whose IOMMU cannot is an error ([`IommuError::Unsupported`]). Type 1 always can: to it, all pages
     /// that devices may write are written.
     pub dirty: DirtyTracking,
-    /// Queue of requests for pages that are not mapped; without it they are faults. Attaching is an error where
-    /// the kernel takes no page requests for tables of its own (Linux 6.12).
+    /// Queue of requests for pages that are not mapped; without it they are faults. Attaching is an error
+    /// ([`IommuError::Unsupported`]) where the kernel takes no page requests for tables of its own (Linux 6.12), or the
+    /// device makes none.
     pub faults: Option<Arc<FaultQueue>>,
     /// Tables that those of a guest may lie above
     /// ([`UserUnit::nested`](super::UserUnit::nested)). Attaching is an error where the hardware has one stage, and
@@ -188,6 +189,10 @@ impl Drop for Ioas {
 }
 
 impl Calls for Ioas {
+    fn has_queue(&self) -> bool {
+        self.options.faults.is_some()
+    }
+
     fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
         count(&self.iommufd.counters().map);
         let flag = |of, flag| if access.contains(of) { flag } else { 0 };

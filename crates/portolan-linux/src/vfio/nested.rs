@@ -55,12 +55,17 @@ pub(super) struct Table {
     // Destroyed before what it lies above, and before its queue.
     object: Object,
     _below: Below,
-    _faults: Option<Arc<FaultQueue>>,
+    faults: Option<Arc<FaultQueue>>,
 }
 
 impl Table {
     pub(super) fn id(&self) -> u32 {
         self.object.id
+    }
+
+    /// Tells if page requests of its devices go to a queue.
+    pub(super) fn has_queue(&self) -> bool {
+        self.faults.is_some()
     }
 
     /// Tells if it is one of `iommufd`'s objects.
@@ -136,7 +141,7 @@ impl<S: FirstStage> NestedTables<S> {
         let id = call::new_nested(site.iommufd.descriptor(), nested);
         let id = id.map_err(|error| refused(&error))?;
         let object = Object { iommufd: site.iommufd.clone(), id };
-        let table = Table { object, _below: below, _faults: options.faults };
+        let table = Table { object, _below: below, faults: options.faults };
         Ok(Self { table: Arc::new(table), stage: PhantomData })
     }
 
