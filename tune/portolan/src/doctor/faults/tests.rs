@@ -113,9 +113,12 @@ fn a_journal_as_objects_is_read() {
 fn colours_within_a_line_hide_no_fault() {
     let coloured = LINES[2].replace("01:00.0", "\u{1b}[1;33m01:00.0\u{1b}[0m");
     let coloured = coloured.replace("ffa00000", "\u{1b}[31mffa00000\u{1b}[m");
-    let answers = explained(&coloured);
-    assert_eq!(answers.faults.iter().map(brief).collect::<Vec<_>>(), [ANSWERS[2]]);
-    assert_eq!(answers.findings[0].why, "1 fault in 1 line.");
+    // A line with its end, and the last one without.
+    for end in ["\n", ""] {
+        let answers = explained(&format!("{coloured}{end}"));
+        assert_eq!(answers.faults.iter().map(brief).collect::<Vec<_>>(), [ANSWERS[2]]);
+        assert_eq!(answers.findings[0].why, "1 fault in 1 line.");
+    }
     // The journal has such a text as bytes.
     let object = serde_json::json!({ "MESSAGE": coloured.as_bytes() });
     assert_eq!(
