@@ -140,7 +140,7 @@ pub enum Refusal {
     #[error("the memory is not this process's, or may not be written")]
     Memory,
     /// Something is mapped there of which this library does not know.
-    #[error("something is mapped there already, by somebody else who has the container")]
+    #[error("something is mapped there already, by another owner of the container")]
     Taken,
     /// Anything else.
     #[error("{}", io::Error::from_raw_os_error(*.code))]

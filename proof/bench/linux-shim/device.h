@@ -1,5 +1,5 @@
 /*
- * Devices and buses, as far as Linux's sources look into them, and names of what nobody here has.
+ * Devices and buses, as far as Linux's sources look into them, and names of what is not there.
  *
  * The benchmark's device is on no bus, trusted, with 64-bit masks. It costs what the kernel's does: fields of one structure are read.
  */
@@ -92,7 +92,7 @@ struct device {
 #define bus_register_notifier(bus, notifier) 0
 #define of_iommu_get_resv_regions(device, list) ((void)(list))
 #define iort_iommu_get_resv_regions(device, list) ((void)(list))
-/* Nobody looks into sysfs: its objects are neither counted nor given back. */
+/* Nothing reads sysfs: its objects are neither counted nor given back. */
 #define kobject_init_and_add(object, type, parent, ...) ((void)(type), 0)
 #define kobject_create_and_add(name, parent) ((struct kobject *)shim_zeroed(sizeof(struct kobject)))
 #define kobject_get(object) (object)
@@ -145,7 +145,7 @@ enum { BUS_NOTIFY_ADD_DEVICE, BUS_NOTIFY_REMOVED_DEVICE, NOTIFY_DONE = 0, NOTIFY
 extern const struct bus_type platform_bus_type;
 extern struct kobject *kernel_kobj;
 
-/* Trace points that nobody listens to: the kernel jumps over them. */
+/* Trace points without listeners: the kernel jumps over them. */
 #define trace_map(...) ((void)0)
 #define trace_unmap(...) ((void)0)
 #define trace_attach_device_to_domain(...) ((void)0)

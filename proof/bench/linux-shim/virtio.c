@@ -167,7 +167,7 @@ struct device *bus_find_device(const struct bus_type *bus, struct device *start,
 	return driver_find_device(NULL, start, data, match);
 }
 
-/* Nobody looks into sysfs. */
+/* Nothing reads sysfs. */
 int iommu_device_sysfs_add(struct iommu_device *unit, struct device *parent, const struct attribute_group **groups,
 			   const char *format, ...)
 {

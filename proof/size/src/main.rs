@@ -1,7 +1,7 @@
 //! The smallest kernel that opens a device behind an IOMMU, to be weighed: `cargo xtask size`.
 //!
 //! From firmware's table to one buffer that is mapped and unmapped, with the drivers that its features name. It is
-//! linked and never run: the table's address and the functions come from whoever would call it.
+//! linked and never run: the table's address and the functions come from its caller.
 #![no_std]
 #![no_main]
 
@@ -28,7 +28,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 /// A page.
 struct Packet(PhysAddr);
 
-// SAFETY: whoever calls the kernel hands the page over.
+// SAFETY: the caller of the kernel hands the page over.
 unsafe impl Buffer for Packet {
     fn pieces(&self) -> Pieces<'_> {
         Pieces::One(PhysRange::page(self.0, PageSize::SIZE_4K))

@@ -125,7 +125,7 @@ fn copied(ran: &GuestRun, kind: &InvalidationKind, messages: u64) -> Result<u64,
         return Err("the disk does not have its first half twice".to_owned());
     }
     let (kernel, traced) = (counted(&ran.console, kind.ours), ran.traced(kind.event));
-    let counts = ran.served.as_ref().ok_or("nobody served the disk")?;
+    let counts = ran.served.as_ref().ok_or("no program served the disk")?;
     counts.check(&ran.trace, &format!("{kernel} {}", kind.ours))?;
     if (traced, counts.invalidations) != (kernel, kernel * messages) {
         return Err(format!("QEMU traced {traced} {}", kind.event));

@@ -52,7 +52,7 @@ pub(crate) enum BatchEnd {
     More,
     /// A sync, unless other producers are at work: theirs may serve.
     Sync,
-    /// A sync behind them, whoever wrote it.
+    /// A sync behind them, of any caller.
     AnySync,
 }
 

@@ -299,7 +299,7 @@ pub enum UnmapError {
     Iommu(IommuError),
     /// Another caller pays for it, or has had the unit's queue, for so long. It is kept, and may be
     /// asked for again; the hardware is not known to have failed.
-    #[error("somebody else's flush took {waited:?} and is not done")]
+    #[error("another caller's flush took {waited:?} and is not done")]
     Busy {
         /// Time for which the caller waited.
         waited: Nanos,

@@ -438,7 +438,7 @@ const fn unasked(exits: TrapCost, device_tlb: DeviceTlbPresence) -> (Policy, &'s
         ),
         (TrapCost::None, DeviceTlbPresence::Absent) => (
             Policy::Strict,
-            "Nobody asked for a window, and invalidations go straight to the hardware, where \
+            "No window was asked for, and invalidations go straight to the hardware, where \
                  CPUs can combine theirs. What they cost all the same, lazy would save if asked for.",
         ),
     }

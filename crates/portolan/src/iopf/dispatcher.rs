@@ -34,7 +34,7 @@ use crate::platform::{Cpus, Lock, Nanos};
 ///     mut next: impl FnMut() -> Option<RawPageRequest>,
 /// ) -> Result<(), R::Error> {
 ///     let requests = Dispatcher::new(platform, unit, Bounds::default()).expect("heap memory");
-///     requests.register(card, None, reach, memory).expect("a card that nobody serves");
+///     requests.register(card, None, reach, memory).expect("a card without a handler");
 ///     while let Some(request) = next() {
 ///         requests.accept(request)?;
 ///         while requests.serve()?.is_some() {}

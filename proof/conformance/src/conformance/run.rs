@@ -104,7 +104,7 @@ impl Counting {
 
     fn outcome(self) -> Outcome {
         match self {
-            Self::Nobody => Outcome::Skip("nobody else counts".to_owned()),
+            Self::Nobody => Outcome::Skip("nothing else counts".to_owned()),
             Self::Agreed(0) => Outcome::Fail("no command was seen".to_owned()),
             Self::Agreed(_) => Outcome::Pass,
             Self::Differed(what) => Outcome::Fail(what),

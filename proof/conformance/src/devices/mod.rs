@@ -148,7 +148,7 @@ const UNTOLD: Has = Has::No("the kernel tells a process of no faults");
 const ABILITIES: Abilities = Abilities {
     // Unmapped pages stay in the cache until the debt is paid.
     caches: Has::Yes,
-    page_exact: Has::No("one call unmaps all neighbours that nobody wants any more"),
+    page_exact: Has::No("one call unmaps all neighbours that are not wanted any more"),
     records: UNTOLD,
     reasons: UNTOLD,
     details_of_blocked: UNTOLD,

@@ -142,7 +142,7 @@ fn beside(loads: Vec<Box<dyn Fn() -> Result<()> + Send>>) -> Result<()> {
 
 /// Sends bytes, and receives them back.
 fn network() -> Result<()> {
-    let mut out = TcpStream::connect(SocketAddr::from(ECHO)).context("nobody answers")?;
+    let mut out = TcpStream::connect(SocketAddr::from(ECHO)).context("no answer")?;
     let mut back = out.try_clone()?;
     let sent: Vec<u8> = (0..SENT).map(|at| (at / PAGE + at) as u8).collect();
     let expected = sent.clone();

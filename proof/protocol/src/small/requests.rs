@@ -1,4 +1,4 @@
-//! Page requests: each group gets one response, whoever gives it.
+//! Page requests: each group gets one response, of one of its handlers.
 //!
 //! The number of a group may name another one as soon as its response is sent; so each group that
 //! the dispatcher takes has a ticket of its own, and a late handler's response goes nowhere.

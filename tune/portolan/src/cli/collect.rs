@@ -51,7 +51,7 @@ pub(super) fn run(args: &CollectArgs) -> Result<Outcome> {
         return Ok(Outcome::Good);
     }
     let mut options = OpenOptions::new();
-    // A file that nobody named is not written over.
+    // A file that was not named is not written over.
     match args.output == Path::new(DEFAULT) {
         true => options.write(true).create_new(true),
         false => options.write(true).create(true).truncate(true),

@@ -43,7 +43,7 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     /// Say what this machine's IOMMU does, and what stands in the way of what you want; or another machine's.
     Explain(explain::ExplainArgs),
-    /// Put what `explain` needs of this machine into one small file, for somebody else to look at.
+    /// Put what `explain` needs of this machine into one small file, for another person to look at.
     Collect(collect::CollectArgs),
     /// List the machine profiles; with a NAME its prices and their sources.
     Machines(MachinesArgs),

@@ -25,7 +25,7 @@ pub(super) fn kind(kind: ReservedKind) -> &'static str {
         }
         ReservedKind::Interrupts => "interrupt messages: never mapped",
         ReservedKind::Unusable => "reaches no memory: never mapped",
-        ReservedKind::Doorbell => "interrupt messages: mapped by whoever sets them up",
+        ReservedKind::Doorbell => "interrupt messages: mapped by the code that sets them up",
         _ => "taken: never mapped",
     }
 }

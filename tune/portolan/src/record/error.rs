@@ -174,7 +174,7 @@ fn advice(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::OutOfMemory => "; ask for smaller buffers with --buffer-kb",
         io::ErrorKind::PermissionDenied => "; choose another folder with -o",
-        io::ErrorKind::ResourceBusy => "; somebody else uses it",
+        io::ErrorKind::ResourceBusy => "; another process uses it",
         io::ErrorKind::NotFound => "; is the folder there?",
         _ => "",
     }

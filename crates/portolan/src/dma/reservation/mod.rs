@@ -3,7 +3,7 @@
 //!
 //! Each buffer is unlinked by itself, or all with one invalidation, and its addresses can be linked again.
 //!
-//! Not supported: devices that are passed through, whose addresses nobody chooses; syncs of a copied buffer while it is
+//! Not supported: devices that are passed through, whose addresses are those of memory; syncs of a copied buffer while it is
 //! linked.
 
 mod unlink;
@@ -160,7 +160,7 @@ impl<P: Cpus + Clone> Reservation<P> {
     /// /// Guest memory at the guest's own addresses.
     /// fn guest<P: Platform>(space: Arc<DmaSpace<P>>, guest: IovaRange, host: PhysRange) {
     ///     let memory = Reservation::at(space, guest, &Constraints::trusted());
-    ///     let mut memory = memory.expect("addresses that nobody uses");
+    ///     let mut memory = memory.expect("addresses that are free");
     ///     // SAFETY: the memory is pinned until it has been unlinked; this program has atomics of it at most.
     ///     let host = unsafe { Unowned::shared(host, None) };
     ///     memory.link(host, Bidirectional).expect("as long as the addresses");

@@ -1,4 +1,4 @@
-//! A machine's files in one file, for somebody else to look at.
+//! A machine's files in one file, for another person to look at.
 //!
 //! The file is JSON, usually in gzip: `{ "portolan-collected": 1, "files": { "proc/cmdline": { "text": "…" } },
 //! "log": "…", "lspci": "…", "left_out": ["…"] }`. A file is `text`, `hex`, `link` (a symbolic link's target) or
