@@ -79,6 +79,11 @@ impl<P: UnitPlatform> Vtd<P> {
             (AttachTarget::Pass, false) => return Ok(()),
             _ => return Err(IommuError::Unsupported.into()),
         }
+        let blocked = matches!(target, AttachTarget::Blocked);
+        let passes = matches!(target, AttachTarget::Pass).then_some(PASS);
+        if self.root.is_due() && !blocked && !self.former.lock().leave_out(passes) {
+            return Err(IommuError::Unsupported.into());
+        }
         let move_to = |streams: &mut Streams| self.move_to(streams, (sid, pasid), &target);
         let left = self.book.with(self.turn(), move_to)?;
         // Other callers that wait to move a stream need not wait for the end of a domain.

@@ -9,6 +9,7 @@ mod control;
 mod domain;
 mod faults;
 mod features;
+mod former;
 mod handover;
 mod interrupts;
 mod marks;

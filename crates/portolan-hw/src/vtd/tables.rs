@@ -199,7 +199,7 @@ impl Structures {
 
     /// The context entry of `stream`, if there is a table for it.
     pub(super) fn known_context(&self, stream: u16) -> Option<At> {
-        let (word, index, words) = self.context_place(stream);
+        let (word, index, words) = context_place(self.mode, stream);
         let table = *self.lower.get(&LowerTable::Contexts(word))?;
         Some(At { table, size: PAGE, first: index * words, words })
     }
@@ -217,16 +217,6 @@ impl Structures {
         let index = pasid >> entry::PASID_TABLE_LG2;
         let table = *self.lower.get(&LowerTable::Pasids(stream, index))?;
         Some(pasid_entry(table, pasid))
-    }
-
-    /// The word of the root for the context entry of `stream`, its number in the table, and its words.
-    fn context_place(&self, stream: u16) -> (usize, usize, usize) {
-        let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
-        let (half, index, words) = match self.mode {
-            Mode::Legacy => (0, function, entry::CONTEXT_WORDS),
-            Mode::Scalable => (function >> 7, function & 0x7f, entry::SCALABLE_WORDS),
-        };
-        (bus * entry::ROOT_WORDS + half, index, words)
     }
 
     /// Gives everything back. The unit must have stopped reading it.
@@ -283,7 +273,7 @@ impl Structures {
         core: &Core<P>,
         stream: u16,
     ) -> Result<At, IommuError> {
-        let (word, index, words) = self.context_place(stream);
+        let (word, index, words) = context_place(self.mode, stream);
         let table = self.table(core, LowerTable::Contexts(word))?;
         hang(core, self.root, PAGE, word, table)?;
         Ok(At { table, size: PAGE, first: index * words, words })
@@ -311,6 +301,16 @@ impl Structures {
         hang(core, directory, self.directory_size, index as usize, table)?;
         Ok(pasid_entry(table, pasid))
     }
+}
+
+/// The word of the root for the context entry of `stream`, its number in the table, and its words.
+pub(super) fn context_place(mode: Mode, stream: u16) -> (usize, usize, usize) {
+    let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
+    let (half, index, words) = match mode {
+        Mode::Legacy => (0, function, entry::CONTEXT_WORDS),
+        Mode::Scalable => (function >> 7, function & 0x7f, entry::SCALABLE_WORDS),
+    };
+    (bus * entry::ROOT_WORDS + half, index, words)
 }
 
 /// The entry of `pasid` in the table that has it.

@@ -9,14 +9,14 @@ use super::command::{Contexts, Iotlb, Request};
 use super::control::{Core, Switch, VtdControl, Way};
 use super::faults::{FaultReader, PageQueue};
 use super::features::{Config, Features, Invalidation, Mode, Quirks, Takeover, VtdFeature};
+use super::former::{FormerEntry, FormerTables, FormerTags};
 use super::queue::{self, Width};
 use super::tables::{
-    ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, OwnMessages, Root,
-    Streams, Structures, change, mode_bits,
+    AttachedContext, Attachment, EntryRequests, InheritedTranslation, OwnMessages, Root, Streams,
+    Structures, change, mode_bits,
 };
 use super::unit::{KnownDevices, PASS, Vtd, VtdAllocations};
 use crate::chassis::book::Book;
-use crate::chassis::entry::Words;
 use crate::chassis::handed::Adopted;
 use crate::chassis::{Operation, OperationState, Present, Submitters, wait_until};
 use crate::ids::Ids;
@@ -27,8 +27,6 @@ use portolan::inval::{Ranges, Walker};
 use portolan::iommu::{Awaited, IommuError, Stage};
 use portolan::platform::{Guarded, Mmio, UnitPlatform};
 use portolan::table::format::DirtyTracking;
-use portolan_spec::vtd::ADDRESS;
-use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
 use portolan_spec::vtd::reg::{self, command, fsts, root_mode};
 use portolan_tables::describe::UnitKind;
 
@@ -129,9 +127,31 @@ impl<P: UnitPlatform> Vtd<P> {
     /// attached in between are never blocked, which those with reserved memory
     /// ([`Config::reserved`]) may not survive.
     ///
+    /// `read` returns eight aligned bytes of the memory that has the tables of before, or `None` if it cannot be
+    /// read. Until the unit has forgotten these tables no domain gets an identifier that they use, so that no
+    /// attached stream hits one of their translations. Where they cannot be read whole, each attachment before
+    /// [`Vtd::translate`] is [`IommuError::Unsupported`], unless the unit forgets with the change
+    /// ([`VtdFeature::ROOT_INVALIDATES`]); so is one that passes through, if their domains use the identifier of
+    /// such streams.
+    ///
     /// # Errors
     /// As [`Vtd::enable`].
     pub fn prepare(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        config: Config,
+        read: impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Result<Self, IommuError> {
+        let unit = Self::begin(regs, mem, clock, config)?;
+        if !unit.former.lock().are_known() {
+            unit.find_former(&unit.former_tables(&read))?;
+        }
+        Ok(unit)
+    }
+
+    /// As [`Vtd::prepare`], with tables of before that are not read.
+    pub(super) fn begin(
         regs: P::Registers,
         mem: P::Memory,
         clock: P,
@@ -151,8 +171,29 @@ impl<P: UnitPlatform> Vtd<P> {
             return Err(error);
         }
         let unit = Self::of(control, mem, config, parts, inherited);
+        let forgets = unit.features().has.contains(VtdFeature::ROOT_INVALIDATES);
+        if inherited == InheritedTranslation::Translation && !forgets {
+            *unit.former.lock() = FormerTags::Unknown;
+        }
         unit.start()?;
         Ok(unit)
+    }
+
+    /// The tables that the unit still uses.
+    fn former_tables<'r>(&self, read: &'r dyn Fn(PhysAddr) -> Option<u64>) -> FormerTables<'r> {
+        FormerTables::new(self.core.control.regs.read64(reg::RTADDR), self.config.mode, read)
+    }
+
+    /// Keeps the identifiers of the tables of before out of use, if all can be read.
+    fn find_former(&self, tables: &FormerTables<'_>) -> Result<(), IommuError> {
+        let Some(tags) = tables.tags() else { return Ok(()) };
+        for &id in &tags {
+            self.core.ids.take_this(id.into());
+        }
+        // Translations of entries that are gone may have been left: the unit refills from those that are there.
+        self.forget_everything()?;
+        *self.former.lock() = FormerTags::Named(tags);
+        Ok(())
     }
 
     /// The unit over allocations, of which it was not told.
@@ -186,6 +227,7 @@ impl<P: UnitPlatform> Vtd<P> {
             faults: FaultReader::default(),
             requests: PageQueue::default(),
             root,
+            former: Guarded::default(),
             remap,
             messages: OwnMessages::default(),
             adopted: Adopted::default(),
@@ -229,6 +271,10 @@ impl<P: UnitPlatform> Vtd<P> {
             self.forget_everything()?;
         }
         self.root.is_set();
+        let former = core::mem::take(&mut *self.former.lock());
+        for id in former.named() {
+            self.core.ids.give_back(id.into());
+        }
         Ok(())
     }
 
@@ -238,8 +284,7 @@ impl<P: UnitPlatform> Vtd<P> {
     ///
     /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
     /// in between (11.4.4: the root may be set while translation is on; cached entries are
-    /// invalidated next). Until then a stream attached since [`Vtd::prepare`] can hit an old translation, if its
-    /// domain has an identifier that the old tables use.
+    /// invalidated next).
     ///
     /// # Errors
     /// If the hardware does not follow.
@@ -271,8 +316,8 @@ impl<P: UnitPlatform> Vtd<P> {
     /// before left in memory, until they are moved: their context entries are copied, and the
     /// tables of these stay in use. For a kernel that starts after a crash, and has to write its
     /// memory to a disk that is still at work. Returns the streams that were kept: all others are
-    /// blocked, also those whose old entry is not present, is no entry, or has a domain identifier
-    /// that is needed otherwise.
+    /// blocked, also those whose old entry is not present, is no entry, or has the domain identifier
+    /// of streams that pass through here.
     ///
     /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if
     /// there is none. The memory of the old tables, and all that they map, has to be left alone as
@@ -288,11 +333,12 @@ impl<P: UnitPlatform> Vtd<P> {
         keep: &[StreamId],
         read: impl Fn(PhysAddr) -> Option<u64>,
     ) -> Result<(Self, Vec<StreamId>), IommuError> {
-        let unit = Self::prepare(regs, mem, clock, config)?;
+        let unit = Self::begin(regs, mem, clock, config)?;
         let mut kept = Vec::new();
         if unit.root.inherited() == InheritedTranslation::Translation {
+            let tables = unit.former_tables(&read);
             for &stream in keep {
-                let one = |streams: &mut Streams| unit.keep(streams, stream, &read);
+                let one = |streams: &mut Streams| unit.keep(streams, stream, &tables);
                 if unit.book.with(unit.turn(), one)?? {
                     kept.push(stream);
                 }
@@ -307,13 +353,12 @@ impl<P: UnitPlatform> Vtd<P> {
         &self,
         streams: &mut Streams,
         stream: StreamId,
-        read: &impl Fn(PhysAddr) -> Option<u64>,
+        tables: &FormerTables<'_>,
     ) -> Result<bool, IommuError> {
-        let Some((stream, old)) = self.old_entry(stream, read) else {
-            return Ok(false);
-        };
+        let Ok(stream) = u16::try_from(stream.get()) else { return Ok(false) };
+        let Some(old) = tables.entry(stream) else { return Ok(false) };
         let again = streams.attachment((stream, 0)).is_some();
-        if again || !(old.domain == PASS || self.reserve(streams, old.domain)) {
+        if again || !self.reserve(streams, &old) {
             return Ok(false);
         }
         let to = AttachedContext { id: old.domain, context: None, remote: None };
@@ -323,58 +368,17 @@ impl<P: UnitPlatform> Vtd<P> {
         Ok(true)
     }
 
-    fn old_entry(
-        &self,
-        stream: StreamId,
-        read: &impl Fn(PhysAddr) -> Option<u64>,
-    ) -> Option<(u16, OldEntry)> {
-        let stream = u16::try_from(stream.get()).ok()?;
-        let word = |table: u64, index: u64| read(PhysAddr::new((table & ADDRESS) + index * 8));
-        let present = |word: &u64| word & P != 0;
-        let root = self.core.control.regs.read64(reg::RTADDR);
-        let (bus, function) = (u64::from(stream >> 8), u64::from(stream & 0xff));
-        let mut words = ABSENT;
-        let (half, first, count) = match self.config.mode {
-            Mode::Legacy => (0, function * 2, entry::CONTEXT_WORDS),
-            Mode::Scalable => (function >> 7, (function & 0x7f) * 4, entry::SCALABLE_WORDS),
-        };
-        let table = word(root, bus * entry::ROOT_WORDS as u64 + half).filter(present)?;
-        for (index, value) in words.iter_mut().take(count).enumerate() {
-            *value = word(table, first + index as u64)?;
-        }
-        words.first().filter(|word| present(word))?;
-        let domain = match self.config.mode {
-            // No tables hang on it, so that any domain will do.
-            Mode::Legacy if context::TT.of(words[0]) == context::translation::PASS => {
-                words[1] = words[1] & !context::DID.mask() | context::DID.at(PASS.into());
-                return Some((stream, OldEntry { words, domain: PASS }));
+    /// Takes the identifier of an entry out of use, unless it is taken, by another kept stream for one, which is
+    /// fine.
+    fn reserve(&self, streams: &Streams, old: &FormerEntry) -> bool {
+        match old.domain {
+            // No domain has it, and caching mode tags absent entries with it.
+            0 => !self.features().has.contains(VtdFeature::CACHING_MODE),
+            PASS => old.passes,
+            id => {
+                let kept = streams.attached(..).any(|(_, at)| at.to.id == id);
+                kept || self.core.ids.take_this(id.into())
             }
-            Mode::Legacy => context::DID.of(words[1]) as u16,
-            Mode::Scalable => {
-                words[0] &= !(scalable::PASIDE | scalable::PRE);
-                let pasid = scalable::RID_PASID.of(words[1]);
-                let slot = pasid & ((1 << entry::PASID_TABLE_LG2) - 1);
-                let table = word(words[0], pasid >> entry::PASID_TABLE_LG2).filter(present)?;
-                let second = slot * entry::PASID_WORDS as u64 + 1;
-                pasid_entry::DID.of(word(table, second)?) as u16
-            }
-        };
-        // What passes through here has this one.
-        (domain != PASS).then_some((stream, OldEntry { words, domain }))
-    }
-
-    /// Takes `domain` out of use, unless it is taken, by another kept stream for one, which is fine.
-    fn reserve(&self, streams: &Streams, domain: u16) -> bool {
-        let kept = streams.attached(..).any(|(_, at)| at.to.id == domain);
-        if domain == 0 || kept {
-            return domain != 0;
         }
-        self.core.ids.take_this(domain.into())
     }
-}
-
-/// Entry that an earlier system had for a stream.
-struct OldEntry {
-    words: Words,
-    domain: u16,
 }

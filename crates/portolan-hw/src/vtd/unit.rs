@@ -9,6 +9,7 @@ use super::command::{Counts, Request};
 use super::control::{Core, Direct, Switch, Way};
 use super::faults::{FaultReader, PageEvent, PageQueue};
 use super::features::{Config, Features, Mode, Quirks, VtdFeature};
+use super::former::FormerTags;
 use super::queue::{self, VtdQueue, Width};
 use super::tables::{
     ABSENT, AttachedContext, Attachment, EntryRequests, InheritedTranslation, Key, OwnMessages,
@@ -84,6 +85,7 @@ pub struct Vtd<P: UnitPlatform> {
     pub(super) faults: FaultReader<P>,
     pub(super) requests: PageQueue,
     pub(super) root: Root,
+    pub(super) former: Guarded<P, FormerTags>,
     pub(super) remap: Option<VtdInterruptTable<P>>,
     pub(super) messages: OwnMessages<P>,
     pub(super) adopted: Adopted<P, Self>,
@@ -156,7 +158,9 @@ impl<P: UnitPlatform> Vtd<P> {
     /// Takes the unit over: streams reach the memory that [`Config::reserved`] names for them, and all others
     /// are blocked. Translation that firmware or an earlier system left on stays on, until the unit uses the
     /// new tables instead of the old; see [`Takeover`](super::Takeover) and [`Vtd::take_over`]. The old queue
-    /// goes off, and so do protected memory regions. Streams that reach memory so are never blocked meanwhile.
+    /// goes off, and so do protected memory regions. Streams that reach memory so are never blocked meanwhile, but
+    /// for the moment in which a unit whose translation is on forgets the old tables; [`Vtd::prepare`], which
+    /// reads them, does without it.
     ///
     /// A unit that does not translate ([`Features::translates`]) has no streams to block: it remaps
     /// interrupts, and devices behind it reach all memory.
@@ -169,10 +173,17 @@ impl<P: UnitPlatform> Vtd<P> {
         clock: P,
         config: Config,
     ) -> Result<Self, IommuError> {
-        let unit = Self::prepare(regs, mem, clock, config)?;
+        let unit = Self::begin(regs, mem, clock, config)?;
         if unit.features().translates() {
-            unit.keep_at_work()?;
+            // Next to tables that are not known, the streams at work could hit translations of others.
+            let known = unit.former.lock().are_known();
+            if known {
+                unit.keep_at_work()?;
+            }
             unit.translate()?;
+            if !known {
+                unit.keep_at_work()?;
+            }
         }
         Ok(unit)
     }

@@ -356,8 +356,8 @@ fn reserved_memory_is_mapped_before_a_device_is_translated() {
     let start = 0x7b80_0000;
     let config = super::reserved::config(&[(start, start + 0x2fff)]);
     let machine = new_machine(CAP, ECAP);
-    let unit =
-        super::Iommu::prepare(machine.clone(), machine.clone(), machine.clone(), config).unwrap();
+    let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
+    let unit = super::Iommu::prepare(regs, mem, clock, config, |_| None).unwrap();
     let on = || machine.reg32(reg::GSTS) & command::TE != 0;
     assert!(!on());
     let domain = Arc::new(unit.second_stage().unwrap());

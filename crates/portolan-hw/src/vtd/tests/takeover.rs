@@ -1,18 +1,19 @@
 //! Taking over a unit whose translation is on.
 
-use crate::promise::tests::all_memory;
+use crate::promise::tests::{all_memory, promised};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use portolan::platform::UnitParts;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::platform::Mmio as _;
+use portolan::table::Access;
 
 use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
-use crate::chassis::tests::suite::{Driven, reaches_what_is_mapped};
+use crate::chassis::tests::suite::{BASE, Driven, reaches_what_is_mapped};
 use crate::vtd::command::CommandKind as Kind;
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
 use portolan_chips::machine::Event;
@@ -21,6 +22,9 @@ use portolan_spec::vtd::reg::{self, command};
 
 /// Address of the tables of the system before: not in memory of this one.
 const OLD_ROOT: u64 = 0x7000_0000;
+/// Pages of the kernel before and of this one.
+const OLD_PAGE: u64 = 0x1000;
+const NEW_PAGE: u64 = 0x9000;
 const OTHER: StreamId = StreamId::new(0x0110);
 
 /// A unit that translates with the root at `root`.
@@ -68,21 +72,123 @@ fn translation_that_is_on_stays_on_while_a_unit_is_taken_over() {
     }
 }
 
-#[test]
-fn streams_attached_before_the_change_of_tables_are_never_blocked() {
-    let machine = new_machine(CAP, ECAP);
-    translating(&machine, OLD_ROOT);
+/// What a kernel that is gone has left: its unit's driver and the tables of the first stream.
+fn former(machine: &VtdMachine, mode: Mode) -> (super::kit::Iommu, Arc<super::Second>) {
+    let (unit, domain) = super::attached(machine, config(mode));
+    domain.sync(&mut super::map(&*domain, 1)).unwrap();
+    assert_eq!(machine.read(STREAM, BASE.get()), Some(OLD_PAGE));
+    machine.take();
+    (unit, domain)
+}
+
+/// The next kernel's unit, before it changes to its own tables.
+fn prepared(machine: &VtdMachine, mode: Mode) -> super::kit::Iommu {
     let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
-    let unit = Vtd::prepare(regs, mem, UnitParts::new(clock), legacy()).unwrap();
+    Vtd::prepare(regs, mem, clock, config(mode), |at| Some(machine.word(at.get()))).unwrap()
+}
+
+/// A domain that has another page than the former one.
+fn other_page(unit: &super::kit::Iommu) -> Arc<super::Second> {
     let domain = Arc::new(unit.second_stage().unwrap());
-    unit.attach(STREAM, &domain).unwrap();
-    assert_eq!(machine.reg(reg::RTADDR), OLD_ROOT);
-    unit.translate().unwrap();
-    assert!(!was_off(&machine.take()));
-    let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
-    assert_eq!(machine.word(context + 8 * 16) & 1, 1);
-    unit.translate().unwrap();
-    assert!(machine.take().is_empty());
+    let (mut owed, memory) = (Gather::new(), promised(PhysAddr::new(NEW_PAGE), 0x1000));
+    domain.map(BASE, memory, Access::READ | Access::WRITE, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    domain
+}
+
+/// Judges accesses behind each write of a register: `old` reaches what it did, or nothing, and `new` the page at
+/// `reached`, or nothing.
+fn judge(machine: &VtdMachine, [old, new]: [StreamId; 2], reached: u64) {
+    let seen = machine.clone();
+    machine.judge(Some(alloc::boxed::Box::new(move || {
+        let [old, new] = [old, new].map(|stream| seen.read(stream, BASE.get()));
+        assert!([None, Some(OLD_PAGE)].contains(&old), "{old:x?}");
+        assert!([None, Some(reached)].contains(&new), "{new:x?}");
+    })));
+}
+
+#[test]
+fn streams_attached_before_the_change_of_tables_hit_no_translation_of_before() {
+    for (mode, cap, ecap) in [
+        (Mode::Legacy, CAP, ECAP),
+        (Mode::Legacy, CAP, ECAP & !2),
+        (Mode::Scalable, CAP, SCALABLE),
+        (Mode::Legacy, CAP | 1 << 63, ECAP),
+    ] {
+        let machine = new_machine(cap, ecap);
+        let (gone, old) = former(&machine, mode);
+        judge(&machine, [STREAM, OTHER], NEW_PAGE);
+        let unit = prepared(&machine, mode);
+        let domain = other_page(&unit);
+        unit.attach(OTHER, &domain).unwrap();
+        unit.translate().unwrap();
+        assert!(!was_off(&machine.take()));
+        assert_eq!(machine.read(OTHER, BASE.get()), Some(NEW_PAGE));
+        assert_eq!(machine.read(STREAM, BASE.get()), None);
+        unit.translate().unwrap();
+        assert!(machine.take().is_empty());
+        // What is forgotten is used again.
+        let more: Vec<_> = (0..2).map(|_| Arc::new(unit.second_stage().unwrap())).collect();
+        let again = domain.context() == old.context();
+        assert!(again || more.iter().any(|domain| domain.context() == old.context()));
+        machine.judge(None);
+        drop(unit);
+        machine.expect_obedience();
+        drop(gone);
+    }
+}
+
+#[test]
+fn tables_that_cannot_be_read_whole_let_no_stream_be_attached_before_the_change() {
+    for (mode, ecap) in [(Mode::Legacy, ECAP), (Mode::Scalable, SCALABLE)] {
+        for word in [None, Some(u64::MAX)] {
+            let machine = new_machine(CAP, ecap);
+            translating(&machine, OLD_ROOT | u64::from(mode == Mode::Scalable) << 10);
+            let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
+            // Of legacy tables all can be read in time, so that the last word has no memory.
+            let last = PhysAddr::new(0x000f_ffff_ffff_fff8);
+            let one = |at| word.filter(|_| mode == Mode::Scalable || at != last);
+            let unit = Vtd::prepare(regs, mem, clock, config(mode), one).unwrap();
+            let domain = other_page(&unit);
+            let refused = Err(AttachError::Iommu(IommuError::Unsupported));
+            assert_eq!(unit.attach(STREAM, &domain), refused);
+            unit.block(STREAM).unwrap();
+            unit.translate().unwrap();
+            unit.attach(STREAM, &domain).unwrap();
+            assert_eq!(machine.read(STREAM, BASE.get()), Some(NEW_PAGE));
+        }
+    }
+}
+
+#[test]
+fn streams_pass_through_before_the_change_unless_a_former_domain_has_their_identifier() {
+    for domain in [1, 9] {
+        let machine = new_machine(CAP, ECAP);
+        let (gone, _) = former(&machine, Mode::Legacy);
+        let contexts = machine.word((machine.reg(reg::RTADDR) & !0xfff) + 16) & !0xfff;
+        let at = contexts + 8 * 16 + 8;
+        machine.store(at, machine.word(at) & !0xff_ff00 | domain << 8);
+        let unit = prepared(&machine, Mode::Legacy);
+        let passed = unit.pass_through(OTHER, all_memory());
+        assert_eq!(passed.is_ok(), domain != 1, "{passed:?}");
+        unit.translate().unwrap();
+        unit.pass_through(OTHER, all_memory()).unwrap();
+        drop(gone);
+    }
+}
+
+#[test]
+fn streams_at_work_hit_no_translation_of_before_where_its_tables_are_not_read() {
+    let machine = new_machine(CAP, ECAP);
+    let (gone, old) = former(&machine, Mode::Legacy);
+    gone.block(STREAM).unwrap();
+    gone.attach(OTHER, &old).unwrap();
+    assert_eq!(machine.read(OTHER, BASE.get()), Some(OLD_PAGE));
+    judge(&machine, [OTHER, STREAM], BASE.get());
+    let unit = machine.enable(super::reserved::config(&[(BASE.get(), BASE.get() + 0xfff)]));
+    assert_eq!(machine.read(STREAM, BASE.get()), Some(BASE.get()));
+    assert_eq!(machine.read(OTHER, BASE.get()), None);
+    drop((unit, gone));
 }
 
 #[test]
@@ -129,7 +235,7 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
         (OLD_ROOT + 16, contexts | 1),
         (contexts + 8 * 16, 0x7123_4001),
         (contexts + 8 * 16 + 8, 0x302),
-        // Passes through, with the domain that is used for that here.
+        // Passes through.
         (contexts + 16 * 16, 9),
         (contexts + 16 * 16 + 8, 0x502),
         // Not present.
@@ -150,12 +256,12 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
     let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
     let entry = |function: u64| [0, 8].map(|n| machine.word(context + function * 16 + n));
     assert_eq!(entry(8), [0x7123_4001, 0x302]);
-    assert_eq!(entry(16), [9, 0x102]);
+    assert_eq!(entry(16), [9, 0x502]);
     assert_eq!([entry(24), entry(32), entry(40)], [[0; 2]; 3]);
     // No domain of ours gets the identifier that tags the old translations.
     let domains: Vec<_> = (0..3).map(|_| Arc::new(unit.second_stage().unwrap())).collect();
     let ids: Vec<_> = domains.iter().map(|domain| domain.context().get()).collect();
-    assert_eq!(ids, [2, 4, 5]);
+    assert_eq!(ids, [2, 4, 6]);
     machine.take();
     unit.attach(STREAM, &domains[0]).unwrap();
     let sent = machine.commands();
@@ -174,6 +280,7 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
         (contexts + 8 * 32 + 16, 0),
         (contexts + 8 * 32 + 24, 0),
         (directory + 8, table | 1),
+        (table + 5 * 64, 0x81),
         (table + 5 * 64 + 8, 7),
     ]));
     let machine = new_machine(CAP, SCALABLE);
