@@ -3,8 +3,8 @@
 //!
 //! Each buffer is unlinked by itself, or all with one invalidation, and its addresses can be linked again.
 //!
-//! Not supported: devices that are passed through, whose addresses are those of memory; syncs of a copied buffer while it is
-//! linked.
+//! Not supported: devices that are passed through, whose addresses are those of memory; syncs of a copied buffer while
+//! it is linked.
 
 mod unlink;
 
