@@ -22,7 +22,8 @@ pub(crate) enum AfterRead {
 
 /// An address space of the kernel's. Mappings are neither cut nor joined.
 pub(crate) trait Calls: Send + Sync + fmt::Debug {
-    /// Maps and pins `range` to the memory of this process from `memory` on.
+    /// Maps and pins `range` to the memory of this process from `memory` on, or to the file that is known to be there:
+    /// with [`Access::DEVICE`] to a dma-buf and nothing else.
     fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError>;
 
     /// Unmaps the mappings that lie in `range`, which cuts none, and of which there are some, of `bytes`
@@ -71,6 +72,7 @@ pub(crate) trait Spaces: Send + Sync + fmt::Debug {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) map: AtomicU64,
+    pub(crate) map_file: AtomicU64,
     pub(crate) unmap: AtomicU64,
     pub(crate) attach: AtomicU64,
 }
@@ -78,7 +80,12 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn get(&self) -> CallCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CallCounts { map: of(&self.map), unmap: of(&self.unmap), attach: of(&self.attach) }
+        CallCounts {
+            map: of(&self.map),
+            map_file: of(&self.map_file),
+            unmap: of(&self.unmap),
+            attach: of(&self.attach),
+        }
     }
 }
 
@@ -93,6 +100,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 pub struct CallCounts {
     /// Maps.
     pub map: u64,
+    /// Maps of files by their descriptors, which are none of [`map`](Self::map).
+    pub map_file: u64,
     /// Unmaps.
     pub unmap: u64,
     /// Attaching devices, and taking them away.

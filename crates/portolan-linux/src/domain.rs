@@ -129,7 +129,8 @@ impl DomainMappings {
 
 type Place = Option<Arc<dyn Calls>>;
 
-/// An address space of a process's devices. Its physical addresses are addresses of the process.
+/// An address space of a process's devices. Its physical addresses are addresses of the process; of memory that is
+/// mapped as a device's, those of a [`DmaBuf`](crate::memory::DmaBuf).
 ///
 /// Memory is pinned by the map, and stays pinned until [`Domain::sync`] has paid for the unmap.
 ///
@@ -364,8 +365,8 @@ impl Domain for UserDomain {
     }
 
     fn grants(&self, access: Access) -> Option<Access> {
-        let data = access.intersection(Access::READ_WRITE);
-        (data == access && !data.is_empty()).then_some(access)
+        let data = access.difference(Access::DEVICE);
+        (Access::READ_WRITE.contains(data) && !data.is_empty()).then_some(access)
     }
 
     fn map_sg(

@@ -16,7 +16,9 @@ compile_error!("portolan-linux needs a little-endian 64-bit Linux");
 
 mod calls;
 mod chain;
+mod dmabuf;
 mod domain;
+mod files;
 pub mod guest;
 pub mod memory;
 #[cfg(test)]

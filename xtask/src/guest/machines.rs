@@ -197,7 +197,7 @@ pub const IOMMUFD: Machine = Machine {
     runs: &["tests tests::kernel_ --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| {
-        if ran.console.contains("SKIP") || !ran.console.contains("ok. 8 passed") {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 11 passed") {
             Err("not all of the kernel's tests ran".to_owned())
         } else {
             Ok(())

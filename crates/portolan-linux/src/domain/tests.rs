@@ -13,6 +13,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Kernel {
     mappings: Mutex<BTreeMap<u64, (IovaRange, PhysAddr)>>,
+    access: Mutex<BTreeMap<u64, Access>>,
     calls: Mutex<(u64, u64)>,
     /// Mappings that there may be.
     room: Mutex<Option<usize>>,
@@ -30,6 +31,11 @@ impl Kernel {
         each.collect()
     }
 
+    /// Access of the last mapping that began at `iova`.
+    pub(crate) fn access(&self, iova: Iova) -> Option<Access> {
+        self.access.lock().unwrap().get(&iova.get()).copied()
+    }
+
     /// Maps, and unmaps.
     pub(crate) fn counts(&self) -> (u64, u64) {
         *self.calls.lock().unwrap()
@@ -37,7 +43,7 @@ impl Kernel {
 }
 
 impl Calls for Kernel {
-    fn map(&self, range: IovaRange, memory: PhysAddr, _: Access) -> Result<(), IommuError> {
+    fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
         self.calls.lock().unwrap().0 += 1;
         let mut mappings = self.mappings.lock().unwrap();
         if self.room.lock().unwrap().is_some_and(|room| mappings.len() >= room) {
@@ -45,6 +51,7 @@ impl Calls for Kernel {
         }
         assert!(mappings.values().all(|(other, _)| !other.overlaps(range)), "EEXIST");
         mappings.insert(range.start().get(), (range, memory));
+        self.access.lock().unwrap().insert(range.start().get(), access);
         Ok(())
     }
 
@@ -210,7 +217,7 @@ fn what_makes_no_sense_is_refused_before_any_call() {
     {
         assert_eq!(map(at, 0, bytes, rw), TableMapError::IovaOutOfRange { iova: iova(at) }.into());
     }
-    for access in [Access::empty(), Access::EXECUTE, rw | Access::DEVICE] {
+    for access in [Access::empty(), Access::EXECUTE, rw | Access::EXECUTE, Access::DEVICE] {
         assert_eq!(
             map(0, 0, PAGE, access),
             TableMapError::from(TableAccessError { access }).into()

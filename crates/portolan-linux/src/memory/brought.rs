@@ -19,53 +19,13 @@ use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Failed, Pieces, Sharing};
 use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
-use thiserror::Error;
 
 use super::{Base, HostMemory, OutsideMemory, Placed, Source, fitting};
+use crate::files::{FileMemoryError, FilePart};
 
 /// Kinds of file systems (linux/magic.h).
 const HUGETLBFS: i64 = 0x9584_58f6;
 const TMPFS: i64 = 0x0102_1994;
-
-/// Reason why a file is no memory for devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum FileMemoryError {
-    /// It is none of memfd_create, of a tmpfs or of a hugetlbfs.
-    #[error("the descriptor is of no file in memory: memfd_create, tmpfs and hugetlbfs have such")]
-    NotMemory,
-    /// Another process may make it shorter, and an access past its end is a signal.
-    #[error("the file is not sealed against shrinking: F_ADD_SEALS with F_SEAL_SHRINK")]
-    NotSealed,
-    /// It ends before the bytes that were asked for.
-    #[error("the file has {length} bytes, and {wanted} from {offset:#x} were asked for")]
-    TooShort {
-        /// The first byte.
-        offset: u64,
-        /// Bytes that were asked for.
-        wanted: u64,
-        /// Bytes of the file.
-        length: u64,
-    },
-    /// Offset, length or base are not whole pages of it, or there are none.
-    #[error("the file is of pages of {} bytes: offset, length and base have to be multiples", .page.bytes())]
-    Unaligned {
-        /// Size of its pages.
-        page: PageSize,
-    },
-    /// The system refused.
-    #[error("{}", io::Error::from_raw_os_error(*.code))]
-    System {
-        /// The system's number of the error.
-        code: i32,
-    },
-}
-
-impl From<Errno> for FileMemoryError {
-    fn from(errno: Errno) -> Self {
-        Self::System { code: errno.raw_os_error() }
-    }
-}
 
 /// Pages of a file, found by what the system says of it, and the length of the file.
 fn pages_of(file: &OwnedFd) -> Result<(PageSize, u64), FileMemoryError> {
@@ -86,19 +46,13 @@ fn pages_of(file: &OwnedFd) -> Result<(PageSize, u64), FileMemoryError> {
     }
 }
 
-/// Bytes of a file that are to be memory for devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilePart {
-    /// Offset of the first byte.
-    pub offset: u64,
-    /// Number of bytes.
-    pub bytes: u64,
-}
-
 impl HostMemory {
     /// A part of a file in memory that another process may have made: of `memfd_create`, of a tmpfs or a hugetlbfs,
-    /// with huge pages or without. Others that have the file reach the same bytes. Where they punch holes into it, a
-    /// device goes on with the pages that were there.
+    /// with huge pages or without. Others that have the file write the same bytes that devices and this process read.
+    /// Where they punch holes into it, a device goes on with the pages that were there, and all others have new ones.
+    ///
+    /// Over iommufd, from Linux 6.13 on, it is mapped for devices by its descriptor (`IOMMU_IOAS_MAP_FILE`), so that a
+    /// mapping does not need this process ([`UserUnit::charge`](crate::vfio::UserUnit::charge)); else by its address.
     ///
     /// ```
     /// use portolan_linux::memory::{Backing, Base, FilePart, HostMemory};
@@ -354,4 +308,4 @@ unsafe impl<K: Send + 'static> Buffer for BroughtPages<K> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -8,14 +8,14 @@
 //!
 //! It is made here, or brought by the application: a file in memory or in huge pages, or memory that the application
 //! has mapped itself ([`HostMemory::of_file`], [`HostMemory::brought`]). A part of it is mapped for a device as a
-//! [`HostBuffer`], whose bytes all reach at any time.
+//! [`HostBuffer`], whose bytes all reach at any time. Memory of another device is a [`DmaBuf`].
 //!
 //! [`Pages`] are a buffer with one owner, as is [`BroughtPages`], and [`Process`] is the platform that devices'
 //! drivers run on.
 //!
 //! Not supported: memory that grows.
 
-mod brought;
+pub(crate) mod brought;
 mod pool;
 mod process;
 mod transfer;
@@ -38,7 +38,11 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
 
-pub use brought::{BroughtPages, FileMemoryError, FilePart, HostBuffer};
+use crate::files::{self, FileBehind, FileKind};
+
+pub use crate::dmabuf::DmaBuf;
+pub use crate::files::{FileMemoryError, FilePart};
+pub use brought::{BroughtPages, HostBuffer};
 pub use pool::{DevicePoolError, with_device_pool};
 pub use process::{Pages, Process};
 pub use userfault::{MadeBy, Told, UserFaultError, UserFaults};
@@ -133,7 +137,11 @@ struct Mapping {
 #[derive(Debug)]
 enum Source {
     Anonymous,
-    File(File),
+    File {
+        file: Arc<File>,
+        /// Offset of the first byte.
+        offset: u64,
+    },
     /// Mapped by the application, which unmaps it.
     Brought,
 }
@@ -152,6 +160,7 @@ impl Drop for Mapping {
         if matches!(self.source, Source::Brought) {
             return;
         }
+        files::forget(self.start.addr().get() as u64);
         // SAFETY: start and length are those of a mapping made for this value, which nothing
         // refers to any more: every reference borrows from a `HostMemory` that holds this.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -202,6 +211,11 @@ impl HostMemory {
             Base::Host => PhysAddr::new(host),
             Base::At(base) => base,
         };
+        let host = PhysRange::from_len(PhysAddr::new(host), bytes as u64);
+        if let (Some(host), Source::File { file, offset }) = (host, &source) {
+            let (file, offset, kind) = (file.clone(), *offset, FileKind::Memory);
+            files::note(host, FileBehind { file, offset, kind });
+        }
         let mapping = Arc::new(Mapping { start, bytes, base, page, source });
         Ok(Self { mapping })
     }
@@ -226,7 +240,7 @@ impl HostMemory {
     /// The file that it is made of, to be given to another process.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.mapping.source {
-            Source::File(file) => Some(file.as_fd()),
+            Source::File { file, .. } => Some(file.as_fd()),
             Source::Anonymous | Source::Brought => None,
         }
     }
@@ -288,7 +302,7 @@ impl HostMemory {
         let start = self.locate::<u8>(range.start(), count);
         let start = start.map_err(|_| io::ErrorKind::InvalidInput)?;
         let advice = match self.mapping.source {
-            Source::File(_) => Advice::LinuxRemove,
+            Source::File { .. } => Advice::LinuxRemove,
             Source::Anonymous => Advice::LinuxDontNeed,
             Source::Brought => return Err(io::ErrorKind::Unsupported.into()),
         };
@@ -472,7 +486,8 @@ impl Placed {
         let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe { mmap(null, bytes, protection, MapFlags::SHARED, &file, offset) }?;
-        Ok(Self { start, bytes, source: Source::File(file) })
+        let file = Arc::new(file);
+        Ok(Self { start, bytes, source: Source::File { file, offset } })
     }
 }
 

@@ -106,6 +106,46 @@ pub(crate) fn map(
     unsafe { command(fd, sys::IOMMUFD_CMD_IOAS_MAP, &mut value) }
 }
 
+/// A file, and the offset of the first byte of it that is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FromFile<'a> {
+    pub(crate) file: BorrowedFd<'a>,
+    pub(crate) start: u64,
+}
+
+/// IOMMU_IOAS_MAP_FILE: as [`map`], of `length` bytes of a file in memory, or of a dma-buf, from `start` on. Its owner
+/// promises that devices may reach them.
+pub(crate) fn map_file(
+    fd: BorrowedFd<'_>,
+    ioas: u32,
+    iova: u64,
+    FromFile { file, start }: FromFile<'_>,
+    length: u64,
+    flags: u32,
+) -> io::Result<()> {
+    let mut value = sys::iommu_ioas_map_file {
+        size: size::<sys::iommu_ioas_map_file>(),
+        flags: flags | sys::iommufd_ioas_map_flags_IOMMU_IOAS_MAP_FIXED_IOVA,
+        ioas_id: ioas,
+        fd: file.as_raw_fd(),
+        start,
+        length,
+        iova,
+    };
+    // SAFETY: as above.
+    unsafe { command(fd, sys::IOMMUFD_CMD_IOAS_MAP_FILE, &mut value) }
+}
+
+/// IOMMU_IOAS_CHANGE_PROCESS: this process pays for all that is pinned.
+pub(crate) fn change_process(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut value = sys::iommu_ioas_change_process {
+        size: size::<sys::iommu_ioas_change_process>(),
+        ..Default::default()
+    };
+    // SAFETY: there is nothing behind the structure.
+    unsafe { command(fd, sys::IOMMUFD_CMD_IOAS_CHANGE_PROCESS, &mut value) }
+}
+
 /// IOMMU_IOAS_UNMAP: the bytes that there were.
 pub(crate) fn unmap(fd: BorrowedFd<'_>, ioas: u32, iova: u64, length: u64) -> io::Result<u64> {
     let mut value = sys::iommu_ioas_unmap {

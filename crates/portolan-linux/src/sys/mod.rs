@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 use portolan::platform::TrustedBase;
+use rustix::fs::OFlags;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 use vfio_bindings::bindings::vfio as sys;
 
@@ -250,6 +251,41 @@ pub(crate) fn set_vf_token(device: BorrowedFd<'_>, token: &[u8; 16]) -> io::Resu
     let argsz = size_of::<VfTokenFeature>() as u32;
     with(device, &SET_VF_TOKEN, &mut VfTokenFeature { argsz, flags, token: *token })?;
     Ok(())
+}
+
+/// `vfio_device_feature` with a `vfio_device_feature_dma_buf` of one range behind it.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct DmaBufFeature {
+    argsz: u32,
+    flags: u32,
+    region: u32,
+    open_flags: u32,
+    dma_buf_flags: u32,
+    ranges: u32,
+    range: sys::vfio_region_dma_range,
+}
+
+/// VFIO_DEVICE_FEATURE: `length` bytes of a region from `offset` on, as a dma-buf.
+pub(crate) fn dma_buf(
+    device: BorrowedFd<'_>,
+    region: u32,
+    offset: u64,
+    length: u64,
+) -> io::Result<OwnedFd> {
+    let mut value = DmaBufFeature {
+        argsz: size_of::<DmaBufFeature>() as u32,
+        flags: sys::VFIO_DEVICE_FEATURE_GET | sys::VFIO_DEVICE_FEATURE_DMA_BUF,
+        region,
+        open_flags: (OFlags::RDWR | OFlags::CLOEXEC).bits(),
+        dma_buf_flags: 0,
+        ranges: 1,
+        range: sys::vfio_region_dma_range { offset, length },
+    };
+    // SAFETY: the kernel reads the structure, which has the one range that it names.
+    let fd = unsafe { call(device, 117, std::ptr::from_mut(&mut value).cast()) }?;
+    // SAFETY: the call has returned a new descriptor, which no other code has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// VFIO_GROUP_SET_CONTAINER.

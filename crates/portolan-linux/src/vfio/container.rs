@@ -246,6 +246,9 @@ fn available(info: &[u8]) -> Result<Option<u32>, InfoError> {
 
 impl Calls for Container {
     fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
+        if access.contains(Access::DEVICE) {
+            return Err(IommuError::Unsupported);
+        }
         count(&self.counters.map);
         let flag = |of, flag| if access.contains(of) { flag } else { 0 };
         let read = flag(Access::READ, sys::VFIO_DMA_MAP_FLAG_READ);
@@ -308,6 +311,20 @@ mod tests {
         assert!(error(7).to_string().contains("reaches all memory"));
         assert_eq!(error(8), OpenError::NotBound { device, group: 8 });
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn registers_are_refused_before_any_call() {
+        let null = || node("/dev/null").unwrap();
+        let counters = Arc::new(Counters::default());
+        let container = Container { fd: null(), _group: null(), counters: counters.clone() };
+        let range = IovaRange::page(portolan::addr::Iova::new(0), PageSize::SIZE_4K);
+        let map = |access| container.map(range, PhysAddr::new(0x1000), access);
+        let device = Access::READ_WRITE | Access::DEVICE;
+        assert_eq!(map(device), Err(IommuError::Unsupported));
+        assert_eq!(counters.get().map, 0);
+        assert!(map(Access::READ_WRITE).is_err());
+        assert_eq!(counters.get().map, 1);
     }
 
     #[test]

@@ -4,16 +4,19 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
-use rustix::io::{pread, pwrite};
+use portolan::iommu::IommuError;
+use rustix::io::{Errno, pread, pwrite};
 use vfio_bindings::bindings::vfio as sys;
 
 use super::bar::Bar;
 use super::combined::CombinedBar;
-use super::error::{Step, VfioError};
+use super::error::{Step, VfioError, errno};
 use super::interrupts::{InterruptKind, Interrupts, Line, Removal};
 use super::name::{DeviceName, VfToken};
 use super::sysfs;
 use crate::chain::{areas, capability, long, word};
+use crate::dmabuf::DmaBuf;
+use crate::files::{FileMemoryError, FilePart};
 use crate::sys::{self as call, Window};
 
 /// Bytes of `vfio_device_info`, `vfio_irq_info` and `vfio_region_info`, as far as they are used.
@@ -150,6 +153,43 @@ impl VfioDevice {
     pub fn bar_combined(&self, number: u8) -> Result<CombinedBar, VfioError> {
         let Region { bytes, .. } = Self::region(&self.fd, self.bar_index(number)?)?;
         CombinedBar::open(&self.fd, &sysfs::combined(self.name, number), bytes)
+    }
+
+    /// A part of BAR `number`, whole pages, as memory that other devices reach (peer to peer), over iommufd and from
+    /// Linux 6.19 on. A reset of this device, the end of its memory space, and the drop of the last value that has its
+    /// file take it back ([`DmaBuf`]).
+    ///
+    /// ```no_run
+    /// # use portolan::dma::{Bidirectional, Device};
+    /// # use portolan_linux::memory::{FilePart, Process};
+    /// # use portolan_linux::vfio::VfioDevice;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (card, disk): (VfioDevice, Device<Process>) = todo!();
+    /// // The disk writes to the card's memory.
+    /// let memory = card.bar_dma_buf(2, FilePart { offset: 0, bytes: 1 << 20 })?;
+    /// let mapped = disk.map(memory, Bidirectional).map_err(|failed| failed.error)?;
+    /// println!("the disk finds it at {}", mapped.iova());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`VfioError::NoRegion`] if it has none; [`VfioError::Iommu`] with `Unsupported` from a kernel that gives none;
+    /// [`VfioError::Gone`] if its memory space is off; otherwise the kernel's error, for parts that are not inside.
+    pub fn bar_dma_buf(&self, number: u8, part: FilePart) -> Result<DmaBuf, VfioError> {
+        let index = self.bar_index(number)?;
+        let FilePart { offset, bytes } = part;
+        let file = call::dma_buf(self.fd.as_fd(), index, offset, bytes);
+        let file = file.map_err(|error| match errno(&error) {
+            Some(Errno::NOTTY | Errno::OPNOTSUPP) => IommuError::Unsupported.into(),
+            _ => VfioError::of(Step::DmaBuf)(error),
+        })?;
+        let buffer = DmaBuf::new(file, FilePart { offset: 0, bytes });
+        let step = Step::DmaBuf;
+        buffer.map_err(|failed| match failed.error {
+            FileMemoryError::System { code } => VfioError::System { step, code },
+            _ => VfioError::System { step, code: Errno::INVAL.raw_os_error() },
+        })
     }
 
     /// Offset of `bytes` bytes of configuration space at `offset` in the device's file.

@@ -51,6 +51,8 @@ pub enum Step {
     Faults,
     /// The token of its virtual functions.
     Token,
+    /// A part of its registers as a dma-buf.
+    DmaBuf,
 }
 
 /// Reason why a function was not opened.

@@ -1,17 +1,15 @@
 //! Address spaces of iommufd.
 //!
-//! linux/iommufd.h, as of Linux 6.12. An address space (IOAS) is an object of its own: devices come and go while its
-//! mappings stay. Its page tables (HWPT) are the kernel's to make, as devices come, unless the domain wants
-//! something of them: dirty tracking, page requests in a queue of this process's, PASIDs, or a guest's tables above
-//! them (`nested`).
-//!
-//! Not supported: files as memory.
+//! linux/iommufd.h, as of Linux 7.3. An address space (IOAS) is an object of its own: devices come and go while its
+//! mappings stay. Memory of a file, and dma-bufs, are mapped by the file's descriptor. The page tables (HWPT) of an
+//! address space are the kernel's to make, as devices come, unless the domain wants something of them: dirty tracking,
+//! page requests in a queue of this process's, PASIDs, or a guest's tables above them (`nested`).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::{IovaRange, PageSize, PhysAddr};
+use portolan::addr::{IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::table::Access;
 use portolan::table::format::DirtyTracking;
@@ -23,6 +21,7 @@ use super::iommufd::Iommufd;
 use crate::calls::{AfterRead, Calls, Spaces, count, refused};
 use crate::chain::{InfoError, ranges};
 use crate::domain::Reach;
+use crate::files::{self, FileKind};
 use crate::sys::iommufd as call;
 
 /// Of `IOMMU_IOAS_MAP`: access of devices.
@@ -194,10 +193,21 @@ impl Calls for Ioas {
     }
 
     fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
-        count(&self.iommufd.counters().map);
         let flag = |of, flag| if access.contains(of) { flag } else { 0 };
         let flags = flag(Access::READ, READABLE) | flag(Access::WRITE, WRITEABLE);
         let (fd, iova, length) = (self.iommufd.descriptor(), range.start().get(), bytes(range)?);
+        let wanted = match access.contains(Access::DEVICE) {
+            true => FileKind::DmaBuf,
+            false => FileKind::Memory,
+        };
+        let behind = PhysRange::from_len(memory, length).and_then(files::behind);
+        let behind = behind.filter(|behind| behind.kind == wanted);
+        let by_file = |behind| self.iommufd.map_file(self.id, range, &behind, flags);
+        match (behind.and_then(by_file), wanted) {
+            (Some(mapped), _) => return mapped,
+            (None, FileKind::DmaBuf) => return Err(IommuError::Unsupported),
+            (None, FileKind::Memory) => count(&self.iommufd.counters().map),
+        }
         let mapped = call::map(fd, self.id, iova, memory.get(), length, flags);
         mapped.map_err(|error| refused(&error))
     }

@@ -11,6 +11,7 @@
 
 mod bar;
 mod bound;
+mod charge;
 mod combined;
 mod container;
 mod device;
@@ -30,6 +31,7 @@ mod sysfs;
 mod unit;
 
 pub use bar::Bar;
+pub use charge::ChargeError;
 pub use combined::CombinedBar;
 pub use device::VfioDevice;
 pub use error::{OpenError, Step, VfioError};

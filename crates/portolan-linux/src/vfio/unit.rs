@@ -259,6 +259,11 @@ impl UserUnit {
         port.and_then(Port::raw)
     }
 
+    /// None over type 1.
+    pub(super) fn iommufd(&self) -> Option<&Arc<Iommufd>> {
+        self.iommufd.as_ref()
+    }
+
     pub(super) fn port(&self, stream: StreamId) -> Result<&Port, AttachError> {
         let port = self.ports.iter().find(|port| port.stream == stream);
         port.ok_or(AttachError::NoSuchStream { stream })

@@ -52,7 +52,7 @@ impl Attach<UserDomain> for Unit {
     }
 }
 
-fn device() -> (Arc<Kernel>, Device<Process>) {
+pub(crate) fn device() -> (Arc<Kernel>, Device<Process>) {
     let kernel = Arc::new(Kernel::default());
     let domain = Arc::new(UserDomain::new(reach(), DirtyTracking::Off, None));
     let bound = BoundDomain::new(Arc::new(Unit(kernel.clone())), domain, crate::sys::kernel());
@@ -68,13 +68,13 @@ fn at_device(kernel: &Kernel, iova: Iova) -> *mut u64 {
     std::ptr::with_exposed_provenance_mut((kernel.pages()[&page] + inside) as usize)
 }
 
-fn memfd(flags: MemfdFlags, bytes: u64) -> OwnedFd {
+pub(crate) fn memfd(flags: MemfdFlags, bytes: u64) -> OwnedFd {
     let file = memfd_create("client", flags | MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&file, bytes).unwrap();
     file
 }
 
-fn sealed(bytes: u64) -> OwnedFd {
+pub(crate) fn sealed(bytes: u64) -> OwnedFd {
     let file = memfd(MemfdFlags::ALLOW_SEALING, bytes);
     fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     file

@@ -3,7 +3,7 @@
 //! that ask for pages and report events when they are told to.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use super::{command, size, sys};
 
@@ -21,6 +21,9 @@ const PASID_ATTACH: u32 = 18;
 const PASID_REPLACE: u32 = 19;
 const PASID_DETACH: u32 = 20;
 const PASID_CHECK_HWPT: u32 = 21;
+const MD_CHECK_REFS: u32 = 4;
+const DMABUF_GET: u32 = 22;
+const DMABUF_REVOKE: u32 = 23;
 /// Flag of a device with PASIDs.
 const DEVICE_PASID: u64 = 1 << 2;
 /// Nested page tables (`IOMMU_HWPT_DATA_SELFTEST`).
@@ -101,9 +104,50 @@ pub(crate) fn ask(fd: BorrowedFd<'_>, device: u32, group: u32, iova: u64) -> io:
 
 /// Tells if `tables` translate the pages from `iova` on to the memory from `memory` on.
 pub(crate) fn leads_to(fd: BorrowedFd<'_>, tables: u32, iova: u64, memory: &[u8]) -> bool {
-    let words = [iova, memory.len() as u64, memory.as_ptr() as u64, 0, 0, 0];
-    // SAFETY: the kernel looks the pages of the slice up.
-    unsafe { test(fd, MD_CHECK_MAP, tables, words) }.is_ok()
+    leads_to_address(fd, tables, iova, memory.as_ptr() as u64, memory.len() as u64)
+}
+
+/// The same of memory at an address.
+pub(crate) fn leads_to_address(
+    fd: BorrowedFd<'_>,
+    tables: u32,
+    iova: u64,
+    at: u64,
+    length: u64,
+) -> bool {
+    // SAFETY: the kernel looks the pages up that are at the address, if there are any.
+    unsafe { test(fd, MD_CHECK_MAP, tables, [iova, length, at, 0, 0, 0]) }.is_ok()
+}
+
+/// Tells if each page of memory at an address is pinned `times` times.
+pub(crate) fn is_pinned(fd: BorrowedFd<'_>, at: u64, length: u64, times: u32) -> bool {
+    // SAFETY: as above.
+    unsafe { test(fd, MD_CHECK_REFS, 0, [length, at, times.into(), 0, 0, 0]) }.is_ok()
+}
+
+/// A dma-buf of `length` bytes.
+pub(crate) fn new_dma_buf(fd: BorrowedFd<'_>, length: u32) -> io::Result<OwnedFd> {
+    // The kernel makes the lowest free descriptor, and does not say which: that of this copy.
+    let free = fd.try_clone_to_owned()?.as_raw_fd();
+    // SAFETY: the operation takes no address.
+    unsafe { test(fd, DMABUF_GET, 0, [length.into(), 0, 0, 0, 0, 0]) }?;
+    // SAFETY: the call has made a new descriptor, which no other code has, as tests run one at a time.
+    Ok(unsafe { OwnedFd::from_raw_fd(free) })
+}
+
+/// Access of others to a dma-buf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Giving {
+    Given,
+    TakenBack,
+}
+
+/// Has the owner of a dma-buf take it back from all that have mapped it, or give it again.
+pub(crate) fn revoke(fd: BorrowedFd<'_>, buffer: BorrowedFd<'_>, to: Giving) -> io::Result<()> {
+    let buffer = buffer.as_raw_fd() as u32;
+    let words = [u64::from(buffer) | (to as u64) << 32, 0, 0, 0, 0, 0];
+    // SAFETY: the operation takes no address.
+    unsafe { test(fd, DMABUF_REVOKE, 0, words) }.map(drop)
 }
 
 /// Tells if the entry `entry` of what nested tables have cached is `value`.

@@ -23,8 +23,10 @@ fn calls_have_the_kernels_numbers_and_lengths() {
         ),
         (number(sys::IOMMUFD_CMD_HWPT_INVALIDATE), size::<sys::iommu_hwpt_invalidate>()),
         (number(sys::IOMMUFD_CMD_FAULT_QUEUE_ALLOC), size::<sys::iommu_fault_alloc>()),
+        (number(sys::IOMMUFD_CMD_IOAS_MAP_FILE), size::<sys::iommu_ioas_map_file>()),
         (number(sys::IOMMUFD_CMD_VIOMMU_ALLOC), size::<sys::iommu_viommu_alloc>()),
         (number(sys::IOMMUFD_CMD_VDEVICE_ALLOC), size::<sys::iommu_vdevice_alloc>()),
+        (number(sys::IOMMUFD_CMD_IOAS_CHANGE_PROCESS), size::<sys::iommu_ioas_change_process>()),
         (number(sys::IOMMUFD_CMD_VEVENTQ_ALLOC), size::<sys::iommu_veventq_alloc>()),
     ];
     let wanted = [
@@ -39,8 +41,10 @@ fn calls_have_the_kernels_numbers_and_lengths() {
         (0x3b8c, 48),
         (0x3b8d, 32),
         (0x3b8e, 16),
+        (0x3b8f, 40),
         (0x3b90, 40),
         (0x3b91, 24),
+        (0x3b92, 8),
         (0x3b93, 32),
     ];
     assert_eq!(calls, wanted);

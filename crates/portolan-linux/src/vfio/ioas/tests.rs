@@ -1,18 +1,21 @@
 //! Information that the kernel returns, and the kernel's own device for tests, where there is one.
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use portolan::addr::{Iova, StreamId};
+use portolan::dma::Buffer as _;
 use portolan::inval::Gather;
-use portolan::iommu::Domain as _;
+use portolan::iommu::{Domain as _, DomainError};
 use portolan::iopf::{ReplyName, Responder as _, Response};
 
 use super::*;
-use crate::memory::Pages;
+use crate::memory::{Backing, Base, DmaBuf, FilePart, HostMemory, Pages};
 use crate::promised::promised;
 use crate::sys::iommufd::nested::{Nested, new_nested};
-use crate::sys::iommufd::selftest;
+use crate::sys::iommufd::selftest::{self, Giving};
 use crate::vfio::FaultQueue;
+use crate::vfio::charge::ChargeError;
 use crate::vfio::mock::mock;
 
 #[test]
@@ -125,4 +128,140 @@ fn kernel_hands_page_requests_over_and_takes_responses() {
     for id in [nested, parent] {
         call::destroy(fd, id).unwrap();
     }
+}
+
+/// An iommufd that knows no call: each fails as one that the kernel does not have.
+fn ignorant() -> (Arc<Iommufd>, Ioas) {
+    let file = std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    let iommufd = Iommufd::of(file.into(), Arc::default());
+    let ioas = Ioas::handed(&iommufd, 7);
+    (iommufd, ioas)
+}
+
+#[test]
+fn memory_of_a_file_is_given_by_its_address_to_a_kernel_that_maps_no_files() {
+    let (iommufd, ioas) = ignorant();
+    let counts = || {
+        let counts = iommufd.counters().get();
+        (counts.map_file, counts.map)
+    };
+    let memory = HostMemory::new(4096, Backing::File, Base::Host).unwrap();
+    let at = memory.range().start();
+    let range = IovaRange::page(Iova::new(0), PageSize::SIZE_4K);
+    for wanted in [(1, 1), (1, 2)] {
+        let refused = ioas.map(range, at, Access::READ_WRITE);
+        assert_eq!(refused, Err(IommuError::Unsupported));
+        assert_eq!(counts(), wanted, "the call that it does not have is made once");
+    }
+    // Registers are a dma-buf, which has no other way.
+    let device = Access::READ_WRITE | Access::DEVICE;
+    let part = FilePart { offset: 0, bytes: 4096 };
+    let buffer = DmaBuf::stand_in(memory.file().unwrap().try_clone_to_owned().unwrap(), part);
+    let there = buffer.pieces().into_iter().next().unwrap().start();
+    assert_eq!(ioas.map(range, there, device), Err(IommuError::Unsupported));
+    assert_eq!(counts(), (1, 2));
+    let (iommufd, ioas) = ignorant();
+    assert_eq!(ioas.map(range, at, device), Err(IommuError::Unsupported));
+    let counts = iommufd.counters().get();
+    assert_eq!((counts.map_file, counts.map), (0, 0), "a file in memory is no dma-buf");
+    assert_eq!(ChargeError::of(&iommufd.charge().unwrap_err()), IommuError::Unsupported.into());
+}
+
+#[test]
+fn kernel_maps_files_by_their_descriptors() {
+    let Some(mock) = mock("kernel_maps_files_by_their_descriptors") else {
+        return;
+    };
+    let (fd, domain) = (mock.iommufd.descriptor(), mock.domain(DomainOptions::default()));
+    let tables = call::new_hwpt(fd, mock.id, domain.placed().unwrap().ioas().unwrap(), 0, 0);
+    let tables = tables.unwrap();
+    let counts = || {
+        let counts = mock.iommufd.counters().get();
+        (counts.map_file, counts.map, counts.unmap)
+    };
+    let whole = HostMemory::new(16 * 4096, Backing::File, Base::Host).unwrap();
+    let again = |offset, bytes| {
+        let file = whole.file().unwrap().try_clone_to_owned().unwrap();
+        let memory = HostMemory::of_file(file, FilePart { offset, bytes }, Base::Host);
+        let memory = memory.map_err(|failed| failed.error).unwrap();
+        let at = memory.range().start();
+        (memory, at)
+    };
+    let bytes = 8 * 4096;
+    let (memory, at) = again(4 * 4096, bytes);
+    let (start, mut owed) = (domain.input_range().start(), Gather::new());
+    let all = domain.map(start, promised(at, bytes), Access::READ_WRITE, &mut owed).unwrap();
+    assert_eq!(counts(), (1, 0, 0));
+    assert!(selftest::leads_to_address(fd, tables, start.get(), at.get(), bytes));
+    assert!(selftest::is_pinned(fd, at.get(), bytes, 1));
+    // The same bytes at another address: the mapping is of the file.
+    let (other, other_at) = again(4 * 4096, bytes);
+    drop(memory);
+    assert!(selftest::leads_to_address(fd, tables, start.get(), other_at.get(), bytes));
+    let first = whole.range().start().get();
+    assert!(selftest::is_pinned(fd, first, 4 * 4096, 0));
+    // A hole that another user makes: the device goes on with the page that was there.
+    let page = PhysRange::page(other_at, PageSize::SIZE_4K);
+    other.discard(page).unwrap();
+    assert!(!selftest::leads_to_address(fd, tables, start.get(), other_at.get(), 4096));
+    let rest = (start.get() + 4096, other_at.get() + 4096);
+    assert!(selftest::leads_to_address(fd, tables, rest.0, rest.1, bytes - 4096));
+    domain.unmap(all, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert!(selftest::is_pinned(fd, other_at.get(), bytes, 0));
+    // Other memory is by its address.
+    let own = Pages::new(4096).unwrap();
+    let pa = PhysAddr::new(own.as_ptr() as u64);
+    let all = domain.map(start, promised(pa, 4096), Access::READ, &mut owed).unwrap();
+    assert!(selftest::leads_to(fd, tables, start.get(), &own));
+    assert_eq!(counts(), (1, 1, 1));
+    domain.unmap(all, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    call::destroy(fd, tables).unwrap();
+}
+
+#[test]
+fn kernel_takes_dma_bufs_back() {
+    let Some(mock) = mock("kernel_takes_dma_bufs_back") else {
+        return;
+    };
+    let (fd, bytes) = (mock.iommufd.descriptor(), 4 * 4096);
+    let file = selftest::new_dma_buf(fd, bytes as u32).unwrap();
+    let dirty = DirtyTracking::Hardware;
+    let domain = mock.domain(DomainOptions { dirty, ..DomainOptions::default() });
+    let tables = domain.placed().unwrap().tables(mock.id).unwrap();
+    let part = FilePart { offset: 4096, bytes: 2 * 4096 };
+    let buffer = DmaBuf::new(file, part).map_err(|failed| failed.error).unwrap();
+    let at = buffer.pieces().into_iter().next().unwrap().start();
+    let (start, mut owed) = (domain.input_range().start(), Gather::new());
+    let access = Access::READ_WRITE | Access::DEVICE;
+    let map = |page: u64| {
+        let start = Iova::new(start.get() + page * 4096);
+        domain.map(start, promised(at, part.bytes), access, &mut Gather::new())
+    };
+    let all = map(0).unwrap();
+    // A page that is mapped keeps the mark of a write.
+    let reaches = |iova: Iova, range| {
+        selftest::write(fd, tables, iova.get()).unwrap();
+        let (mut found, mut owed) = (0, Gather::new());
+        domain.read_and_clear_dirty(range, &mut owed, &mut |_| found += 1).unwrap();
+        found == 1
+    };
+    assert!(reaches(start, all));
+    selftest::revoke(fd, buffer.as_fd(), Giving::TakenBack).unwrap();
+    assert!(!reaches(start, all), "the owner has taken it back");
+    assert_eq!(map(16), Err(IommuError::Gone.into()));
+    selftest::revoke(fd, buffer.as_fd(), Giving::Given).unwrap();
+    assert!(!reaches(start, all), "an old mapping stays as it is");
+    let new = map(16).unwrap();
+    assert!(reaches(new.start(), new));
+    for range in [all, new] {
+        domain.unmap(range, &mut owed).unwrap();
+    }
+    domain.sync(&mut owed).unwrap();
+    let counts = mock.iommufd.counters().get();
+    assert_eq!((counts.map_file, counts.map), (3, 0));
+    // By its addresses alone there is nothing.
+    let plain = domain.map(start, promised(at, 4096), Access::READ, &mut owed);
+    assert!(matches!(plain, Err(DomainError::Iommu(IommuError::Refused { .. }))), "{plain:?}");
 }
