@@ -18,7 +18,9 @@ use super::tables::{AmdInterruptTables, AmdPlace, Attachment, DeviceTable, Mover
 use super::takeover::{start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, PASS};
 use crate::chassis::book::Book;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupts,
+};
 use crate::chassis::sets::Sets;
 use crate::chassis::{Operation, OperationState, Present as _, Ring, Submitters};
 use crate::handover::AdoptError;
@@ -126,6 +128,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         }
         let found = features_of::<P>(&regs, &capability, remap.is_some())?;
         same_features(found, former.features)?;
+        without_interrupts(former)?;
         as_recorded(&regs, reg::DEVICE_TABLE, former.root)?;
         let table = DeviceTable::adopt(&mem, &config, former, claims)?;
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
@@ -216,6 +219,7 @@ impl<P: UnitPlatform> AmdVi<P> {
                 let new = Attachment::new(AmdPlace::of(command::domain_of(tag)), domain);
                 (entry_of(&domain.table(), tag, domain.dirty_tracking()), new)
             }
+            HandoverTarget::Interrupts => return Err(wrong),
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream });
             }

@@ -279,12 +279,12 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
         let mem = &self.shared.control.mem;
         remap.tables.with(self.turn(), |tables| {
             let table = self.table_of(remap, tables, stream)?;
-            let (index, serial) = match table.slots.take(source) {
+            let (index, serial) = match table.slots.take(source, target) {
                 Some(taken) => taken,
                 None => {
                     self.forget_interrupts(stream)?;
                     table.slots.settle_all();
-                    table.slots.take(source).ok_or(InterruptError::Full)?
+                    table.slots.take(source, target).ok_or(InterruptError::Full)?
                 }
             };
             let forget = || self.forget_interrupts(stream);
@@ -306,7 +306,9 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
         let entry = entry(&target, self.remap()?.apic)?;
         self.with_used(interrupt, |table, stream, index| {
             let forget = || self.forget_interrupts(stream);
-            Ok(table.set(&self.shared.control.mem, index, &entry, forget)?)
+            table.set(&self.shared.control.mem, index, &entry, forget)?;
+            table.slots.redirect(index, target);
+            Ok(())
         })?;
         interrupt.retargeted(target);
         Ok(())

@@ -53,7 +53,7 @@ pub(crate) struct Booked<'b> {
     pub(crate) tlb: Option<DeviceTlb>,
 }
 
-/// Puts the attachments `booked` into `state`, in order of streams, with their domains.
+/// Puts the attachments `booked` into `state`, in order of streams, with their domains; has interrupts be in order.
 ///
 /// # Errors
 /// [`IommuError::Unsupported`] if a domain has no tables of its own.
@@ -75,6 +75,7 @@ pub(crate) fn record<'b>(
         state.streams.push(StreamHandover { requester, target, tlb });
     }
     state.streams.sort_unstable_by_key(|stream| stream.requester);
+    state.interrupts.sort_unstable_by_key(|interrupt| (interrupt.source, interrupt.index));
     let domains = domains.into_iter().map(|(tag, tables)| DomainHandover { tag, tables });
     state.domains.extend(domains);
     Ok(())
@@ -90,6 +91,17 @@ pub(crate) fn same_features(found: [u64; 4], recorded: [u64; 4]) -> Result<(), A
         false if found[REMAPS] != recorded[REMAPS] => Err(AdoptError::Interrupts),
         false => Err(AdoptError::Features { found, recorded }),
     }
+}
+
+/// Checks that the record of a unit whose interrupts have no table of its own names none.
+pub(crate) fn without_interrupt_root(recorded: &UnitHandover) -> Result<(), AdoptError> {
+    if recorded.interrupt_root == 0 { Ok(()) } else { Err(AdoptError::Interrupts) }
+}
+
+/// Checks that the record of a unit whose interrupts are not handed over has none.
+pub(crate) fn without_interrupts(recorded: &UnitHandover) -> Result<(), AdoptError> {
+    without_interrupt_root(recorded)?;
+    if recorded.interrupts.is_empty() { Ok(()) } else { Err(AdoptError::Interrupts) }
 }
 
 /// Checks that the register of 64 bits at `offset` holds what was recorded.

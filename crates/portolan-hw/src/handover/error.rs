@@ -1,7 +1,7 @@
 //! Errors of a handover, a small one per act.
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::iommu::IommuError;
+use portolan::iommu::{InterruptSource, IommuError};
 use portolan::platform::ClaimError;
 use portolan::table::AdoptTableError;
 use thiserror::Error;
@@ -106,8 +106,7 @@ pub enum AdoptError {
         /// Value in the record.
         recorded: u64,
     },
-    /// One of the two kernels remaps interrupts, and the other does not; or the driver cannot hand over a unit
-    /// that does.
+    /// One of the two kernels remaps interrupts, and the other does not.
     #[error("the former kernel and this one treat interrupts differently")]
     Interrupts,
     /// The unit is another, or can do other things.
@@ -144,6 +143,14 @@ pub enum AdoptError {
     Unrecorded {
         /// The table.
         table: PhysAddr,
+    },
+    /// The entry of an interrupt is not the one that is recorded.
+    #[error("entry {index} for interrupts of {from:?} is not as recorded")]
+    InterruptEntry {
+        /// Its source.
+        from: InterruptSource,
+        /// Its index.
+        index: u16,
     },
     /// A stream passes through, and the embedder gives no leave for that.
     #[error("stream {stream:?} passes through")]

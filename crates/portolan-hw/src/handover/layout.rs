@@ -1,13 +1,14 @@
-//! Layout of a record, version 1: little-endian, a header, a directory of units, sections of 64-bit words.
+//! Layout of a record, version 2: little-endian, a header, a directory of units, sections of 64-bit words.
 //!
 //! *Context.* Interrupt: values.
 
+use portolan_spec::Bits;
 use portolan_tables::describe::UnitKind;
 
 /// First bytes of a record.
 pub(crate) const MAGIC: [u8; 8] = *b"PTLNHAND";
 /// Version of the layout.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Bytes of the header: magic, version, number of units, length of the record.
 pub(crate) const HEADER: usize = 24;
 /// Bytes of an entry of the directory: register base, kind, offset, length and checksum of the section.
@@ -19,9 +20,23 @@ pub(crate) const MOST_UNITS: u32 = 1024;
 
 /// Flag of a stream's first word: the attachment is that of a PASID.
 pub(crate) const HAS_PASID: u64 = 1 << 32;
-/// Flags of a stream's second word, above the PASID: accesses pass through; the device has a TLB.
+/// Flags of a stream's second word, above the PASID: accesses pass through; the device has a TLB; interrupts alone
+/// go through.
 pub(crate) const PASSES: u64 = 1 << 32;
 pub(crate) const HAS_TLB: u64 = 1 << 33;
+pub(crate) const INTERRUPTS: u64 = 1 << 34;
+
+/// Fields of an interrupt's first word: index of its entry; identifier of the source, or its first and last bus;
+/// kind of the source, of which there are three.
+pub(crate) const INDEX: Bits = Bits::new(0, 16);
+pub(crate) const SOURCE: Bits = Bits::new(16, 16);
+pub(crate) const SOURCE_KIND: Bits = Bits::new(32, 32);
+/// Fields of its second word.
+pub(crate) const DESTINATION: Bits = Bits::new(0, 32);
+pub(crate) const VECTOR: Bits = Bits::new(32, 8);
+pub(crate) const LOGICAL: Bits = Bits::new(40, 1);
+pub(crate) const LOWEST_PRIORITY: Bits = Bits::new(41, 1);
+pub(crate) const LEVEL: Bits = Bits::new(42, 1);
 
 /// Kind of a unit in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,16 +7,19 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{InvalTag, Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, Pasid, PhysAddr, RequesterId, StreamId};
 use portolan::iommu::handover::{
-    DomainHandover, DomainTables, HandoverTarget, MemoryHandover, ReservedHandover, StreamHandover,
-    UnitHandover,
+    DomainHandover, DomainTables, HandoverTarget, InterruptHandover, MemoryHandover,
+    ReservedHandover, StreamHandover, UnitHandover,
 };
-use portolan::iommu::{DeviceTlb, Requester};
+use portolan::iommu::{
+    Delivery, Destination, DeviceTlb, InterruptSource, InterruptTarget, Requester, Trigger, Vector,
+};
 
 use super::layout::{
-    ENTRY, HAS_PASID, HAS_TLB, HEADER, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, VERSION,
-    crc32,
+    DESTINATION, ENTRY, HAS_PASID, HAS_TLB, HEADER, INDEX, INTERRUPTS, LEVEL, LOGICAL,
+    LOWEST_PRIORITY, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, SOURCE, SOURCE_KIND, VECTOR,
+    VERSION, crc32,
 };
 use super::{RecordError, SectionError};
 
@@ -149,7 +152,8 @@ impl Section<'_> {
 
     fn state(mut self) -> Result<UnitHandover, SectionError> {
         let features = self.next_array()?;
-        let [root, shape, queues, domains, streams, reserved] = self.next_array()?;
+        let [root, shape, interrupt_root] = self.next_array()?;
+        let [queues, domains, streams, reserved, interrupts] = self.next_array()?;
         let queues = self.list(queues, 2, Self::memory)?;
         let domains = self.list(domains, 5, Self::domain)?;
         let tags = domains.iter().map(|domain: &DomainHandover| domain.tag);
@@ -158,11 +162,24 @@ impl Section<'_> {
         let names = streams.iter().map(|stream: &StreamHandover| stream.requester);
         self.check(names.is_sorted_by(|one, next| one < next))?;
         let reserved = self.list(reserved, 3, Self::reserved)?;
+        let interrupts = self.list(interrupts, 2, Self::interrupt)?;
+        let names = interrupts.iter().map(|one: &InterruptHandover| (one.source, one.index));
+        self.check(names.is_sorted_by(|one, next| one < next))?;
         self.word += 1;
         self.check(self.bytes.len() == (self.word - 1) * 8)?;
-        let state = UnitHandover { features, root, shape, queues, domains, streams, reserved };
+        let state = UnitHandover {
+            features,
+            root,
+            shape,
+            interrupt_root,
+            queues,
+            domains,
+            streams,
+            reserved,
+            interrupts,
+        };
         let leads = |stream: &StreamHandover| match stream.target {
-            HandoverTarget::Everything => true,
+            HandoverTarget::Everything | HandoverTarget::Interrupts => true,
             HandoverTarget::Domain(tag) => state.domain(tag).is_some(),
         };
         self.check(state.streams.iter().all(leads))?;
@@ -198,15 +215,17 @@ impl Section<'_> {
         self.check(name >> 33 == 0)?;
         let stream = StreamId::new(name as u32);
         let how = self.next()?;
-        self.check(how >> 34 == 0)?;
+        self.check(how >> 35 == 0)?;
         let pasid = (name & HAS_PASID != 0).then_some(Pasid::new(how as u32));
         self.check(pasid.is_some() || how as u32 == 0)?;
         let tag = self.next32()?;
-        let target = match how & PASSES {
+        let target = match how & (PASSES | INTERRUPTS) {
             0 => HandoverTarget::Domain(InvalTag::new(tag)),
-            _ => HandoverTarget::Everything,
+            PASSES => HandoverTarget::Everything,
+            INTERRUPTS => HandoverTarget::Interrupts,
+            _ => return Err(self.wrong()),
         };
-        self.check(target != HandoverTarget::Everything || tag == 0)?;
+        self.check(matches!(target, HandoverTarget::Domain(_)) || tag == 0)?;
         let tlb = self.next32()?;
         let known = tlb & 0xfe00 == 0 && (1..=32).contains(&(tlb & 0xff));
         let tlb = match how & HAS_TLB {
@@ -223,5 +242,33 @@ impl Section<'_> {
     fn reserved(&mut self) -> Result<ReservedHandover, SectionError> {
         let stream = StreamId::new(self.next32()?);
         Ok(ReservedHandover { stream, range: self.range()? })
+    }
+
+    fn interrupt(&mut self) -> Result<InterruptHandover, SectionError> {
+        let from = self.next()?;
+        let named = SOURCE.of(from);
+        let requester = RequesterId::new(named as u16);
+        let source = match SOURCE_KIND.of(from) {
+            0 => InterruptSource::Requester(requester),
+            1 => InterruptSource::Device(requester),
+            2 => InterruptSource::Buses { first: (named >> 8) as u8, last: named as u8 },
+            _ => return Err(self.wrong()),
+        };
+        let to = self.next()?;
+        self.check(to >> 43 == 0)?;
+        let vector = Vector::new(VECTOR.of(to) as u8).ok_or(self.wrong())?;
+        let destination = DESTINATION.of(to) as u32;
+        let destination = match LOGICAL.of(to) {
+            0 => Destination::Physical(destination),
+            _ => Destination::Logical(destination),
+        };
+        let mut target = InterruptTarget::new(vector, destination);
+        if LOWEST_PRIORITY.of(to) != 0 {
+            target.delivery = Delivery::LowestPriority;
+        }
+        if LEVEL.of(to) != 0 {
+            target.trigger = Trigger::Level;
+        }
+        Ok(InterruptHandover { source, index: INDEX.of(from) as u16, target })
     }
 }

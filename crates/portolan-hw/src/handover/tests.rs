@@ -3,12 +3,14 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use portolan::addr::{InvalTag, Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, Pasid, PhysAddr, RequesterId, StreamId};
 use portolan::iommu::handover::{
-    DomainHandover, DomainTables, HandoverTarget, MemoryHandover, ReservedHandover, StreamHandover,
-    UnitHandover,
+    DomainHandover, DomainTables, HandoverTarget, InterruptHandover, MemoryHandover,
+    ReservedHandover, StreamHandover, UnitHandover,
 };
-use portolan::iommu::{DeviceTlb, Requester};
+use portolan::iommu::{
+    Delivery, Destination, DeviceTlb, InterruptSource, InterruptTarget, Requester, Trigger, Vector,
+};
 use portolan_chips::fixture::seed;
 
 use super::layout::{ENTRY, HEADER, SEAL, crc32};
@@ -24,6 +26,22 @@ fn range(first: u64, last: u64) -> IovaRange {
 fn stream(stream: u32, pasid: Option<u32>, target: HandoverTarget) -> StreamHandover {
     let requester = Requester { stream: StreamId::new(stream), pasid: pasid.map(Pasid::new) };
     StreamHandover { requester, target, tlb: None }
+}
+
+/// One of each kind of source.
+fn interrupts() -> Vec<InterruptHandover> {
+    let vector = Vector::new(0x41).unwrap();
+    let target = InterruptTarget::new(vector, Destination::Physical(0x1_0003));
+    let mut level = InterruptTarget::new(vector, Destination::Logical(6));
+    (level.delivery, level.trigger) = (Delivery::LowestPriority, Trigger::Level);
+    let of = RequesterId::new(0x1234);
+    let interrupt = |source, index, target| InterruptHandover { source, index, target };
+    vec![
+        interrupt(InterruptSource::Requester(of), 5, target),
+        interrupt(InterruptSource::Requester(of), 0xffff, level),
+        interrupt(InterruptSource::Device(of), 0, target),
+        interrupt(InterruptSource::Buses { first: 2, last: 3 }, 1, target),
+    ]
 }
 
 fn state() -> UnitHandover {
@@ -44,17 +62,20 @@ fn state() -> UnitHandover {
         features: [1, 2, 3, 4],
         root: 0x7000_0000,
         shape: 6,
+        interrupt_root: 0x9000_080f,
         queues: vec![MemoryHandover { at: PhysAddr::new(0x8000), bytes: 4096 }],
         domains: vec![domain(2, &[range(0, 0xfff), range(0x4000, 0x7fff)]), domain(5, &[])],
         streams: vec![
             stream(8, None, HandoverTarget::Everything),
             stream(9, None, HandoverTarget::Domain(InvalTag::new(2))),
             with_tlb,
+            stream(10, None, HandoverTarget::Interrupts),
         ],
         reserved: vec![ReservedHandover {
             stream: StreamId::new(8),
             range: range(0xfee0_0000, 0xfeef_ffff),
         }],
+        interrupts: interrupts(),
     }
 }
 
@@ -136,8 +157,8 @@ fn a_record_without_room_is_not_written() {
 #[test]
 fn a_record_of_another_version_is_refused_by_name() {
     let mut record = record();
-    record[8] = 2;
-    assert_eq!(read(&record), Err(RecordError::Version { version: 2 }));
+    record[8] = 1;
+    assert_eq!(read(&record), Err(RecordError::Version { version: 1 }));
     assert_eq!(read(b"nothing"), Err(RecordError::NoRecord));
 }
 
@@ -206,7 +227,7 @@ fn ten_thousand_damaged_records_with_sound_checksums_are_refused_or_canonical() 
 
 #[test]
 fn counts_beyond_the_section_take_no_memory() {
-    for word in 6..10 {
+    for word in 7..12 {
         let mut record = record();
         let at = HEADER + 2 * ENTRY + SEAL + word * 8;
         record[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());

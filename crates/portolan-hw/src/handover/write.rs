@@ -5,13 +5,16 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{Pasid, PhysAddr};
-use portolan::iommu::DeviceTlb;
-use portolan::iommu::handover::{DomainHandover, HandoverTarget, StreamHandover, UnitHandover};
+use portolan::iommu::handover::{
+    DomainHandover, HandoverTarget, InterruptHandover, StreamHandover, UnitHandover,
+};
+use portolan::iommu::{Delivery, Destination, DeviceTlb, InterruptSource, Trigger};
 
 use super::PrepareError;
 use super::layout::{
-    ENTRY, HAS_PASID, HAS_TLB, HEADER, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, VERSION,
-    crc32,
+    DESTINATION, ENTRY, HAS_PASID, HAS_TLB, HEADER, INDEX, INTERRUPTS, LEVEL, LOGICAL,
+    LOWEST_PRIORITY, MAGIC, MOST_UNITS, PASSES, RecordedKind, SEAL, SOURCE, SOURCE_KIND, VECTOR,
+    VERSION, crc32,
 };
 
 /// Unit for a record.
@@ -63,9 +66,9 @@ pub fn write(units: &[RecordedUnit], into: &mut [u8]) -> Result<usize, PrepareEr
 /// The section of a unit.
 fn section(state: &UnitHandover) -> Vec<u8> {
     let mut words = Vec::from(state.features);
-    words.extend([state.root, state.shape]);
-    let counts =
-        [state.queues.len(), state.domains.len(), state.streams.len(), state.reserved.len()];
+    words.extend([state.root, state.shape, state.interrupt_root]);
+    let [queues, domains, streams] = [state.queues.len(), state.domains.len(), state.streams.len()];
+    let counts = [queues, domains, streams, state.reserved.len(), state.interrupts.len()];
     words.extend(counts.map(|count| count as u64));
     for queue in &state.queues {
         words.extend([queue.at.get(), queue.bytes]);
@@ -81,6 +84,7 @@ fn section(state: &UnitHandover) -> Vec<u8> {
         let stream = u64::from(reserved.stream.get());
         words.extend([stream, range.start().get(), range.last().get()]);
     }
+    words.extend(state.interrupts.iter().flat_map(interrupt_words));
     words.into_iter().flat_map(u64::to_le_bytes).collect()
 }
 
@@ -103,6 +107,7 @@ fn stream_words(stream: &StreamHandover) -> [u64; 4] {
     let (passes, tag) = match stream.target {
         HandoverTarget::Everything => (PASSES, 0),
         HandoverTarget::Domain(tag) => (0, tag.get()),
+        HandoverTarget::Interrupts => (INTERRUPTS, 0),
     };
     let tlb = stream.tlb.map_or(0, |DeviceTlb { depth, physical, twice }| {
         u64::from(depth) | u64::from(twice) << 8 | u64::from(physical) << 16
@@ -112,5 +117,24 @@ fn stream_words(stream: &StreamHandover) -> [u64; 4] {
         u64::from(pasid.map_or(0, Pasid::get)) | passes | flag(stream.tlb.is_some(), HAS_TLB),
         tag.into(),
         tlb,
+    ]
+}
+
+/// The words of an interrupt.
+fn interrupt_words(interrupt: &InterruptHandover) -> [u64; 2] {
+    let InterruptHandover { source, index, target } = interrupt;
+    let (kind, source) = match *source {
+        InterruptSource::Requester(of) => (0, of.get().into()),
+        InterruptSource::Device(of) => (1, of.get().into()),
+        InterruptSource::Buses { first, last } => (2, u64::from(first) << 8 | u64::from(last)),
+    };
+    let logical = matches!(target.destination, Destination::Logical(_));
+    [
+        SOURCE_KIND.at(kind) | SOURCE.at(source) | INDEX.at((*index).into()),
+        DESTINATION.at(target.destination.get().into())
+            | VECTOR.at(target.vector.get().into())
+            | LOGICAL.at(logical.into())
+            | LOWEST_PRIORITY.at((target.delivery == Delivery::LowestPriority).into())
+            | LEVEL.at((target.trigger == Trigger::Level).into()),
     ]
 }

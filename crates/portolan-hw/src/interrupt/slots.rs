@@ -2,8 +2,11 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PageSize, StreamId};
-use portolan::iommu::{Interrupt, InterruptSource, IommuError};
+use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::iommu::handover::InterruptHandover;
+use portolan::iommu::{
+    Interrupt, InterruptPlace, InterruptSource, InterruptTarget, IommuError, Posting,
+};
 use portolan::platform::OutOfTableMemory;
 
 /// State of an entry.
@@ -14,9 +17,35 @@ enum Slot {
     InUse {
         serial: u64,
         source: InterruptSource,
+        arrives: Arrives,
+    },
+    /// Open since before this kernel, and not given out.
+    Held {
+        source: InterruptSource,
+        target: InterruptTarget,
     },
     /// Closed in memory; the hardware may still use its copy of it.
     Unsettled,
+}
+
+/// Destination of an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrives {
+    At(InterruptTarget),
+    /// In a descriptor.
+    Posted,
+}
+
+impl From<InterruptTarget> for Arrives {
+    fn from(target: InterruptTarget) -> Self {
+        Self::At(target)
+    }
+}
+
+impl From<Posting> for Arrives {
+    fn from(_: Posting) -> Self {
+        Self::Posted
+    }
 }
 
 /// The entries of a table.
@@ -38,12 +67,65 @@ impl Slots {
     }
 
     /// A free entry, now in use: its index, and the number of the use.
-    pub(crate) fn take(&mut self, source: InterruptSource) -> Option<(u16, u64)> {
+    pub(crate) fn take(
+        &mut self,
+        source: InterruptSource,
+        target: InterruptTarget,
+    ) -> Option<(u16, u64)> {
         let index = self.slots.iter().position(|slot| *slot == Slot::Free)?;
         self.last_serial += 1;
         let serial = self.last_serial;
-        self.slots[index] = Slot::InUse { serial, source };
+        self.slots[index] = Slot::InUse { serial, source, arrives: target.into() };
         Some((index as u16, serial))
+    }
+
+    /// Notes the destination of an entry that is in use.
+    pub(crate) fn redirect(&mut self, index: u16, to: impl Into<Arrives>) {
+        if let Some(Slot::InUse { arrives, .. }) = self.slots.get_mut(usize::from(index)) {
+            *arrives = to.into();
+        }
+    }
+
+    /// Adds the open entries to `all`.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if one is posted.
+    pub(crate) fn record(&self, all: &mut Vec<InterruptHandover>) -> Result<(), IommuError> {
+        for (slot, index) in self.slots.iter().zip(0..=u16::MAX) {
+            let (source, target) = match *slot {
+                Slot::InUse { source, arrives: Arrives::At(target), .. } => (source, target),
+                Slot::Held { source, target } => (source, target),
+                Slot::InUse { .. } => return Err(IommuError::Unsupported),
+                Slot::Free | Slot::Unsettled => continue,
+            };
+            all.push(InterruptHandover { source, index, target });
+        }
+        Ok(())
+    }
+
+    /// Holds an entry that a former kernel has opened; tells if it was free.
+    pub(crate) fn hold(&mut self, former: &InterruptHandover) -> bool {
+        let InterruptHandover { source, index, target } = *former;
+        let slot = self.slots.get_mut(usize::from(index));
+        let slot = slot.filter(|slot| **slot == Slot::Free);
+        slot.map(|slot| *slot = Slot::Held { source, target }).is_some()
+    }
+
+    /// Gives the entries of `source` out that are held, of the table at `table`.
+    pub(crate) fn give_out(&mut self, table: PhysAddr, source: InterruptSource) -> Vec<Interrupt> {
+        let last_serial = &mut self.last_serial;
+        let slots = self.slots.iter_mut().zip(0..=u16::MAX);
+        let given = slots.filter_map(|(slot, index)| match *slot {
+            Slot::Held { source: of, target } if of == source => {
+                *last_serial += 1;
+                let serial = *last_serial;
+                *slot = Slot::InUse { serial, source, arrives: target.into() };
+                let place = InterruptPlace { table, index, serial };
+                Some(Interrupt::given_out(place, source, target))
+            }
+            _ => None,
+        });
+        given.collect()
     }
 
     /// Tells if the entry of `interrupt` is still in use for it.
@@ -56,7 +138,7 @@ impl Slots {
     /// Tells if any entry is in use.
     pub(crate) fn are_used(&self) -> bool {
         let mut slots = self.slots.iter();
-        slots.any(|slot| matches!(slot, Slot::InUse { .. }))
+        slots.any(|slot| matches!(slot, Slot::InUse { .. } | Slot::Held { .. }))
     }
 
     /// Ends the use of all entries that are in use for `stream`, or for any source: `close` closes
@@ -68,7 +150,7 @@ impl Slots {
     ) -> bool {
         let mut found = false;
         for (slot, index) in self.slots.iter_mut().zip(0..=u16::MAX) {
-            let Slot::InUse { source, .. } = slot else {
+            let (Slot::InUse { source, .. } | Slot::Held { source, .. }) = slot else {
                 continue;
             };
             if stream.is_none_or(|stream| source.is_of(stream)) {

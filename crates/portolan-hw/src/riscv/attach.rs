@@ -12,10 +12,9 @@
 use super::command::{self, Attachment, Counted, NOWHERE, PASSING, RiscvTag, translated};
 use super::faults;
 use super::features::RiscvFeature;
+use super::messages::message_window;
 use super::queue::RiscvQueue;
-use super::tables::{
-    CONTEXT, Directory, DirectoryShape, Key, Place, Streams, Tables, message_window,
-};
+use super::tables::{CONTEXT, Directory, DirectoryShape, Key, Place, Streams, Tables};
 use super::unit::RiscvIommu;
 use crate::chassis::Block;
 use crate::chassis::book::Left;

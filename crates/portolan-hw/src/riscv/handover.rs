@@ -2,28 +2,31 @@
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-directory-table pointer" (6.5) and
 //! "Guidelines for initialization". The directory stays where it is, as there is no way from one to another but
-//! through Off. The driver that comes brings a command queue and a fault queue.
+//! through Off, and so do the MSI page tables. The driver that comes brings a command queue and a fault queue.
 //!
-//! Not supported: interrupts through MSI page tables, PASIDs, devices with translations of their own.
+//! Not supported: PASIDs, devices with translations of their own.
 
 use super::command::{PASSING, RiscvControl, RiscvTag, translated};
 use super::features::{Config, RiscvFeature};
+use super::messages::{FormerContext, MessageTables};
 use super::queue::{RiscvQueue, RiscvShared};
 use super::tables::{CONTEXT, Directory, DirectoryShape, Remotes, Streams, Tables};
 use super::takeover::{has_features, start, stop_queues};
 use super::unit::{FIRST, FirstDomain, RiscvAllocations, RiscvIommu, SECOND, SecondDomain};
 use crate::chassis::book::{Attachment, Book};
 use crate::chassis::entry::Words;
-use crate::chassis::handed::{Adopted, Booked, record, same_features, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, record, same_features, same_tables, without_interrupt_root,
+};
 use crate::chassis::{OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
 use portolan::iommu::handover::{
-    DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
+    DomainHandover, HandoverTarget, InterruptHandover, MemoryHandover, StreamHandover, UnitHandover,
 };
 use portolan::iommu::{IommuError, PagedDomain, Requester};
 use portolan::platform::{TableClaims, UnitPlatform};
@@ -38,6 +41,11 @@ fn shape_of(words: usize, lg2: u32) -> u64 {
     words as u64 | u64::from(lg2) << 8
 }
 
+/// The features that a record has.
+fn features_of<P: UnitPlatform>(regs: &P::Registers, remaps: bool) -> Result<[u64; 4], IommuError> {
+    Ok([regs.present64(reg::CAPABILITIES)?, 0, 0, remaps.into()])
+}
+
 /// Words of a context and its attachment.
 type Former = (Words, Attachment<Option<RiscvTag>>);
 
@@ -48,7 +56,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let commands = self.shared.queue.commands();
         let queue = MemoryHandover { at: commands.at, bytes: commands.size.bytes() };
         let mut state = UnitHandover {
-            features: [control.regs.present64(reg::CAPABILITIES)?, 0, 0, 0],
+            features: features_of::<P>(&control.regs, self.interrupts_config().is_some())?,
             root: control.directory()?,
             shape: shape_of(control.features.context_words(), self.streams_lg2()),
             queues: Vec::from([queue]),
@@ -57,11 +65,22 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         self.book.with(self.turn(), |streams| {
             let tables = &streams.state;
             let remote = streams.attached(..).any(|((stream, _), _)| tables.remotes.has(stream));
-            if remote || tables.messages.is_some() || !tables.processes.is_empty() {
+            if remote || !tables.processes.is_empty() {
                 return Err(IommuError::Unsupported);
             }
-            let booked = streams.attached(..).map(|((stream, _), at)| Booked {
-                requester: Requester { stream: StreamId::new(stream), pasid: None },
+            for table in tables.messages.iter().flat_map(MessageTables::tables) {
+                table.record(&mut state.interrupts)?;
+            }
+            let requester = |stream| Requester { stream: StreamId::new(stream), pasid: None };
+            let alone = |at: &Attachment<Option<RiscvTag>>| at.to.is_some() && at.domain.is_none();
+            let all = || streams.attached(..).map(|((stream, _), at)| (requester(stream), at));
+            let interrupts = all().filter(|(_, at)| alone(at)).map(|(requester, _)| {
+                let target = HandoverTarget::Interrupts;
+                StreamHandover { requester, target, tlb: None }
+            });
+            state.streams.extend(interrupts);
+            let booked = all().filter(|(_, at)| !alone(at)).map(|(requester, at)| Booked {
+                requester,
                 domain: at.to.map(RiscvTag::context).zip(at.domain.as_ref()),
                 tlb: None,
             });
@@ -96,10 +115,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         claims: &mut TableClaims<'_>,
     ) -> Result<Self, AdoptError> {
         let (features, shape) = Self::offered(&regs, &mut config)?;
-        if config.interrupts.is_some() {
-            return Err(AdoptError::Interrupts);
-        }
-        same_features([regs.present64(reg::CAPABILITIES)?, 0, 0, 0], former.features)?;
+        same_features(features_of::<P>(&regs, config.interrupts.is_some())?, former.features)?;
+        without_interrupt_root(former)?;
         let control = RiscvControl::new(regs, mem, clock, &config, features);
         let (value, recorded) = (control.directory()?, former.root);
         if value != recorded {
@@ -118,10 +135,10 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         }
         let mem = &control.mem;
         let directory = Directory::adopt(mem, root, DirectoryShape { levels, ..shape }, claims)?;
-        let parts = RiscvAllocations::new(mem, &config, &features)?;
+        let mut parts = RiscvAllocations::new(mem, &config, &features)?;
         let tables = Tables {
             directory,
-            messages: None,
+            messages: parts.messages.take(),
             processes: BTreeMap::new(),
             remotes: Remotes::default(),
         };
@@ -183,6 +200,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             for stream in &former.streams {
                 self.note_former(streams, stream, claims, &of)?;
             }
+            self.hold_interrupts(&mut streams.state, former)?;
             let directory = &streams.state.directory;
             let contexts = directory.contexts(&self.shared.control.mem);
             let mut open =
@@ -200,30 +218,64 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         &self,
         streams: &mut Streams,
         former: &StreamHandover,
-        claims: &TableClaims<'_>,
+        claims: &mut TableClaims<'_>,
         of: &impl Fn(InvalTag) -> Option<Former>,
     ) -> Result<(), AdoptError> {
         let stream = former.requester.stream;
         let wrong = AdoptError::Entry { stream };
         let whole = former.requester.pasid.is_none() && former.tlb.is_none();
         let number = Directory::has(self.streams_lg2(), stream).filter(|_| whole).ok_or(wrong)?;
-        let (words, new) = match former.target {
-            HandoverTarget::Domain(tag) => {
-                let (mut words, new) = of(tag).ok_or(wrong)?;
-                words[CONTROL] |= self.lets(&streams.state, number);
-                (words, new)
+        let at = streams.state.directory.known(number).ok_or(wrong)?;
+        let mem = &self.shared.control.mem;
+        let found = at.read(mem);
+        let (mut words, new) = match former.target {
+            HandoverTarget::Domain(tag) => of(tag).ok_or(wrong)?,
+            HandoverTarget::Interrupts => {
+                let messages = streams.state.messages.as_mut().ok_or(wrong)?;
+                let words = messages.adopt_empty(mem, &found, claims)?;
+                (words, Attachment::without_domain(Some(messages.tag())))
             }
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream });
             }
             HandoverTarget::Everything => (PASSING, Attachment::without_domain(None)),
         };
-        let at = streams.state.directory.known(number).ok_or(wrong)?;
-        if at.read(&self.shared.control.mem) != words || CONTEXT.is_closed(words[0]) {
+        if new.to.is_some() {
+            words[CONTROL] |= self.lets(&streams.state, number);
+        }
+        let messages = streams.state.messages.as_mut();
+        if let (Some(messages), Some(RiscvTag::Second(_))) = (messages, new.to) {
+            let context = FormerContext { words: &words, found: &found };
+            words = messages.adopt_table(number, context, claims)?;
+        }
+        if found != words || CONTEXT.is_closed(words[0]) {
             return Err(wrong);
         }
         streams.begin((number, 0), new);
         Ok(())
+    }
+
+    /// Holds the interrupts of `former`, each of which is checked with the entry that lets it through.
+    fn hold_interrupts(
+        &self,
+        tables: &mut Tables,
+        former: &UnitHandover,
+    ) -> Result<(), AdoptError> {
+        let mem = &self.shared.control.mem;
+        let mut open = BTreeSet::new();
+        for interrupt in &former.interrupts {
+            let InterruptHandover { source, index, target } = *interrupt;
+            let wrong = AdoptError::InterruptEntry { from: source, index };
+            let stream = self.sender(source).map_err(|_| wrong)?;
+            let entry = self.entry(&target).map_err(|_| wrong)?;
+            let messages = tables.messages.as_mut();
+            let table = messages.and_then(|messages| messages.known(stream)).ok_or(wrong)?;
+            if !table.hold(mem, interrupt, entry) {
+                return Err(wrong);
+            }
+            open.insert((stream, index));
+        }
+        tables.messages.as_ref().map_or(Ok(()), |messages| messages.check_closed(mem, &open))
     }
 
     /// A domain over tables of a former kernel, of a stage whose levels are `of`.

@@ -10,9 +10,11 @@
 
 use super::command::{self, Attachment, RiscvTag};
 use super::features::Messages;
-use super::tables::{Directory, MessageTable, MessageTables, Streams};
+use super::messages::MessageTable;
+use super::tables::{Directory, Streams};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
+use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
     AttachError, Delivery, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
@@ -60,7 +62,7 @@ fn entry(
 
 impl<P: UnitPlatform> RiscvIommu<P> {
     /// The stream of a source: the unit tells devices apart, and nothing else.
-    fn sender(&self, source: InterruptSource) -> Result<u32, InterruptError> {
+    pub(super) fn sender(&self, source: InterruptSource) -> Result<u32, InterruptError> {
         let stream = match source {
             InterruptSource::Requester(of) => Directory::has(self.streams_lg2(), of.stream()),
             InterruptSource::Device(_) | InterruptSource::Buses { .. } => None,
@@ -68,7 +70,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         stream.ok_or(InterruptError::Source(source))
     }
 
-    fn entry(&self, target: &InterruptTarget) -> Result<u64, InterruptError> {
+    pub(super) fn entry(&self, target: &InterruptTarget) -> Result<u64, InterruptError> {
         let config = self.interrupts_config().ok_or(IommuError::Unsupported)?;
         entry(config, target, self.features().output_lg2)
     }
@@ -89,9 +91,9 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             Some(_) => return Err(InterruptError::Target),
             None => {}
         }
-        let messages = streams.state.messages.as_ref();
-        let (tag, words) =
-            messages.map(MessageTables::without_domain).ok_or(IommuError::Unsupported)?;
+        let messages = streams.state.messages.as_mut().ok_or(IommuError::Unsupported)?;
+        let tag = messages.tag();
+        let words = messages.without_domain(&self.shared.control.mem)?;
         let new = Attachment::without_domain(Some(tag));
         let moved = self.move_to(streams, (stream, 0), &words, Some(new));
         moved.map_err(|error| match error {
@@ -131,12 +133,12 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         let word = self.entry(&target)?;
         // A stream without room in the window has none.
         let (table, tag) = used(streams, stream).map_err(|_| InterruptError::Full)?;
-        let (index, serial) = match table.slots().take(source) {
+        let (index, serial) = match table.slots().take(source, target) {
             Some(taken) => taken,
             None => {
                 self.forget_all(tag)?;
                 table.slots().settle_all();
-                table.slots().take(source).ok_or(InterruptError::Full)?
+                table.slots().take(source, target).ok_or(InterruptError::Full)?
             }
         };
         table.set(&self.shared.control.mem, index, word);
@@ -180,6 +182,19 @@ impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
         taken
     }
 
+    fn adopted(&self, source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+        let stream = self.sender(source)?;
+        Ok(self.book.with(self.turn(), |streams| {
+            let messages = streams.state.messages.as_mut();
+            let table = messages.and_then(|messages| messages.known(stream));
+            let given = table.map(|table| {
+                let at = table.at();
+                table.slots().give_out(at, source)
+            });
+            given.unwrap_or_default()
+        })?)
+    }
+
     /// The number of the interrupt, which the device writes, stays: it is another hart that is
     /// interrupted ([`InterruptError::Target`] for another number).
     fn retarget(
@@ -193,6 +208,7 @@ impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
         let word = self.entry(&target)?;
         self.with_used(interrupt, |(table, tag), index| {
             table.set(&self.shared.control.mem, index, word);
+            table.slots().redirect(index, target);
             Ok(self.forget_entry(table, tag, index)?)
         })?;
         interrupt.retargeted(target);

@@ -11,6 +11,7 @@ mod faults;
 mod features;
 mod handover;
 mod interrupts;
+mod messages;
 mod power;
 mod queue;
 mod tables;

@@ -1,5 +1,5 @@
-//! Directories, the tables that attachments give to the unit, the MSI page tables of streams, and the
-//! state of devices with translations of their own.
+//! Directories, the tables that attachments give to the unit, and the state of devices with translations
+//! of their own.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-Directory-Table" and
 //! "Process-Directory-Table", whose entries above the leaves are the same: contexts at the leaves of a
@@ -7,33 +7,20 @@
 //! directory a process context for each PASID. A stream that was never named has no valid context, and is
 //! blocked; the page that would hold it need not be there. An empty root means the same with any number
 //! of levels.
-//!
-//! Sections "MSI page table pointer", "MSI address mask and pattern" and "Process to translate addresses
-//! of MSIs": a device writes the interrupt's number to a page of the unit's window. Each stream has a part
-//! of the window and a table of its own, so that the table verifies the sender, and tells apart entries of
-//! several streams in one domain, by whose tag units keep them. Each interrupt has an entry of its own, so
-//! that it can go to another hart while the device's message stays the same.
 
-use super::command::{self, Counted, RiscvTag, process_context, translated};
-use super::features::Messages;
+use super::command::{self, Counted, RiscvTag, process_context};
+use super::messages::MessageTables;
 use crate::chassis::entry::{self, At, Kind, Live, Words};
 use crate::chassis::{Block, book};
 use crate::handover::AdoptError;
-use crate::interrupt::Slots;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::inval::Walker;
-use portolan::iommu::{
-    AttachError, Interrupt, InterruptError, InterruptPlace, InterruptTarget, IommuError,
-    MsiMessage, ReservedKind, ReservedRegion,
-};
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{TableClaims, TableMem, Word};
-use portolan_spec::riscv::context::{
-    BASE_WORDS, MESSAGE_MASK, MESSAGE_MODE, MESSAGE_PATTERN, MESSAGE_TABLE, PROCESS_WORDS, ROOT, V,
-};
-use portolan_spec::riscv::message::{LG2_BYTES, WORDS};
+use portolan_spec::riscv::context::{BASE_WORDS, PROCESS_WORDS, V};
 use portolan_spec::riscv::{PPN, page_of};
 
 /// The unit may read a context word by word, whenever it likes, and keeps valid ones until it is
@@ -347,191 +334,6 @@ impl Remotes {
         if let Some(empty) = self.empty.take() {
             empty.free(mem);
         }
-    }
-}
-
-/// Entries of a page of an MSI page table, as an exponent: a stream has no more.
-const MESSAGES_LG2: u32 = 12 - LG2_BYTES;
-/// Bytes of the root of second-stage tables, as an exponent, and the number of levels of those in
-/// which nothing is mapped.
-const EMPTY_LG2: u32 = 14;
-/// Widest addresses of the window: of the smallest second stage.
-const WINDOW_LG2: u32 = 32;
-
-/// The MSI page table of a stream.
-#[derive(Debug)]
-pub(super) struct MessageTable {
-    block: Block,
-    slots: Slots,
-    /// Number of the first page of its part of the window.
-    first: u64,
-}
-
-/// The MSI page tables of all streams that have been given one. They stay until the unit is released, as it
-/// may read them.
-#[derive(Debug)]
-pub(super) struct MessageTables {
-    config: Messages,
-    tables: BTreeMap<u32, MessageTable>,
-    /// The root of a second stage in which nothing is mapped, for streams that have interrupts and
-    /// no domain; its levels, and its tag.
-    empty: Block,
-    levels: u32,
-    tag: RiscvTag,
-}
-
-/// Returns the number of entries of a stream as an exponent, if the window is one.
-fn checked(config: &Messages) -> Option<u32> {
-    let lg2_entries = config.lg2_entries.min(MESSAGES_LG2);
-    let (start, lg2) = (config.window.get(), config.window_lg2);
-    let bytes = 1u64.checked_shl(lg2)?;
-    let last = start.checked_add(bytes - 1)?;
-    let fits = start & (bytes - 1) == 0 && last >> WINDOW_LG2 == 0 && start != 0;
-    (fits && lg2 >= 12 + lg2_entries).then_some(lg2_entries)
-}
-
-/// The window, which no mapping may have.
-pub(super) fn message_window(config: &Messages) -> ReservedRegion {
-    let first = config.window;
-    let last = Iova::new(first.get() | ((1 << config.window_lg2.min(63)) - 1));
-    let page = |at| IovaRange::page(at, PageSize::SIZE_4K);
-    ReservedRegion { range: page(first).hull(page(last)), kind: ReservedKind::Interrupts }
-}
-
-impl MessageTables {
-    /// No tables yet. Streams without a domain have `tag`, over tables of `levels` levels.
-    ///
-    /// # Errors
-    /// [`IommuError::Unsupported`] for a window that is none; [`IommuError::Memory`].
-    pub(super) fn new(
-        mem: &impl TableMem<AtomicU64>,
-        config: Messages,
-        levels: u32,
-        tag: RiscvTag,
-    ) -> Result<Self, IommuError> {
-        let lg2_entries = checked(&config).ok_or(IommuError::Unsupported)?;
-        Ok(Self {
-            config: Messages { lg2_entries, ..config },
-            tables: BTreeMap::new(),
-            empty: Block::new(mem, EMPTY_LG2)?,
-            levels,
-            tag,
-        })
-    }
-
-    /// The tag of streams without a domain, and their context, but for the table.
-    pub(super) fn without_domain(&self) -> (RiscvTag, Words) {
-        (self.tag, translated(self.tag, self.empty.at, self.levels))
-    }
-
-    /// The table of `stream`, which is made if there is none and room in the window; `None` without.
-    ///
-    /// # Errors
-    /// [`IommuError::Memory`].
-    pub(super) fn table(
-        &mut self,
-        mem: &impl TableMem<AtomicU64>,
-        stream: u32,
-    ) -> Result<Option<&mut MessageTable>, IommuError> {
-        use alloc::collections::btree_map::Entry;
-        let lg2_entries = self.config.lg2_entries;
-        let number = self.tables.len() as u64;
-        match self.tables.entry(stream) {
-            Entry::Occupied(table) => Ok(Some(table.into_mut())),
-            Entry::Vacant(_) if number >> (self.config.window_lg2 - 12 - lg2_entries) != 0 => {
-                Ok(None)
-            }
-            Entry::Vacant(vacant) => {
-                let slots = Slots::new(lg2_entries)?;
-                Ok(Some(vacant.insert(MessageTable {
-                    block: Block::new(mem, 12)?,
-                    slots,
-                    first: (self.config.window.get() >> 12) + (number << lg2_entries),
-                })))
-            }
-        }
-    }
-
-    /// The table of `stream`, if it has one.
-    pub(super) fn known(&mut self, stream: u32) -> Option<&mut MessageTable> {
-        self.tables.get_mut(&stream)
-    }
-
-    /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free(&mut self, mem: &impl TableMem<AtomicU64>) {
-        for (_, table) in core::mem::take(&mut self.tables) {
-            table.block.free(mem);
-        }
-        self.empty.free(mem);
-    }
-
-    /// `words`, which are a second stage's, with the table of `stream`, if there is room for one.
-    pub(super) fn with_table(
-        &mut self,
-        mem: &impl TableMem<AtomicU64>,
-        stream: u32,
-        words: &Words,
-    ) -> Result<Words, IommuError> {
-        let mask = (1 << self.config.lg2_entries) - 1;
-        let table = self.table(mem, stream)?;
-        Ok(table.map_or(*words, |table| table.named(words, mask)))
-    }
-}
-
-impl MessageTable {
-    fn named(&self, words: &Words, mask: u64) -> Words {
-        let mut words = *words;
-        words[MESSAGE_TABLE] = MESSAGE_MODE | ROOT.at(self.block.at.get() >> 12);
-        words[MESSAGE_MASK] = mask;
-        words[MESSAGE_PATTERN] = self.first;
-        words
-    }
-
-    pub(super) fn slots(&mut self) -> &mut Slots {
-        &mut self.slots
-    }
-
-    /// Its address, which tells it from others.
-    pub(super) fn at(&self) -> PhysAddr {
-        self.block.at
-    }
-
-    /// The address of entry `index` for the device.
-    pub(super) fn address(&self, index: u16) -> u64 {
-        (self.first + u64::from(index)) << 12
-    }
-
-    /// Writes an entry, by one store: the other word is always zero.
-    pub(super) fn set(&self, mem: &impl TableMem<AtomicU64>, index: u16, entry: u64) {
-        let at = self.block.entry(usize::from(index) * WORDS, WORDS);
-        at.write(mem, 0, entry);
-        at.publish(mem, Walker::Coherent);
-    }
-
-    /// The index of `interrupt`, if it is in use.
-    pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
-        let InterruptPlace { table, index, .. } = interrupt.place();
-        if table == self.block.at && self.slots.holds(interrupt) {
-            Ok(index)
-        } else {
-            Err(InterruptError::NotInUse)
-        }
-    }
-
-    /// Closes all entries that are in use; tells if there was one.
-    pub(super) fn close(&mut self, mem: &impl TableMem<AtomicU64>) -> bool {
-        let block = self.block;
-        let close = |index: u16| {
-            let at = block.entry(usize::from(index) * WORDS, WORDS);
-            at.write(mem, 0, 0);
-            at.publish(mem, Walker::Coherent);
-        };
-        self.slots.unsettle_all(None, close)
-    }
-
-    /// Message that the device writes.
-    pub(super) fn message(&self, index: u16, target: &InterruptTarget) -> MsiMessage {
-        MsiMessage { address: self.address(index), data: target.vector.get().into() }
     }
 }
 

@@ -6,10 +6,9 @@
 use super::command::{Counts, RiscvControl, RiscvTag};
 use super::faults::{FAULTS, REQUESTS, RecordQueue};
 use super::features::{Config, Features, Messages, RiscvFeature, Signal};
+use super::messages::{MessageTables, message_window};
 use super::queue::{self, Monitor, RiscvQueue, RiscvShared};
-use super::tables::{
-    Directory, DirectoryShape, Key, MessageTables, Remotes, Streams, Tables, message_window,
-};
+use super::tables::{Directory, DirectoryShape, Key, Remotes, Streams, Tables};
 use super::takeover::{close, start, stop, turn_off, use_directory};
 use crate::chassis::book::Book;
 use crate::chassis::handed::Adopted;
@@ -96,7 +95,7 @@ impl<P: UnitPlatform> RiscvAllocations<P> {
         };
         let messages = config.interrupts.map(|wanted| {
             let levels = levels.ok_or(IommuError::Unsupported)?.count();
-            MessageTables::new(mem, wanted, levels, RiscvTag::Second(NO_DOMAIN))
+            MessageTables::new(wanted, levels, RiscvTag::Second(NO_DOMAIN))
         });
         let messages = messages.transpose().inspect_err(|_| free())?;
         Ok(Self { queue, faults, requests, messages })

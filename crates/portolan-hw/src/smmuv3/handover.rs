@@ -16,7 +16,9 @@ use super::queue::{CommandQueue, MoreQueues, SmmuQueue};
 use super::tables::{ContextTable, StreamTable, StreamTableShape};
 use super::unit::{Config, EnableState, Smmu};
 use crate::chassis::book::Hold;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupts,
+};
 use crate::chassis::{Block, OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
@@ -125,6 +127,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
         same_features(features_of::<P>(&registers)?, former.features)?;
+        without_interrupts(former)?;
         as_recorded(&registers, reg::STRTAB_BASE, former.root)?;
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let machine = Arc::new(machine);
@@ -216,6 +219,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let place = self.table.known(id).filter(|_| whole).ok_or(wrong)?;
         let target = match former.target {
             HandoverTarget::Domain(tag) => self.former_target(tag, domains).ok_or(wrong)?,
+            HandoverTarget::Interrupts => return Err(wrong),
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream: id });
             }

@@ -15,7 +15,9 @@ use super::tags::split_id;
 use super::takeover::{Offer, quiet};
 use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
 use crate::chassis::book::Hold;
-use crate::chassis::handed::{Adopted, Booked, as_recorded, record, same_features, same_tables};
+use crate::chassis::handed::{
+    Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupts,
+};
 use crate::chassis::{OperationState, Present as _};
 use crate::handover::AdoptError;
 use crate::promise::of_former_kernel;
@@ -113,6 +115,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let offer = Offer::read(&regs, &mut config)?;
         let found = features_of::<P>(&regs, config.interrupts.is_some())?;
         same_features(found, former.features)?;
+        without_interrupts(former)?;
         if regs.present32(reg::GSTS)? & command::TE == 0 {
             return Err(AdoptError::Off);
         }
@@ -212,6 +215,7 @@ impl<P: UnitPlatform> Vtd<P> {
         let wrong = AdoptError::Entry { stream };
         let target = match former.target {
             HandoverTarget::Domain(tag) => target(tag).ok_or(wrong)?,
+            HandoverTarget::Interrupts => return Err(wrong),
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream });
             }

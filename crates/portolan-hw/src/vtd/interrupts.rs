@@ -204,11 +204,11 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
         let remap = self.remap()?;
         let words = entry(source, &target, remap.wanted.apic)?;
         remap.slots.with(self.turn(), |slots| {
-            let (index, serial) = match slots.take(source) {
+            let (index, serial) = match slots.take(source, target) {
                 Some(taken) => taken,
                 None => {
                     self.settle_interrupts(slots)?;
-                    slots.take(source).ok_or(InterruptError::Full)?
+                    slots.take(source, target).ok_or(InterruptError::Full)?
                 }
             };
             let at = remap.at(index);
@@ -232,6 +232,7 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
         remap.slots.with(self.turn(), |slots| {
             let index = remap.used(slots, interrupt)?;
             self.core.set_interrupt(remap.at(index), index, &words)?;
+            slots.redirect(index, target);
             interrupt.retargeted(target);
             Ok(())
         })?
@@ -246,6 +247,7 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
         remap.slots.with(self.turn(), |slots| {
             let index = remap.used(slots, interrupt)?;
             self.core.set_interrupt(remap.at(index), index, &words)?;
+            slots.redirect(index, to);
             Ok(())
         })?
     }

@@ -133,10 +133,8 @@ fn without_a_record_that_is_one_every_unit_is_blocked() {
     let at_work = AtWork::new();
     let (_, adoption) = adopted(at_work.machine.kernel(), &both(), b"no record");
     let none = AdoptError::Record(RecordError::NoRecord);
-    assert_eq!(
-        adoption,
-        Adoption { adopted: vec![], refused: vec![(0, none), (1, none)], tables: vec![] }
-    );
+    let (refused, interrupts) = (vec![(0, none), (1, none)], vec![]);
+    assert_eq!(adoption, Adoption { adopted: vec![], refused, interrupts, tables: vec![] });
     assert_eq!(at_work.reached(), [None; 2]);
 }
 

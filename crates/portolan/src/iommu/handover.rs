@@ -5,7 +5,7 @@
 //!
 //! *Context.* Interrupt: values.
 
-use super::{BoundDomain, DeviceTlb, Requester};
+use super::{BoundDomain, DeviceTlb, InterruptSource, InterruptTarget, Requester};
 use crate::addr::{InvalTag, IovaRange, PhysAddr, StreamId};
 use alloc::vec::Vec;
 
@@ -42,6 +42,8 @@ pub enum HandoverTarget {
     Everything,
     /// The domain with that identifier.
     Domain(InvalTag),
+    /// No memory: its interrupts alone go through.
+    Interrupts,
 }
 
 /// Attachment of a stream, or of one PASID of it.
@@ -64,6 +66,17 @@ pub struct ReservedHandover {
     pub range: IovaRange,
 }
 
+/// Interrupt that a source may raise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterruptHandover {
+    /// Its source.
+    pub source: InterruptSource,
+    /// Index of its entry in the interrupt table of the unit, or of the source's stream.
+    pub index: u16,
+    /// Interrupt that arrives.
+    pub target: InterruptTarget,
+}
+
 /// Memory of a unit that the hardware uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryHandover {
@@ -82,6 +95,8 @@ pub struct UnitHandover {
     pub root: u64,
     /// Shape of that table, as its driver writes it.
     pub shape: u64,
+    /// Register that names the interrupt table; zero without one, or where streams have tables of their own.
+    pub interrupt_root: u64,
     /// Command queue, and logs.
     pub queues: Vec<MemoryHandover>,
     /// Domains, in order of their identifiers, which differ.
@@ -90,6 +105,8 @@ pub struct UnitHandover {
     pub streams: Vec<StreamHandover>,
     /// Reserved addresses of attached streams.
     pub reserved: Vec<ReservedHandover>,
+    /// Interrupts, in order of sources and indices, which differ.
+    pub interrupts: Vec<InterruptHandover>,
 }
 
 impl UnitHandover {

@@ -9,6 +9,7 @@
 //! Not here: the composition of messages and redirection entries, which is each unit's own; blocks
 //! of messages of one MSI capability (MSI-X and single messages are served).
 
+use alloc::vec::Vec;
 use thiserror::Error;
 
 use super::IommuError;
@@ -111,7 +112,7 @@ impl InterruptTarget {
 
 /// Requester that may raise an interrupt. The unit compares it with the requester identifier that a
 /// message carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InterruptSource {
     /// One requester: a function, an I/O APIC, a timer.
     Requester(RequesterId),
@@ -331,6 +332,18 @@ pub trait RemapInterrupts: Send + Sync {
         source: InterruptSource,
         target: InterruptTarget,
     ) -> Result<Interrupt, InterruptError>;
+
+    /// Interrupts that `source` raises since before this kernel: each once, for the device's driver, which
+    /// [frees](RemapInterrupts::free) those that it has no use for. Until then they arrive as a former kernel has set
+    /// them up, or end when the stream is blocked.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`InterruptError::Iommu`] if others have the turn for too long.
+    fn adopted(&self, _source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+        Ok(Vec::new())
+    }
 
     /// Has the interrupt arrive as `target` from now on. None is lost: each arrives as one or the
     /// other, and as the new one only once this has returned. The device's message stays the same.

@@ -34,6 +34,12 @@ where
         former: &UnitHandover,
         claims: &mut TableClaims<'_>,
     ) -> Result<Self::Unit, AdoptError>;
+
+    /// Has `state` say the same as `whole` where neither registers nor tables confirm a record: former queues are only
+    /// told of.
+    fn without_unconfirmed(state: &mut UnitHandover, whole: &UnitHandover) {
+        state.queues.clone_from(&whole.queues);
+    }
 }
 
 /// All memory of the models' tables, and all memory that the tests map.
@@ -46,7 +52,7 @@ const DAMAGED: u32 = 2500;
 const PAGES: u64 = 3;
 const REGISTERS: PhysAddr = PhysAddr::new(0xfed9_0000);
 
-fn claims() -> TableClaims<'static> {
+pub(super) fn claims() -> TableClaims<'static> {
     TableClaims::new(preserved(&TABLES, &BUFFERS))
 }
 
@@ -62,7 +68,7 @@ where
 }
 
 /// The state by way of a record.
-fn recorded<H: HandsOver>(state: &UnitHandover) -> UnitHandover
+pub(super) fn recorded<H: HandsOver>(state: &UnitHandover) -> UnitHandover
 where
     H::Unit: IommuDomains + 'static,
 {
@@ -250,8 +256,8 @@ where
     for _ in 0..DAMAGED {
         let record = damaged(&mut rng, &whole);
         let Ok(state) = Record::read(&record).unwrap().unit(REGISTERS, H::KIND) else { continue };
-        // Former queues are only told of.
-        let same = UnitHandover { queues: left.state.queues.clone(), ..state.clone() };
+        let mut same = state.clone();
+        H::without_unconfirmed(&mut same, &left.state);
         if same == left.state {
             continue;
         }

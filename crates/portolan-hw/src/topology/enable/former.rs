@@ -8,7 +8,7 @@ use core::cell::RefCell;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::iommu::IommuDomains;
-use portolan::iommu::handover::UnitHandover;
+use portolan::iommu::handover::{InterruptHandover, UnitHandover};
 use portolan::platform::{Platform, PreservedMemory, RawMemory, TableClaims};
 use portolan_tables::describe::UnitKind;
 
@@ -23,6 +23,10 @@ pub struct Adoption {
     pub adopted: Vec<usize>,
     /// Units that were refused; their devices are blocked.
     pub refused: Vec<(usize, AdoptError)>,
+    /// Interrupts that devices of these units raise, with the units' numbers: the CPUs' numbers for them are in use
+    /// until the devices' drivers have taken them over
+    /// ([`RemapInterrupts::adopted`](portolan::iommu::RemapInterrupts::adopted)).
+    pub interrupts: Vec<(usize, InterruptHandover)>,
     /// Table memory that is in use: the rest of the preserved pages is free.
     pub tables: Vec<PhysRange>,
 }
@@ -31,8 +35,11 @@ pub struct Adoption {
 pub(in crate::topology) struct Former<'r> {
     record: Result<Record<'r>, RecordError>,
     claims: RefCell<TableClaims<'r>>,
-    outcomes: RefCell<Vec<(usize, Result<(), AdoptError>)>>,
+    outcomes: RefCell<Vec<FormerUnit>>,
 }
+
+/// Number and outcome of a unit: its interrupts where it goes on.
+type FormerUnit = (usize, Result<Vec<InterruptHandover>, AdoptError>);
 
 /// Parts of the platform for one unit.
 pub(super) struct OfUnit<P: Platform> {
@@ -65,9 +72,13 @@ impl<'r> Former<'r> {
     }
 
     /// Notes the outcome of a unit, and returns the unit if there is one.
-    fn note<T>(&self, number: usize, outcome: Result<T, AdoptError>) -> Option<T> {
+    fn note<T>(
+        &self,
+        number: usize,
+        outcome: Result<(T, Vec<InterruptHandover>), AdoptError>,
+    ) -> Option<T> {
         let (unit, noted) = match outcome {
-            Ok(unit) => (Some(unit), Ok(())),
+            Ok((unit, interrupts)) => (Some(unit), Ok(interrupts)),
             Err(error) => (None, Err(error)),
         };
         self.outcomes.borrow_mut().push((number, noted));
@@ -75,15 +86,18 @@ impl<'r> Former<'r> {
     }
 
     pub(in crate::topology) fn end(self) -> Adoption {
-        let (mut adopted, mut refused) = (Vec::new(), Vec::new());
+        let (mut adopted, mut refused, mut interrupts) = (Vec::new(), Vec::new(), Vec::new());
         for (number, outcome) in self.outcomes.into_inner() {
             match outcome {
-                Ok(()) => adopted.push(number),
+                Ok(its) => {
+                    adopted.push(number);
+                    interrupts.extend(its.into_iter().map(|interrupt| (number, interrupt)));
+                }
                 Err(error) => refused.push((number, error)),
             }
         }
         let tables = self.claims.into_inner().claimed().collect();
-        Adoption { adopted, refused, tables }
+        Adoption { adopted, refused, interrupts, tables }
     }
 }
 
@@ -101,7 +115,10 @@ impl<P: Platform> Enabling<'_, '_, P> {
         let (memory, clock) = (promise::for_driver(self.platform), self.platform.clone());
         let parts = OfUnit { registers, memory, clock };
         let state = former.unit(kind, window.start());
-        let unit = state.and_then(|state| adopt(parts, &state, &mut former.claims.borrow_mut()));
+        let unit = state.and_then(|state| {
+            let unit = adopt(parts, &state, &mut former.claims.borrow_mut())?;
+            Ok((unit, state.interrupts))
+        });
         former.note(number, unit).map(|unit| Arc::new(unit) as Enabled)
     }
 }
