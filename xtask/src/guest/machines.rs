@@ -194,10 +194,10 @@ pub const IOMMUFD: Machine = Machine {
         opt_level: "1",
         options: &[],
     }],
-    runs: &["tests tests::kernel_ --nocapture --test-threads 1"],
+    runs: &["tests ::kernel_ --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| {
-        if ran.console.contains("SKIP") || !ran.console.contains("ok. 11 passed") {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 12 passed") {
             Err("not all of the kernel's tests ran".to_owned())
         } else {
             Ok(())

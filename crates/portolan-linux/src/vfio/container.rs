@@ -224,7 +224,7 @@ fn first(info: &[u8]) -> Result<u32, InfoError> {
     }
 }
 
-fn reach(info: &[u8]) -> Result<Reach, InfoError> {
+pub(super) fn reach(info: &[u8]) -> Result<Reach, InfoError> {
     let sizes = match word(info, 4)? & sys::VFIO_IOMMU_INFO_PGSIZES {
         0 => 0,
         _ => long(info, 8)?,
@@ -239,7 +239,7 @@ fn reach(info: &[u8]) -> Result<Reach, InfoError> {
     Ok(Reach { ranges, granule })
 }
 
-fn available(info: &[u8]) -> Result<Option<u32>, InfoError> {
+pub(super) fn available(info: &[u8]) -> Result<Option<u32>, InfoError> {
     let body = capability(info, first(info)?, sys::VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL)?;
     body.map(|body| word(body, 0)).transpose()
 }

@@ -45,14 +45,14 @@ pub struct VfioDevice {
 
 /// Description of a region by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Region {
+pub(super) struct Region {
     offset: u64,
     bytes: u64,
     /// The parts that may be mapped.
     areas: Vec<(u64, u64)>,
 }
 
-fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
+pub(super) fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
     let (flags, first) = (word(info, 4)?, word(info, 12)?);
     let (bytes, offset) = (long(info, 16)?, long(info, 24)?);
     if bytes == 0 {

@@ -26,7 +26,7 @@ use super::iommufd::{Iommufd, Object};
 use crate::chain::{InfoError, long, word};
 
 /// Bytes of `iommu_hwpt_pgfault`.
-const RECORD: usize = size_of::<sys::iommu_hwpt_pgfault>();
+pub(super) const RECORD: usize = size_of::<sys::iommu_hwpt_pgfault>();
 /// Records that there is room for at first: a group of as many pages as a device asks for at once, and more.
 const RECORDS: usize = 512;
 /// Records of the largest group that is taken: a device that keeps to no bounds must not stop the queue.
@@ -51,13 +51,16 @@ pub struct FaultQueue {
 
 /// A record, as far as it makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FaultRecord {
-    request: Option<RawPageRequest>,
+pub(super) struct FaultRecord {
+    pub(super) request: Option<RawPageRequest>,
     cookie: u32,
 }
 
 impl FaultRecord {
-    fn read(record: &[u8], streams: &BTreeMap<u32, StreamId>) -> Result<Self, InfoError> {
+    pub(super) fn read(
+        record: &[u8],
+        streams: &BTreeMap<u32, StreamId>,
+    ) -> Result<Self, InfoError> {
         let (flags, device) = (word(record, 0)?, word(record, 4)?);
         let (pasid, group) = (word(record, 8)?, word(record, 12)?);
         let (permissions, iova) = (word(record, 16)?, long(record, 24)?);

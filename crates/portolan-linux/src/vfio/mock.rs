@@ -9,6 +9,7 @@ use crate::domain::{Reach, UserDomain};
 use crate::sys::iommufd::selftest;
 
 /// A device: its numbers under test, and as one of iommufd's.
+#[derive(Debug)]
 pub(super) struct Mock {
     pub(super) iommufd: Arc<Iommufd>,
     pub(super) device: u32,

@@ -9,6 +9,11 @@
 //!
 //! Not supported: two functions of one group in one unit, maps for a device behind no IOMMU.
 
+/// Bodies of a fuzzer, and the tests that replay its corpus.
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+#[path = "../../../../proof/fuzz/bodies/kernel.rs"]
+pub mod answers;
 mod bar;
 mod bound;
 mod charge;
@@ -17,6 +22,8 @@ mod container;
 mod device;
 mod error;
 mod faults;
+#[cfg(test)]
+mod fuzzed;
 mod handed;
 mod hardware;
 mod interrupts;

@@ -20,7 +20,7 @@ use crate::calls::refused;
 use crate::domain::UserDomain;
 use crate::sys::iommufd::nested as call;
 
-mod events;
+pub(super) mod events;
 pub(super) mod kinds;
 mod unit;
 mod viommu;
@@ -186,5 +186,7 @@ impl NestedTables<VtdFirstStage> {
     }
 }
 
+#[cfg(test)]
+mod emulated;
 #[cfg(test)]
 mod tests;

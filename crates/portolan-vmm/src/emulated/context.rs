@@ -6,6 +6,7 @@ use portolan::addr::{InvalTag, Iova, PhysAddr};
 use portolan::table::format::{DirtyTracking, Format, span_lg2};
 use vm_memory::Permissions;
 
+use super::hardware::GuestEntry;
 use super::walk::{FaultKind, Page, Read, walk};
 use crate::iotlb::Translation;
 
@@ -33,7 +34,11 @@ pub enum ContextError {
 
 /// Context that an endpoint's accesses go through.
 #[derive(Debug)]
-pub struct Context(ContextKind);
+pub struct Context {
+    kind: ContextKind,
+    /// The guest's own words of it, for the host's IOMMU.
+    entry: Vec<u64>,
+}
 
 /// Contents of a context.
 #[derive(Debug)]
@@ -74,12 +79,23 @@ impl<F: Format<Word = AtomicU64>> Walk for Tables<F> {
 impl Context {
     /// Every access is refused.
     pub fn blocked() -> Self {
-        Self(ContextKind::Blocked)
+        Self::of(ContextKind::Blocked)
     }
 
     /// Addresses are the guest's own.
     pub fn pass_through() -> Self {
-        Self(ContextKind::PassThrough)
+        Self::of(ContextKind::PassThrough)
+    }
+
+    fn of(kind: ContextKind) -> Self {
+        Self { kind, entry: Vec::new() }
+    }
+
+    /// The same with the words of the guest's entry, for a device that is passed through
+    /// ([`Hardware`](super::Hardware)): VT-d's PASID entry, SMMUv3's stream table entry, AMD-Vi's device table entry.
+    #[must_use]
+    pub fn with_entry(self, entry: &[u64]) -> Self {
+        Self { entry: entry.to_vec(), ..self }
     }
 
     /// Addresses are translated by the tables at `root`, which is an address of the guest. The guest's invalidations
@@ -104,13 +120,23 @@ impl Context {
             return Err(ContextError::Root { root });
         }
         let tables = Box::new(Tables { format, root });
-        Ok(Self(ContextKind::Tables { tables, tag }))
+        Ok(Self::of(ContextKind::Tables { tables, tag }))
     }
 
     pub(super) fn tag(&self) -> Option<InvalTag> {
-        match &self.0 {
+        match &self.kind {
             ContextKind::Blocked | ContextKind::PassThrough => None,
             ContextKind::Tables { tag, .. } => Some(*tag),
+        }
+    }
+
+    /// The guest's entry, unless the context is of tables and has no words of it.
+    pub(super) fn entry(&self) -> Option<GuestEntry<'_>> {
+        match &self.kind {
+            ContextKind::Blocked => Some(GuestEntry::Blocked),
+            ContextKind::PassThrough => Some(GuestEntry::PassThrough),
+            ContextKind::Tables { .. } if self.entry.is_empty() => None,
+            ContextKind::Tables { .. } => Some(GuestEntry::Tables(&self.entry)),
         }
     }
 
@@ -120,7 +146,7 @@ impl Context {
         access: Permissions,
         read: Read<'_>,
     ) -> Result<Translation, FaultKind> {
-        match &self.0 {
+        match &self.kind {
             ContextKind::Blocked => Err(FaultKind::Blocked),
             ContextKind::PassThrough => Ok(Translation::SAME),
             ContextKind::Tables { tables, .. } => tables.walk(iova, access, read),

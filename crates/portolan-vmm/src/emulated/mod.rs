@@ -9,9 +9,13 @@
 //! A monitor with memory of its own type gives [`EmulatedUnit::reading`] a function that reads a word, or
 //! calls [`walk()`] alone.
 //!
-//! `walk` reads tables, `context` has the context of an endpoint, `unit` has the endpoints.
+//! A device that is passed through is behind the host's IOMMU, which walks the guest's tables itself: its endpoint has
+//! [`Hardware`], which hears of contexts and invalidations ([`EmulatedUnit::pass_through`]).
 //!
-//! Not supported: nested translation (a first stage whose tables are behind a second one), accessed and dirty bits
+//! `walk` reads tables, `context` has the context of an endpoint, `hardware` is the host's IOMMU, `unit` has the
+//! endpoints.
+//!
+//! Not supported: walks of a first stage whose tables are behind a second one of the guest's, accessed and dirty bits
 //! that the unit would have to set, access by privileged requests, instruction fetches, and 32-bit tables.
 //!
 //! ```
@@ -66,9 +70,11 @@
 //! ```
 
 mod context;
+mod hardware;
 mod unit;
 mod walk;
 
 pub use context::{Context, ContextError};
-pub use unit::{AttachError, EmulatedUnit, Fault, Scope, Taken, UnitOptions};
+pub use hardware::{GuestEntry, Hardware};
+pub use unit::{AttachError, EmulatedUnit, Fault, InvalidateError, Scope, Taken, UnitOptions};
 pub use walk::{FaultKind, Page, walk};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,6 +12,7 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PhysAddr};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, Permissions};
 
 use super::context::Context;
+use super::hardware::{GuestEntry, Hardware};
 use super::walk::FaultKind;
 use crate::StillHeld;
 use crate::endpoint::{Endpoint, EndpointId, Source};
@@ -51,6 +53,33 @@ pub enum AttachError {
     /// It is, but a guard on its translations from before was still held when the time was over.
     #[error(transparent)]
     StillHeld(#[from] StillHeld),
+    /// It is passed through, and the context is of tables without the guest's entry ([`Context::with_entry`]).
+    #[error("the host's IOMMU needs the guest's entry of endpoint {}", .0.get())]
+    NoEntry(EndpointId),
+    /// The host's IOMMU has refused: the endpoint is attached to what it was attached to.
+    #[error("the host's IOMMU refuses the tables of endpoint {}: {kind}", .endpoint.get())]
+    Hardware {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// Kind of the hardware's error.
+        kind: io::ErrorKind,
+    },
+}
+
+/// Reason why translations may not be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidateError {
+    /// A guard on one of them was still held when the time was over. All are forgotten all the same.
+    #[error(transparent)]
+    StillHeld(#[from] StillHeld),
+    /// The host's IOMMU may still have them.
+    #[error("the host's IOMMU has not forgotten translations of endpoint {}: {kind}", .endpoint.get())]
+    Hardware {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// Kind of the hardware's error.
+        kind: io::ErrorKind,
+    },
 }
 
 /// Of which contexts translations are invalidated.
@@ -93,12 +122,20 @@ impl fmt::Debug for Words {
     }
 }
 
+/// Place of an endpoint: its context, and the host's IOMMU, which has it as well.
+#[derive(Debug)]
+struct Place {
+    context: Context,
+    /// None, unless the device is passed through.
+    hardware: Option<Arc<dyn Hardware>>,
+}
+
 /// Walker for an endpoint.
 #[derive(Debug)]
 struct Walker {
     words: Words,
     /// Held for a walk and until its translations are in the IOTLB.
-    context: Mutex<Context>,
+    place: Mutex<Place>,
     faults: Arc<Mutex<Faults<Fault>>>,
 }
 
@@ -148,7 +185,7 @@ impl EmulatedUnit {
         }
         let walker = Arc::new(Walker {
             words: self.words.clone(),
-            context: Mutex::new(Context::blocked()),
+            place: Mutex::new(Place { context: Context::blocked(), hardware: None }),
             faults: Arc::clone(&self.faults),
         });
         let source: Arc<dyn Source> = walker.clone();
@@ -162,25 +199,56 @@ impl EmulatedUnit {
     /// Takes a device away: its accesses are refused from now on.
     ///
     /// # Errors
-    /// See [`AttachError`]. The device is taken away all the same.
+    /// See [`AttachError`]. The device is taken away all the same, unless the host's IOMMU refuses to block it.
     pub fn remove(&self, id: EndpointId) -> Result<(), AttachError> {
         let attached = self.attach(id, Context::blocked());
-        let mut endpoints = self.endpoints.write().unwrap_or_else(PoisonError::into_inner);
-        endpoints.remove(&id);
+        if !matches!(attached, Err(AttachError::Hardware { .. })) {
+            let mut endpoints = self.endpoints.write().unwrap_or_else(PoisonError::into_inner);
+            endpoints.remove(&id);
+        }
         attached
+    }
+
+    /// Has `hardware` translate a device's accesses: it hears of the endpoint's context at once, and of each later one
+    /// and each invalidation before the guest is answered. It takes the place of the hardware before, which the caller
+    /// has taken the device from.
+    ///
+    /// # Errors
+    /// See [`AttachError`]; then the endpoint has what it had.
+    pub fn pass_through(
+        &self,
+        id: EndpointId,
+        hardware: Arc<dyn Hardware>,
+    ) -> Result<(), AttachError> {
+        let walker = self.walker(id)?;
+        let mut place = walker.place();
+        tell(id, &*hardware, &place.context)?;
+        place.hardware = Some(hardware);
+        Ok(())
+    }
+
+    fn walker(&self, id: EndpointId) -> Result<Arc<Walker>, AttachError> {
+        let endpoints = self.endpoints.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = endpoints.get(&id).ok_or(AttachError::NoEndpoint(id))?;
+        Ok(entry.walker.clone())
     }
 
     /// Has a device's accesses go through `context`, and no longer through the one before: to be called when the
     /// guest invalidates the unit's entry of the device, or gives it another table of them.
     ///
     /// # Errors
-    /// See [`AttachError`].
+    /// See [`AttachError`]. Where the host's IOMMU refuses, nothing has changed.
     pub fn attach(&self, id: EndpointId, context: Context) -> Result<(), AttachError> {
         let endpoints = self.endpoints.read().unwrap_or_else(PoisonError::into_inner);
         let entry = endpoints.get(&id).ok_or(AttachError::NoEndpoint(id))?;
-        let endpoint = entry.endpoint.clone();
-        *entry.walker.context() = context;
+        let (endpoint, walker) = (entry.endpoint.clone(), entry.walker.clone());
         drop(endpoints);
+        let mut place = walker.place();
+        if let Some(hardware) = &place.hardware {
+            tell(id, &**hardware, &context)?;
+        }
+        place.context = context;
+        drop(place);
         Ok(endpoint.forget(EVERYTHING, self.options.invalidation_limit)?)
     }
 
@@ -188,19 +256,36 @@ impl EmulatedUnit {
     /// The guest's tables have to be changed before; it may be told that its command is done afterwards.
     ///
     /// # Errors
-    /// If a device used one all the time until the limit was over. All are forgotten all the same.
-    pub fn invalidate(&self, scope: Scope, range: Option<IovaRange>) -> Result<(), StillHeld> {
+    /// See [`InvalidateError`]; all endpoints have forgotten or been told all the same.
+    pub fn invalidate(
+        &self,
+        scope: Scope,
+        range: Option<IovaRange>,
+    ) -> Result<(), InvalidateError> {
         let endpoints = self.endpoints.read().unwrap_or_else(PoisonError::into_inner);
-        let selected = endpoints.values().filter(|entry| {
-            // A walk that has begun is waited for here: its translations are taken away below.
-            let tag = entry.walker.context().tag();
-            scope == Scope::All || tag.map(Scope::Tag) == Some(scope)
-        });
-        let selected: Vec<_> = selected.map(|entry| entry.endpoint.clone()).collect();
+        let all = endpoints.values().map(|entry| (entry.endpoint.clone(), entry.walker.clone()));
+        let all: Vec<_> = all.collect();
         drop(endpoints);
+        let (mut selected, mut told) = (Vec::new(), Ok(()));
+        for (endpoint, walker) in all {
+            // A walk that has begun is waited for here: its translations are taken away below.
+            let place = walker.place();
+            let tag = place.context.tag().map(Scope::Tag);
+            if scope != Scope::All && tag != Some(scope) {
+                continue;
+            }
+            if let (Some(hardware), Some(_)) = (&place.hardware, tag) {
+                let refused = |kind| InvalidateError::Hardware { endpoint: endpoint.id(), kind };
+                let forgotten = hardware.invalidate(range);
+                told = told.and(forgotten.map_err(|error| refused(error.kind())));
+            }
+            drop(place);
+            selected.push(endpoint);
+        }
         let (range, limit) = (range.unwrap_or(EVERYTHING), self.options.invalidation_limit);
         let forgotten = selected.iter().map(|endpoint| endpoint.forget(range, limit));
-        forgotten.fold(Ok(()), Result::and)
+        let forgotten = forgotten.fold(Ok(()), Result::and);
+        told.and(forgotten.map_err(InvalidateError::from))
     }
 
     /// The oldest record of an access that was refused.
@@ -218,17 +303,29 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Has the host's IOMMU take a device to its context.
+fn tell(
+    endpoint: EndpointId,
+    hardware: &dyn Hardware,
+    context: &Context,
+) -> Result<(), AttachError> {
+    let entry: GuestEntry<'_> = context.entry().ok_or(AttachError::NoEntry(endpoint))?;
+    let refused = |error: io::Error| AttachError::Hardware { endpoint, kind: error.kind() };
+    hardware.attach(entry).map_err(refused)
+}
+
 impl Walker {
-    fn context(&self) -> MutexGuard<'_, Context> {
-        lock(&self.context)
+    fn place(&self) -> MutexGuard<'_, Place> {
+        lock(&self.place)
     }
 }
 
 impl Source for Walker {
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
-        let context = self.context();
-        let filled = endpoint.fill(at, range, |from| context.find(from, access, &*self.words.0));
-        drop(context);
+        let place = self.place();
+        let find = |from| place.context.find(from, access, &*self.words.0);
+        let filled = endpoint.fill(at, range, find);
+        drop(place);
         if let Err(kind) = filled {
             lock(&self.faults).record(Fault { endpoint: endpoint.id(), iova: at, access, kind });
         }

@@ -5,6 +5,7 @@ mod domain;
 mod hostile;
 mod oracle;
 mod pages;
+mod passed;
 #[path = "../../../portolan/tests/support/promised.rs"]
 mod promised;
 mod threads;

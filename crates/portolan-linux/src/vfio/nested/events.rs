@@ -16,11 +16,11 @@ use crate::vfio::error::{Step, VfioError};
 use crate::vfio::iommufd::Object;
 
 /// Bytes of `iommufd_vevent_header`.
-const HEADER: usize = size_of::<sys::iommufd_vevent_header>();
+pub(in crate::vfio) const HEADER: usize = size_of::<sys::iommufd_vevent_header>();
 /// Events that are read at once.
 const AT_ONCE: usize = 64;
 /// Numbers of events, which begin again behind the last.
-const NUMBERS: u32 = 1 << 31;
+pub(in crate::vfio) const NUMBERS: u32 = 1 << 31;
 
 /// Virtual IOMMU that stays as long as its queue.
 type KeptBelow = Arc<dyn fmt::Debug + Send + Sync>;
@@ -47,7 +47,7 @@ pub struct VirtualEvents {
 }
 
 /// Hands the events of `bytes` over. `next` is the number of the next one.
-fn parse<K: VirtualKind>(
+pub(in crate::vfio) fn parse<K: VirtualKind>(
     bytes: &[u8],
     next: &mut u32,
     mut each: impl FnMut(K::Event),

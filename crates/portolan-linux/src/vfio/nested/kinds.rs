@@ -39,6 +39,9 @@ pub(in crate::vfio) mod sealed {
     }
 }
 
+/// Type of a PASID entry's translation (PGTT): by a first stage.
+const FIRST_STAGE: u64 = 1;
+
 /// First stage of a guest: VT-d's, AMD's, or SMMUv3's.
 pub trait FirstStage: sealed::Stage {}
 
@@ -54,6 +57,63 @@ pub trait VirtualKind: sealed::Virtual {
 }
 
 /// First stage of a guest behind VT-d: what its PASID entry says of it.
+///
+/// ```no_run
+/// use portolan::addr::{IovaRange, PageSize, StreamId};
+/// use portolan::inval::Depth;
+/// use portolan::iommu::{Attach, Iommu};
+/// use portolan_linux::UserDomain;
+/// use portolan_linux::vfio::{NestedOptions, NestedTables, UserUnit, VtdFirstStage, VtdInvalidation};
+/// use portolan_vmm::emulated::{GuestEntry, Hardware};
+/// use std::io;
+/// use std::sync::{Arc, Mutex};
+///
+/// /// A device that a monitor passes through, behind its emulated VT-d.
+/// #[derive(Debug)]
+/// struct Passed {
+///     unit: Arc<UserUnit>,
+///     stream: StreamId,
+///     /// The guest's memory, with [`DomainOptions::second_stage`](crate::vfio::DomainOptions).
+///     memory: Arc<UserDomain>,
+///     tables: Mutex<Option<NestedTables<VtdFirstStage>>>,
+/// }
+///
+/// impl Hardware for Passed {
+///     fn attach(&self, entry: GuestEntry<'_>) -> io::Result<()> {
+///         let (unit, stream) = (&self.unit, self.stream);
+///         let tables = match entry {
+///             GuestEntry::Tables(words) => {
+///                 let stage = VtdFirstStage::of_pasid_entry(words).ok_or(io::ErrorKind::InvalidData)?;
+///                 let tables = unit.nested(stream, &self.memory, &stage, NestedOptions::default());
+///                 let tables = tables.map_err(io::Error::other)?;
+///                 unit.attach_nested(stream, None, &tables).map_err(io::Error::other)?;
+///                 Some(tables)
+///             }
+///             GuestEntry::PassThrough => {
+///                 unit.attach(stream, &self.memory).map_err(io::Error::other)?;
+///                 None
+///             }
+///             _ => {
+///                 unit.block(stream).map_err(io::Error::other)?;
+///                 None
+///             }
+///         };
+///         *self.tables.lock().expect("no thread has panicked") = tables;
+///         Ok(())
+///     }
+///
+///     fn invalidate(&self, range: Option<IovaRange>) -> io::Result<()> {
+///         let request = range.map_or(VtdInvalidation::All, |range| VtdInvalidation::Pages {
+///             start: range.start(),
+///             count: range.pages(PageSize::SIZE_4K),
+///             depth: Depth::AllLevels,
+///         });
+///         let tables = self.tables.lock().expect("no thread has panicked");
+///         let tables = tables.as_ref().ok_or(io::ErrorKind::NotFound)?;
+///         tables.invalidate(&[request]).map_err(io::Error::other)
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VtdFirstStage {
     /// Its root table, at an address of the guest's.
@@ -66,6 +126,37 @@ pub struct VtdFirstStage {
     pub extended_accessed: bool,
     /// Write protection of supervisor requests (WPE).
     pub write_protect: bool,
+}
+
+impl VtdFirstStage {
+    /// The first stage of a guest's PASID entry (scalable mode, VT-d 9.6), as the guest wrote it; `None` if the entry
+    /// is not present, of something else than a first stage, of reserved levels, or not 8 words long.
+    ///
+    /// ```
+    /// use portolan_linux::vfio::VtdFirstStage;
+    ///
+    /// // Present, a first stage of four levels at 0x10_0000, supervisor requests.
+    /// let stage = VtdFirstStage::of_pasid_entry(&[1 << 6 | 1, 7, 0x10_0001, 0, 0, 0, 0, 0]);
+    /// let stage = stage.expect("a first stage");
+    /// assert_eq!((stage.root.get(), stage.address_bits, stage.supervisor), (0x10_0000, 48, true));
+    /// ```
+    pub fn of_pasid_entry(entry: &[u64]) -> Option<Self> {
+        let [first, _, third, ..] = *<&[u64; 8]>::try_from(entry).ok()?;
+        let (present, kind, levels) = (first & 1, first >> 6 & 7, third >> 2 & 3);
+        let address_bits = match (present, kind, levels) {
+            (1, FIRST_STAGE, 0) => 48,
+            (1, FIRST_STAGE, 1) => 57,
+            _ => return None,
+        };
+        let bit = |number: u32| third >> number & 1 != 0;
+        Some(Self {
+            root: Iova::new(third & !0xfff),
+            address_bits,
+            supervisor: bit(0),
+            write_protect: bit(4),
+            extended_accessed: bit(7),
+        })
+    }
 }
 
 /// First stage of a guest behind an SMMUv3: the first two words of its stream table entry.

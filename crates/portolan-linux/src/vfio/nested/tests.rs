@@ -21,7 +21,7 @@ use crate::vfio::mock::{Mock, mock, mock_with_pasids};
 
 /// Tables of the test device: the value of the entries that it has cached.
 #[derive(Clone, Copy, Debug)]
-struct MockStage(u32);
+pub(super) struct MockStage(pub(super) u32);
 
 impl sealed::Stage for MockStage {
     const KIND: u32 = selftest::TABLES;
@@ -39,7 +39,7 @@ impl Requests for MockStage {
 }
 
 /// An invalidation of the test device's: an entry, or all.
-fn request(entry: Option<u32>) -> [u64; 1] {
+pub(super) fn request(entry: Option<u32>) -> [u64; 1] {
     [entry.map_or(1, |entry| u64::from(entry) << 32)]
 }
 
@@ -67,12 +67,12 @@ fn command(name: GuestStream, entry: u32) -> [u64; 2] {
     [name.get() << 32, entry.into()]
 }
 
-fn second_stage() -> DomainOptions {
+pub(super) fn second_stage() -> DomainOptions {
     DomainOptions { second_stage: true, ..DomainOptions::default() }
 }
 
 /// Bits of the entries that a cache still has, by the kernel's word.
-fn kept(has: impl Fn(u32, u32) -> bool, value: u32) -> Vec<bool> {
+pub(super) fn kept(has: impl Fn(u32, u32) -> bool, value: u32) -> Vec<bool> {
     let one = |entry| match (has(entry, value), has(entry, 0)) {
         (true, false) => true,
         (false, true) => false,
@@ -82,7 +82,7 @@ fn kept(has: impl Fn(u32, u32) -> bool, value: u32) -> Vec<bool> {
 }
 
 /// Tells if the kernel has no object of this number.
-fn is_gone(mock: &Mock, id: u32) -> bool {
+pub(super) fn is_gone(mock: &Mock, id: u32) -> bool {
     let error = destroy(mock.iommufd.descriptor(), id).err();
     let code = error.and_then(|error| error.raw_os_error());
     code == Some(Errno::NOENT.raw_os_error())
@@ -112,6 +112,26 @@ fn words_are_those_of_the_kernels_structures() {
     assert_eq!(pages(Depth::LeafOnly).words(), [0x7000, 3, 1]);
     assert_eq!(pages(Depth::AllLevels).words(), [0x7000, 3, 0]);
     assert_eq!(size_of::<sys::iommu_hwpt_vtd_s1_invalidate>(), 24);
+}
+
+#[test]
+fn a_pasid_entry_is_read_or_refused() {
+    let of = |first, third| VtdFirstStage::of_pasid_entry(&[first, !0, third, !0, !0, !0, !0, !0]);
+    let stage = of(0x41, 0x1234_5000 | 1 << 2 | 1 << 4 | 1 << 7).unwrap();
+    let wanted = VtdFirstStage {
+        root: Iova::new(0x1234_5000),
+        address_bits: 57,
+        supervisor: false,
+        extended_accessed: true,
+        write_protect: true,
+    };
+    assert_eq!(stage, wanted);
+    assert_eq!(of(0x41, 1).map(|stage| (stage.address_bits, stage.supervisor)), Some((48, true)));
+    // Not present, second stage, nested, passed through, reserved levels, another length.
+    for (first, third) in [(0x40, 0), (0x81, 0), (0xc1, 0), (0x101, 0), (0x41, 8), (0x41, 12)] {
+        assert_eq!(of(first, third), None, "{first:#x} {third:#x}");
+    }
+    assert_eq!(VtdFirstStage::of_pasid_entry(&[0x41; 7]), None);
 }
 
 #[test]
