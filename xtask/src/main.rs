@@ -43,7 +43,7 @@ usage: cargo xtask COMMAND
   packages        packs the libraries, and builds the tutorial in a crate that depends on the packages
   size            builds the smallest kernels by their drivers, and compares them with proof/size/budget.toml
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
-  demo x86-vtd-update [--long]
+  demo x86-vtd-update x86-vtd-sleep [--long]
                   such kernels that hand a machine at work to each other, 4 times or 100
   guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
   guest --build-kernel

@@ -13,6 +13,7 @@
 extern crate alloc;
 
 mod arch;
+mod batch;
 mod commands;
 mod console;
 mod cpus;
@@ -25,6 +26,8 @@ mod guarded;
 mod heap;
 mod interrupts;
 mod net;
+#[cfg(target_arch = "x86_64")]
+mod sleep;
 mod uncached;
 mod unsnooped;
 mod update;
@@ -32,6 +35,7 @@ mod virtio;
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::vec::Vec;
 use core::error::Error;
 use core::ffi::c_void;
 
@@ -67,10 +71,21 @@ pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 extern "C" fn kernel_main(left: *const c_void) -> ! {
     arch::set_number(0);
     // SAFETY: nothing was written to the kernel's data yet, and no other CPU runs.
-    let end = match unsafe { Kept::asked() } {
+    let kept = unsafe { Kept::asked() };
+    #[cfg(target_arch = "x86_64")]
+    let sleeps = kept.as_ref().and_then(|kept| kept.sleeps());
+    #[cfg(target_arch = "x86_64")]
+    if let Some(sleeps) = sleeps {
+        finish(sleep::run(left, sleeps));
+    }
+    finish(match kept {
         Some(kept) => update::run(left, kept),
         None => run(left),
-    };
+    })
+}
+
+/// Ends the machine with the result of its run.
+fn finish(end: Outcome<End>) -> ! {
     let end = end.unwrap_or_else(|error| {
         say!("failed: {error}");
         End::Bad
@@ -84,7 +99,16 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
     arch::exit(End::Bad)
 }
 
-fn run(left: *const c_void) -> Outcome<End> {
+/// Machine that a loader has started.
+struct Started {
+    loader: Loader,
+    machine: Machine,
+    functions: Vec<Function>,
+    aside: Aside,
+}
+
+/// Takes the machine over from its loader: devices are stopped, and one CPU runs.
+fn start(left: *const c_void) -> Outcome<Started> {
     // SAFETY: the loader left the pointer, and nothing writes there.
     let loader = unsafe { Loader::at(left) }.ok_or("the loader left nothing that makes sense")?;
     let ram = loader.ram().ok_or("there is no RAM behind the kernel")?;
@@ -104,6 +128,11 @@ fn run(left: *const c_void) -> Outcome<End> {
     pci::stop_all(&functions);
     pci::start_iommus(&functions);
     pci::isolate(&functions);
+    Ok(Started { loader, machine, functions, aside })
+}
+
+fn run(left: *const c_void) -> Outcome<End> {
+    let Started { loader, machine, functions, aside } = start(left)?;
     let cpus = Cpus::start(machine, &loader)?;
     match enable(machine) {
         Ok(iommus) => show(machine, iommus, &functions, &cpus, &aside),

@@ -8,6 +8,8 @@ mod broken;
 mod counts;
 mod guests;
 mod image;
+pub mod sleeps;
+mod told;
 mod tree;
 pub mod updates;
 pub mod vhost;
@@ -17,7 +19,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::{cross, packages, qemu};
 pub use broken::ALL as BROKEN;
-use broken::Broken;
+use broken::{BAD, Broken};
 pub use counts::traced;
 use guests::Firmware;
 pub use guests::{Event, Guest, Release, SOCKET, Table, X86, all};
@@ -52,7 +54,11 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
         let run: Run<'_> = Box::new(move || updates::one(root, of, is_long));
         (of.name, run)
     });
-    let all: Vec<_> = once.chain(updated).collect();
+    let asleep = sleeps::ALL.iter().map(|of| {
+        let run: Run<'_> = Box::new(move || sleeps::one(root, of, is_long));
+        (of.name, run)
+    });
+    let all: Vec<_> = once.chain(updated).chain(asleep).collect();
     if let Some(name) = names.iter().find(|name| !all.iter().any(|known| known.0 == **name)) {
         let all: Vec<&str> = all.iter().map(|known| known.0).collect();
         return Err(format!("no demo is called {name}; there are {}", all.join(", ")));

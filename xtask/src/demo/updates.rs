@@ -6,9 +6,8 @@
 use std::path::Path;
 
 use super::guests::{AMD, Guest, SMMU, VTD};
-use super::{
-    BesideMachine, DemoRun, Ended, TRACE, boot, build, compiler, counts, emulator, image, said,
-};
+use super::told::Told;
+use super::{DemoRun, Ended, TRACE, counts, image, said};
 
 /// Updates of a run in the gate: one under each policy, and one more.
 const FEW: u64 = 4;
@@ -16,8 +15,6 @@ const FEW: u64 = 4;
 const MANY: u64 = 100;
 /// Bit of the number: the last record is damaged.
 const DAMAGED: u64 = 1 << 32;
-/// Seconds after which kernels are stuck.
-const LIMIT: &str = "400";
 /// Settings of a disk that does 100 requests a second.
 const SLOWED: &str = ",throttling.iops-total=100";
 /// The kernel's exit code.
@@ -88,28 +85,17 @@ pub const ALL: &[Updated] = &[
 
 /// Boots the machine, has its kernel updated, a few times or many, and checks the results.
 pub fn one(root: &Path, updated: &Updated, is_long: bool) -> Ended {
-    let guest = updated.of;
-    let ready = emulator(root, guest.program, guest.variable, guest.release, LIMIT)
-        .and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
-    let (mut qemu, cargo) = match ready {
-        Ok(ready) => ready,
-        Err(why) => return Ended::Skipped(why),
-    };
     let count = if is_long { MANY } else { FEW };
     let word = if updated.is_damaged { DAMAGED | count } else { count };
-    let device = format!("loader,addr={:#x},data={word:#x},data-len=8", updated.kept);
-    let done = build(root, guest, cargo).and_then(|kernel| {
-        let place = root.join("target/demo/runs").join(updated.name);
-        std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        qemu.args(["-device", &device]);
-        qemu.args(updated.traced.iter().flat_map(|events| ["-trace", events]));
-        let beside = BesideMachine { daemon: None, slowed: SLOWED };
-        check(updated, &boot(place, guest, qemu, &kernel, beside)?, count)
-    });
-    match done {
-        Ok(()) => Ended::Well,
-        Err(why) => Ended::Failed(why),
-    }
+    let told = Told {
+        name: updated.name,
+        of: updated.of,
+        kept: updated.kept,
+        word,
+        traced: updated.traced,
+        slowed: SLOWED,
+    };
+    told.run(root, |ran| check(updated, ran, count))
 }
 
 /// Checks the exit code, the console, both disks, the trace and the counts.

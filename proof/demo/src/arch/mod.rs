@@ -5,6 +5,8 @@
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 mod this;
 
+#[cfg(target_arch = "x86_64")]
+pub use this::Sleep;
 pub use this::{
     Interrupts, KEPT, LAST_MAPPED, Loader, exit, map_uncached, number, processor, put, set_number,
     uncached_type,

@@ -72,7 +72,7 @@ pub const BATCH: usize = 32;
 /// Notes for the next kernel. Zeros, but for the first word, which QEMU fills in, have a meaning of their own.
 #[repr(C)]
 pub struct Kept {
-    /// Updates to be made; bit 32: the last record is damaged.
+    /// Updates to be made, or sleeps; bit 32: the last record is damaged; bit 33: sleeps; bit 34: units stay asleep.
     asked: u64,
     /// Updates so far.
     pub done: u64,
@@ -141,6 +141,14 @@ impl Kept {
         Some(kept)
     }
 
+    /// Sleeps that are to be shown in place of updates.
+    #[cfg(target_arch = "x86_64")]
+    pub fn sleeps(&self) -> Option<crate::sleep::Sleeps> {
+        let is_left_out = self.asked >> 34 & 1 != 0;
+        let sleeps = crate::sleep::Sleeps { count: self.wanted(), is_left_out };
+        (self.asked >> 33 & 1 != 0).then_some(sleeps)
+    }
+
     /// Updates to be made.
     pub fn wanted(&self) -> u64 {
         self.asked & u64::from(u32::MAX)
@@ -148,7 +156,7 @@ impl Kept {
 
     /// Tells if the record of the last update is damaged.
     pub fn is_damaged(&self) -> bool {
-        self.asked >> 32 != 0
+        self.asked >> 32 & 1 != 0
     }
 
     /// Memory of units and devices, and that of the kernel's own heap.

@@ -21,9 +21,10 @@ use portolan_hw::topology::Iommus;
 
 pub use kept::Kept;
 use kept::LENT;
-use transfers::{Devices, Disk, Transfers};
+use transfers::{Devices, Transfers};
 
 use crate::arch::Loader;
+use crate::batch::Disk;
 use crate::commands::Commands;
 use crate::heap::HEAP;
 use crate::{End, Outcome, edu, enable, flash, named, options, say};

@@ -5,34 +5,25 @@ use core::mem;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::Iova;
-use portolan::dma::{Buffers, Coherent, Device, Direction, reclaim_all};
-use portolan::platform::Nanos;
+use portolan::dma::{Coherent, Direction};
 use portolan_bare::nvme::spec::Command;
-use portolan_bare::nvme::{Access, Controller, NvmeError, Operation, Ring, RingMemory, RingState};
+use portolan_bare::nvme::{Controller, Operation, Ring, RingMemory, RingState};
 use portolan_bare::pci::Function;
-use portolan_bare::{Machine, Pages, Registers};
-use portolan_hw::topology::{DeviceOptions, Iommus};
+use portolan_bare::{Machine, Registers};
+use portolan_hw::topology::Iommus;
 
 use super::kept::{BATCH, Kept, KeptPage, KeptRing};
-use crate::commands;
-use crate::edu::{ADDRESS_BITS, Edu};
-use crate::flash::{COPIES, POLICIES};
+use crate::batch::{
+    self, COMMANDS, COMPLETIONS, Disk, EDU_BYTES, PAGE, PART, UNTOUCHED, first, inverted, original,
+    transfer,
+};
+use crate::edu::Edu;
+use crate::flash::COPIES;
 use crate::{Outcome, say};
 
-const PAGE: usize = 4096;
-const SECTOR: usize = 512;
-/// Registers that are mapped.
-const WINDOW: u64 = 0x2000;
-/// Bytes of a ring of 64 commands, and of one of 64 completions.
-const COMMANDS: u64 = 4096;
-const COMPLETIONS: u64 = 1024;
-/// Longest time that a command may take.
-const LIMIT: Nanos = Nanos::from_millis(10_000);
-/// Bytes that `edu` writes, and the value that its page is filled with.
-const EDU_BYTES: usize = 2048;
-const UNTOUCHED: u8 = 0x5a;
 /// Pages of a batch that are read, and those that are written.
 const HALF: usize = BATCH / 2;
+const _: () = assert!(HALF == PART);
 
 /// Memory of a ring that the controller knows.
 struct Known {
@@ -58,30 +49,6 @@ pub struct Transfers {
     under_way: usize,
 }
 
-/// First page of the batch of a kernel on the disk.
-fn first(number: u64) -> u64 {
-    number * HALF as u64 % COPIES
-}
-
-/// Page `number` of the disk, as it is at first.
-fn original(number: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(PAGE);
-    for sector in number * 8..number * 8 + 8 {
-        let word = (sector + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-        bytes.extend((0..SECTOR).map(|at| word[at % 8] ^ (at / 8) as u8));
-    }
-    bytes
-}
-
-fn inverted(number: u64) -> Vec<u8> {
-    original(number).into_iter().map(|byte| !byte).collect()
-}
-
-fn access(of: &Devices<'_>) -> Outcome<Access<Registers, Machine>> {
-    let registers = of.flash.window(&of.machine, WINDOW).ok_or(NvmeError::NoRegisters)?;
-    Ok(Access { registers, clock: of.machine, limit: LIMIT })
-}
-
 /// A ring in memory that is kept.
 fn ring(of: &Devices<'_>, kept: &KeptRing) -> Outcome<Ring<Registers, Machine, Known>> {
     let known = |page: &KeptPage, bytes: u64| {
@@ -93,12 +60,8 @@ fn ring(of: &Devices<'_>, kept: &KeptRing) -> Outcome<Ring<Registers, Machine, K
     let memory = [known(&kept.commands, COMMANDS), known(&kept.completions, COMPLETIONS)];
     let KeptRing { number, tail, head, phase, .. } = *kept;
     let state = RingState { number, tail, head, phase: phase != 0 };
-    Ok(Ring::resume(access(of)?, memory, state)?)
-}
-
-fn transfer(operation: Operation, page: u64, at: Iova) -> Command {
-    let blocks = (PAGE / SECTOR) as u32;
-    Command::transfer(operation, page * u64::from(blocks), blocks, [at.get(), 0])
+    let access = batch::access(of.machine, of.flash)?;
+    Ok(Ring::resume(access, memory, state)?)
 }
 
 /// Devices that are at work.
@@ -108,31 +71,18 @@ pub struct Devices<'m> {
     pub edu: &'m Function,
 }
 
-/// The disk, opened.
-pub struct Disk {
-    device: Device<Machine>,
-    buffers: Buffers,
-}
-
 impl Devices<'_> {
     /// Opens the disk under the policy of kernel `number`.
     pub fn open(&self, iommus: &Iommus<Machine>, number: u64) -> Outcome<Disk> {
-        let (buffers, trust, preference) = POLICIES[number as usize % POLICIES.len()];
-        let mut options = DeviceOptions::trusted();
-        options.buffers = buffers;
-        options.constraints.trust = commands::trust(iommus, trust);
-        options.preference = preference;
-        let (policy, _) = commands::policy(iommus, self.flash, &options);
+        let (disk, policy) = Disk::open(iommus, self.flash, number)?;
         say!("kernel {number}: {policy}");
-        Ok(Disk { device: iommus.device_with(self.flash.at(), &options)?, buffers })
+        Ok(disk)
     }
 
     /// Has `edu` begin to write, which the next kernel takes over.
     pub fn leave_edu(&self, iommus: &Iommus<Machine>, kept: &mut Kept) -> Outcome<()> {
         let edu = Edu::new(self.machine, self.edu)?;
-        let mut options = DeviceOptions::trusted();
-        options.constraints = options.constraints.address_bits(ADDRESS_BITS);
-        let device = iommus.device_with(self.edu.at(), &options)?;
+        let device = batch::open_edu(iommus, self.edu)?;
         let mut page = self.machine.pages(PAGE).ok_or("no memory")?;
         page.bytes_mut().fill(UNTOUCHED);
         let memory = page.memory();
@@ -189,7 +139,7 @@ impl Transfers {
             lend(one);
         }
         let [commands, completions] = queue.each_ref().map(lend);
-        let mut controller = Controller::start(access(of)?, admin)?;
+        let mut controller = Controller::start(batch::access(of.machine, of.flash)?, admin)?;
         let created = controller.queue(1, queue, None)?;
         let RingState { number, tail, head, phase } = created.state();
         // The disk has the memory for as long as the machine runs.
@@ -244,7 +194,6 @@ impl Transfers {
 
     /// Reads by mappings of this kernel what the former one wrote, and takes the memory back.
     pub fn check(&mut self, machine: Machine, disk: &Disk, number: u64) -> Outcome<()> {
-        let Disk { device, buffers } = disk;
         let Some(first) = number.checked_sub(1).map(first) else {
             return Ok(());
         };
@@ -252,22 +201,12 @@ impl Transfers {
         for page in 0..HALF as u64 {
             let pages = machine.pages(PAGE).ok_or("no memory")?;
             let mapping =
-                device.map(pages, Direction::FromDevice).map_err(|failed| failed.error)?;
+                disk.device.map(pages, Direction::FromDevice).map_err(|failed| failed.error)?;
             self.submit(&transfer(Operation::Read, COPIES + first + page, mapping.iova()));
             mappings.push(mapping);
         }
         self.wait()?;
-        let mut found: Vec<Pages> = Vec::new();
-        if *buffers == Buffers::Kept {
-            for mapping in mappings {
-                found.push(mapping.unmap().map_err(|failed| failed.error)?);
-            }
-        } else {
-            let deferred =
-                mappings.into_iter().map(|one| one.defer().map_err(|failed| failed.error));
-            let deferred: Result<Vec<_>, _> = deferred.collect();
-            reclaim_all(deferred?, |one| found.push(one), drop)?;
-        }
+        let found = disk.take_back(mappings)?;
         match found.iter().zip(first..).all(|(page, number)| page.bytes() == inverted(number)) {
             true => Ok(()),
             false => Err("the disk did not write what the former kernel asked for".into()),

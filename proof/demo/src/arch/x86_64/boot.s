@@ -71,7 +71,25 @@ long_mode:
     push edi
     retf
 
+    // This processor after a sleep, in 32-bit protected mode. EBX is the copy of the kernel's data, which QEMU has
+    // replaced: it loads a kernel again when it resets the machine.
+    .global awake
+awake:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov esi, ebx
+    mov edi, offset data_start
+    mov ecx, offset kernel_end
+    sub ecx, edi
+    rep movsb
+    mov esp, [NEXT_STACK]
+    mov edi, offset awake64
+    jmp long_mode
+
     // Another processor, in 32-bit protected mode.
+    .global other
 other:
     mov ax, 16
     mov ds, ax
@@ -134,7 +152,47 @@ other64:
     mov rsp, [NEXT_STACK]
     call kernel_other
 
-    // Where another processor begins: in real mode, at the start of a page to which this is copied.
+    // Copies the kernel's data to RDX, and puts the machine to sleep: writes the value SI to the port DI. Returns once
+    // the machine is awake.
+    .global fall_asleep
+fall_asleep:
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    mov [NEXT_STACK], rsp
+    mov r8d, edi
+    mov eax, esi
+    mov esi, offset data_start
+    mov ecx, offset kernel_end
+    sub ecx, esi
+    mov rdi, rdx
+    cld
+    rep movsb
+    mov edx, r8d
+    wbinvd
+    out dx, ax
+1:
+    hlt
+    jmp 1b
+
+awake64:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov rsp, [NEXT_STACK]
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    ret
+
+    // Where another processor begins, and this one after a sleep: in real mode, at the start of a page to which this is copied.
     .section .rodata.real_mode, "a"
     .code16
     .global real_mode
@@ -147,9 +205,16 @@ real_mode:
     mov eax, cr0
     or eax, 1                   // PE
     mov cr0, eax
+    .byte 0x2e, 0x66, 0x8b, 0x1e                // mov of 32 bits to EBX, from an offset in CS
+    .word real_mode_argument - real_mode
     .byte 0x66, 0xea            // a far jump of 32 bits
-    .long other
+    .global real_mode_entry
+real_mode_entry:
+    .long 0
     .word 24
+    .global real_mode_argument
+real_mode_argument:
+    .long 0
 real_gdt_register:
     .word 31
     .long gdt

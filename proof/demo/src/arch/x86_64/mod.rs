@@ -5,6 +5,7 @@
 
 mod interrupts;
 mod processors;
+mod sleep;
 mod uncached;
 
 use core::arch::{asm, global_asm};
@@ -19,6 +20,7 @@ use crate::{End, Outcome};
 
 pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
+pub use sleep::Sleep;
 pub use uncached::{map_uncached, uncached_type};
 
 global_asm!(include_str!("boot.s"));
@@ -79,8 +81,12 @@ impl Loader {
 
     /// Starts the processor with this APIC number at `boot.s`.
     pub fn start_processor(&self, machine: &Machine, apic: u64) -> Outcome<()> {
-        let page = self.left.low_page();
-        processors::start(machine, page.ok_or("there is no RAM below 640 KiB")?, apic)
+        processors::start(machine, self.first_page()?, apic)
+    }
+
+    /// The page at which a processor begins.
+    fn first_page(&self) -> Outcome<u8> {
+        Ok(self.left.low_page().ok_or("there is no RAM below 640 KiB")?)
     }
 }
 

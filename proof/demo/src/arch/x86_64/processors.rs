@@ -23,6 +23,11 @@ unsafe extern "C" {
     /// First code of a processor, in real mode, at the start of a page (`boot.s`).
     static real_mode: c_void;
     static real_mode_end: c_void;
+    /// Places in it of the code that follows, in 32-bit mode, and of its argument.
+    static real_mode_entry: c_void;
+    static real_mode_argument: c_void;
+    /// The code that follows for another processor.
+    static other: c_void;
 }
 
 /// The number of each CPU; its GS points here.
@@ -71,13 +76,28 @@ pub fn apic(machine: &Machine) -> Outcome<LocalApic<Registers>> {
     Ok(apic.ok_or("there is no APIC with registers in memory")?)
 }
 
+/// Puts the first code of a processor, which goes on at `entry` with `argument` in EBX, into `page`, which is free RAM
+/// below 1 MiB.
+pub fn put_first_code(page: u8, entry: *const c_void, argument: u32) {
+    let first = &raw const real_mode;
+    let offset = |of: *const c_void| of.addr() - first.addr();
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(usize::from(page) << 12);
+    let words = [
+        (&raw const real_mode_entry, entry.expose_provenance() as u32),
+        (&raw const real_mode_argument, argument),
+    ];
+    // SAFETY: the page is free RAM, mapped at its own address, and the code is smaller than a page.
+    unsafe {
+        to.copy_from_nonoverlapping(first.cast(), offset(&raw const real_mode_end));
+        for (at, word) in words {
+            to.add(offset(at)).cast::<u32>().write_unaligned(word);
+        }
+    }
+}
+
 /// Starts the processor with the APIC number `apic` at `page`, which is free RAM below 1 MiB.
 pub fn start(machine: &Machine, page: u8, apic: u64) -> Outcome<()> {
-    let first = &raw const real_mode;
-    let bytes = (&raw const real_mode_end).addr() - first.addr();
-    let to = core::ptr::with_exposed_provenance_mut::<u8>(usize::from(page) << 12);
-    // SAFETY: the page is free RAM, mapped at its own address, and the code is smaller than a page.
-    unsafe { to.copy_from_nonoverlapping(first.cast(), bytes) };
+    put_first_code(page, &raw const other, 0);
     let started = self::apic(machine)?.start(machine, u8::try_from(apic)?, page);
     Ok(started.map_err(|_| "the APIC does not deliver")?)
 }
