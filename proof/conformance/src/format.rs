@@ -6,7 +6,7 @@ use std::str::FromStr;
 use portolan::addr::PageSize;
 use portolan::table::Access;
 use portolan::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, Riscv,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, Riscv,
     RiscvContiguity, RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory, VtdFirstLevels,
     VtdFirstStage, VtdLevels, VtdSecondStage,
 };
@@ -44,6 +44,7 @@ formats! {
     VtdFs5 = "vtd-fs-5" => "VT-d first stage, 5 levels.";
     AmdV1Levels3 = "amd-v1-3" => "AMD-Vi version 1, 3 levels.";
     AmdV1Levels4 = "amd-v1-4" => "AMD-Vi version 1, 4 levels.";
+    AmdV1Between = "amd-v1-between" => "AMD-Vi version 1, 4 levels, with sizes between those of the levels.";
     Tegra = "tegra" => "Tegra SMMU with 34-bit memory addresses.";
     RiscvSv39 = "riscv-sv39" => "RISC-V Sv39.";
     RiscvSv48 = "riscv-sv48" => "RISC-V Sv48.";
@@ -108,7 +109,7 @@ impl FormatName {
             }
             N::VtdSs3 | N::VtdSs4 | N::VtdSs5 => Some((1 << 9, 1 << 9)),
             N::VtdFs4 | N::VtdFs5 => Some((1 << 6, 1 << 6)),
-            N::AmdV1Levels3 | N::AmdV1Levels4 => Some((1 << 6, 1 << 6)),
+            N::AmdV1Levels3 | N::AmdV1Levels4 | N::AmdV1Between => Some((1 << 6, 1 << 6)),
             N::Tegra => None,
             // D is set.
             _ => Some((1 << 7, 1 << 7)),
@@ -144,7 +145,7 @@ impl FormatName {
             _ if access.contains(Access::EXECUTE) => None,
             Self::VtdFs4 | Self::VtdFs5 => Some(access | Access::READ),
             // The force-coherent bit of a leaf keeps the kind of memory.
-            Self::AmdV1Levels3 | Self::AmdV1Levels4 => Some(access),
+            Self::AmdV1Levels3 | Self::AmdV1Levels4 | Self::AmdV1Between => Some(access),
             _ => Some(data),
         }
     }
@@ -192,6 +193,10 @@ impl FormatName {
             Self::VtdFs5 => visitor.visit(first(VtdFirstLevels::Five), vtd_fs(5)),
             Self::AmdV1Levels3 => visitor.visit(amd(AmdLevels::Three, dirty), amd_v1(3)),
             Self::AmdV1Levels4 => visitor.visit(amd(AmdLevels::Four, dirty), amd_v1(4)),
+            Self::AmdV1Between => {
+                let sizes = AmdSizes::Between;
+                visitor.visit(AmdV1 { sizes, ..amd(AmdLevels::Four, dirty) }, amd_v1(4))
+            }
             Self::RiscvSv39 => riscv!(12, Three, riscv_first_stage, 3, Absent),
             Self::RiscvSv48 => riscv!(12, Four, riscv_first_stage, 4, Absent),
             Self::RiscvSv57 => riscv!(12, Five, riscv_first_stage, 5, Absent),
@@ -214,7 +219,7 @@ fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
 }
 
 const fn amd(levels: AmdLevels, dirty: DirtyTracking) -> AmdV1 {
-    AmdV1 { levels, output_lg2: 52, dirty }
+    AmdV1 { levels, output_lg2: 52, dirty, sizes: AmdSizes::Levels }
 }
 
 const fn riscv<const ROOT: u32>(

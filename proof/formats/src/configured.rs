@@ -2,7 +2,7 @@
 
 use crate::numbers::{Family, Subject};
 use crate::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
     RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage, SplitRule, Tegra,
     TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
@@ -43,9 +43,18 @@ numbers!(vtd_first_stage, VtdFirstStage, VTD_FIRST, Family::VtdFirst, 3, true, t
 numbers!(
     amd_version_1,
     AmdV1,
-    AmdV1 { levels: AmdLevels::Five, output_lg2: 52, dirty: KEPT },
+    AmdV1 { dirty: KEPT, ..AmdV1::new(AmdLevels::Five, 52) },
     Family::Amd,
-    4,
+    3,
+    true,
+    true
+);
+numbers!(
+    amd_version_1_between,
+    AmdV1,
+    AmdV1 { sizes: AmdSizes::Between, ..AmdV1::new(AmdLevels::Five, 52) },
+    Family::Amd,
+    3,
     true,
     true
 );
@@ -173,6 +182,7 @@ pub fn all() -> Vec<Subject> {
         vtd_second_stage_dirty::subject(),
         vtd_first_stage::subject(),
         amd_version_1::subject(),
+        amd_version_1_between::subject(),
         arm_first_4k::subject(),
         arm_first_4k_dirty::subject(),
         arm_first_16k::subject(),

@@ -33,7 +33,7 @@ pub enum Call {
 }
 
 /// A format with its functions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Subject {
     /// Name of the module.
     pub name: &'static str,
@@ -47,8 +47,8 @@ pub struct Subject {
     pub granule_lg2: u32,
     /// Exponent of the number of entries of a table.
     pub index_lg2: u32,
-    /// Exponent of the number of leaves of a cluster; 0 without.
-    pub cluster_lg2: u32,
+    /// Exponents of the numbers of leaves of clusters, each with a table's level.
+    pub clusters: Vec<(u32, u32)>,
     /// Width of an entry in bits.
     pub word_bits: u32,
     /// True if the hardware keeps dirty bits.
@@ -69,7 +69,7 @@ macro_rules! numbers {
         #[allow(missing_docs)]
         pub mod $name {
             use super::*;
-            use crate::addr::PhysAddr;
+            use crate::addr::{PageSize, PhysAddr};
             use crate::numbers::{Call, Subject};
             use crate::platform::Word;
             use crate::table::Access;
@@ -181,13 +181,22 @@ macro_rules! numbers {
             }
 
             #[inline(never)]
-            pub fn joined(first: u64) -> u64 {
-                F::joined(first).unwrap_or(0)
+            pub fn joined(first: u64, lg2: u64) -> u64 {
+                F::joined(first, lg2 as u32).unwrap_or(0)
             }
 
             #[inline(never)]
-            pub fn parted(raw: u64, part: u64) -> u64 {
-                F::parted(raw, part)
+            pub fn parted(raw: u64, level: u64, part: u64) -> u64 {
+                F::parted(raw, level as u32, part)
+            }
+
+            fn clusters() -> Vec<(u32, u32)> {
+                let sizes = format().page_sizes();
+                let span = |level| F::GRANULE.lg2() + level * F::INDEX_LG2;
+                let of = |level| (1..=F::CLUSTER_LG2).map(move |lg2| (level, lg2));
+                let all = (0..format().levels()).flat_map(of);
+                all.filter(|&(level, lg2)| sizes.contains(PageSize::of_lg2(span(level) + lg2)))
+                    .collect()
             }
 
             pub fn subject() -> Subject {
@@ -198,7 +207,7 @@ macro_rules! numbers {
                     output_lg2: format().output_lg2(),
                     granule_lg2: F::GRANULE.lg2(),
                     index_lg2: F::INDEX_LG2,
-                    cluster_lg2: F::CLUSTER_LG2,
+                    clusters: clusters(),
                     word_bits: 8 << <F as Format>::Word::LG2_BYTES,
                     keeps_dirty: format().dirty_tracking() == DirtyTracking::Hardware,
                     tells_devices: $devices,
@@ -222,8 +231,8 @@ macro_rules! numbers {
                         ("dirty", Call::One(dirty)),
                         ("cleaned", Call::One(cleaned)),
                         ("size", Call::Two(size)),
-                        ("joined", Call::One(joined)),
-                        ("parted", Call::Two(parted)),
+                        ("joined", Call::Two(joined)),
+                        ("parted", Call::Three(parted)),
                     ],
                 }
             }

@@ -10,7 +10,7 @@ use crate::table::format::{
 use crate::table::{Access, TableAccessError};
 
 /// A mistake, and the format that has it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Mistake {
     /// The mistake.
     pub says: &'static str,
@@ -131,12 +131,12 @@ impl<F: Format, const M: u32> Format for Wrong<F, M> {
         F::leaf_lg2(raw, level)
     }
 
-    fn joined(first: u64) -> Option<u64> {
-        F::joined(first).map(|joined| joined & !bits::<M>(PATTERN, 8 << 10))
+    fn joined(first: u64, lg2: u32) -> Option<u64> {
+        F::joined(first, lg2).map(|joined| joined & !bits::<M>(PATTERN, 8 << 10))
     }
 
-    fn parted(raw: u64, part: u64) -> u64 {
-        F::parted(raw, if M == PART { part & 7 } else { part })
+    fn parted(raw: u64, level: u32, part: u64) -> u64 {
+        F::parted(raw, level, if M == PART { part & 7 } else { part })
     }
 
     fn link(pa: PhysAddr) -> u64 {

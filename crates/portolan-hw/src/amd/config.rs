@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use portolan::inval::{CombineOptions, Quirks};
 use portolan::platform::Nanos;
-use portolan::table::format::DirtyTracking;
+use portolan::table::format::{AmdSizes, DirtyTracking};
 
 use crate::interrupt::Remapping;
 use crate::reservations::{Ignored, Reservations};
@@ -74,6 +74,10 @@ pub struct Config {
     /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
     /// [`AmdFeature::MARKS`](super::AmdFeature::MARKS).
     pub dirty: DirtyTracking,
+    /// Sizes of the leaves of host tables. With [`AmdSizes::Between`] a part of a mapping that is unmapped alone may
+    /// lie in a larger leaf, which has to be split before. Every unit knows all sizes, but with [`Config::dirty`]
+    /// there are those of the levels alone.
+    pub sizes: AmdSizes,
     /// Page requests in their log as an exponent, from 8 to 15; `None` for no log.
     /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
     /// [`AmdFeature::REQUESTS`](super::AmdFeature::REQUESTS).
@@ -96,6 +100,7 @@ impl Default for Config {
             reserved: Reservations::default(),
             interrupts: None,
             dirty: DirtyTracking::Off,
+            sizes: AmdSizes::Levels,
             requests_lg2: None,
         }
     }

@@ -15,7 +15,7 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::iommu::{IommuError, Shadowing};
 use portolan::platform::Mmio;
-use portolan::table::format::{AmdLevels, DirtyTracking};
+use portolan::table::format::{AmdLevels, AmdV1, DirtyTracking};
 use portolan_spec::amd::reg::features as fields;
 use portolan_spec::amd::{capability as layout, reg};
 use thiserror::Error;
@@ -146,6 +146,12 @@ impl Features {
     pub(super) fn output_lg2(&self, config: &Config) -> u32 {
         let told = self.capability.physical_lg2;
         told.unwrap_or(config.output_lg2).clamp(12, 52)
+    }
+
+    /// The format of host tables of `levels`.
+    pub(super) fn format(&self, config: &Config, levels: AmdLevels) -> AmdV1 {
+        let (output_lg2, dirty, sizes) = (self.output_lg2(config), config.dirty, config.sizes);
+        AmdV1 { levels, output_lg2, dirty, sizes }
     }
 
     /// Width of devices' addresses in bits; tables may have room for more or less.

@@ -36,7 +36,7 @@ use portolan::iommu::handover::{
 };
 use portolan::iommu::{IommuError, PagedDomain, Requester};
 use portolan::platform::{Guarded, TableClaims, UnitPlatform};
-use portolan::table::format::{AmdLevels, AmdV1};
+use portolan::table::format::AmdLevels;
 use portolan::table::{Format as _, FormerTable};
 use portolan_spec::amd::reg::{self, control};
 use portolan_tables::describe::UnitKind;
@@ -246,8 +246,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         let walks = |levels: &AmdLevels| levels.count() == tables.levels && features.walks(*levels);
         let levels = all.into_iter().find(walks);
         let levels = levels.ok_or(AdoptError::Shape { root: tables.root })?;
-        let (output_lg2, dirty) = (features.output_lg2(&self.config), self.config.dirty);
-        let format = AmdV1 { levels, output_lg2, dirty };
+        let format = features.format(&self.config, levels);
         let table = FormerTable::new(format, self.shared.control.mem.clone(), tables.root);
         let table = table.limited(features.input_lg2(), format.page_sizes()).check(claims)?;
         let (caps, quirks) = (self.capabilities(), self.config.quirks);

@@ -77,13 +77,13 @@ pub(super) fn address_lg2(features: &Features, config: &Config) -> u32 {
 
 /// The format of the tables.
 fn format(features: &Features, config: &Config) -> AmdV1 {
-    let output_lg2 = features.output_lg2(config);
-    let levels = if features.walks(AmdLevels::Five) && output_lg2 > 48 {
+    let wide = features.walks(AmdLevels::Five) && features.output_lg2(config) > 48;
+    let levels = if wide {
         AmdLevels::Five
     } else {
         AmdLevels::Four
     };
-    AmdV1 { levels, output_lg2, dirty: config.dirty }
+    features.format(config, levels)
 }
 
 fn map<P: UnitPlatform>(

@@ -283,8 +283,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         if !self.features().walks(levels) {
             return Err(IommuError::Unsupported);
         }
-        let output_lg2 = self.features().output_lg2(&self.config);
-        let format = AmdV1 { levels, output_lg2, dirty: self.config.dirty };
+        let format = self.features().format(&self.config, levels);
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
         let table = table.limited(self.features().input_lg2(), format.page_sizes());
         let context = InvalTag::new(self.shared.take_id()?.into());

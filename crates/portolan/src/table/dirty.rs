@@ -93,10 +93,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 visit(leaf);
             }
             least = least.min(size);
-            largest = largest.max(match level {
-                0 => self.largest_small_leaf(),
-                _ => size,
-            });
+            largest = largest.max(self.largest_leaf(level));
             at = leaf.last().checked_add(1);
         }
         gather.add_unmapped_mixed(range, least, largest, Depth::LeafOnly);

@@ -369,6 +369,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             leaf = leaf.min(Self::span(level));
         }
+        if request.top_leaf > 0 {
+            self.join_blocks(request.range, gather);
+        }
         self.owe_map(gather, request.range, leaf);
     }
 
@@ -389,7 +392,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if whole && entry.load() == 0 {
             if let Some(page) = reserve.pop_unfilled() {
                 self.fill(self.words(page), template, pieces);
-                self.join_clusters(self.words(page), 0);
+                self.join_clusters(self.words(page), 0, 0);
                 if self.noted.lines {
                     self.publish_all(page, 0, 1 << F::INDEX_LG2);
                 }
@@ -408,7 +411,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
         self.tell(ProtocolStep::Find { table, range: slot });
         self.fill(words, template, pieces);
-        self.join_clusters(words, index);
+        self.join_clusters(words, index, 0);
         self.tell(ProtocolStep::Write { table, range: slot });
         self.owe_lines(gather, table, index, count);
         if whole {

@@ -63,7 +63,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         };
         self.tell(ProtocolStep::Find { table, range });
         self.fill(words, template, &mut pieces);
-        self.join_clusters(words, index);
+        self.join_clusters(words, index, 0);
         self.tell(ProtocolStep::Write { table, range });
         if count == 1 << F::INDEX_LG2 {
             Self::mark(entry, true);

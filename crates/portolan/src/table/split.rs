@@ -76,11 +76,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Err(SplitError::NoBlock { iova: at });
         }
         let Some((word, parent, level, raw)) = self.block_at(at) else {
-            return self.split_cluster(at, gather);
+            return self.split_cluster(at, 0, gather);
         };
         let block = IovaRange::page(at, Self::span(level));
         let broken = match F::classify(raw, level) {
             Entry::Broken(table) => Some(table),
+            _ if F::leaf_lg2(raw, level) > Self::span(level).lg2() => return self.split_cluster(at, level, gather),
             _ => self.replace_block(word, parent, level, raw, at, gather)?,
         };
         gather.add_unmapped_mixed(block, F::GRANULE, Self::span(level), Depth::LeafOnly);
@@ -88,10 +89,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// As [`PageTable::split`], of a cluster.
-    fn split_cluster(&self, at: Iova, gather: &mut Gather) -> Result<PendingSplit, SplitError> {
-        let block = self.part_cluster(at).ok_or(SplitError::NoBlock { iova: at })?;
-        gather.add_unmapped(block, F::GRANULE, Depth::LeafOnly);
-        Ok(PendingSplit { of: self.id, block, level: 0, broken: None })
+    fn split_cluster(
+        &self,
+        at: Iova,
+        level: u32,
+        gather: &mut Gather,
+    ) -> Result<PendingSplit, SplitError> {
+        let (block, size) = self.part_cluster(at, level).ok_or(SplitError::NoBlock { iova: at })?;
+        gather.add_unmapped_mixed(block, Self::span(level), size, Depth::LeafOnly);
+        Ok(PendingSplit { of: self.id, block, level, broken: None })
     }
 
     /// Writes a table in place of the block `raw` of `level` in the table `parent`, or makes the

@@ -78,7 +78,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         };
         self.check_slot(&slot)?;
         let depth = self.clear_slot(&slot, gather);
-        gather.add_unmapped_mixed(range, F::GRANULE, self.largest_small_leaf(), depth);
+        gather.add_unmapped_mixed(range, F::GRANULE, self.largest_leaf(0), depth);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         self.owe_lines(gather, parent, at, count);
         self.detach_upper(range.last(), range, gather);
-        gather.add_unmapped_mixed(range, F::GRANULE, self.largest_small_leaf(), Depth::AllLevels);
+        gather.add_unmapped_mixed(range, F::GRANULE, self.largest_leaf(0), Depth::AllLevels);
         true
     }
 
@@ -157,12 +157,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut depth = Depth::LeafOnly;
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
-            let (cleared, size, reached) = self.clear_at(iova, range, gather);
-            leaf = leaf.min(size);
-            largest = largest.max(match size == F::GRANULE {
-                true => self.largest_small_leaf(),
-                false => size,
-            });
+            let (cleared, level, reached) = self.clear_at(iova, range, gather);
+            leaf = leaf.min(Self::span(level));
+            largest = largest.max(self.largest_leaf(level));
             if reached == Depth::AllLevels {
                 depth = Depth::AllLevels;
             }
@@ -192,11 +189,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 }
                 Walk::Stopped { level, raw } => (level, raw),
             };
-            match F::classify(raw, level) {
-                Entry::Leaf(_) | Entry::Broken(_) => {}
+            let lg2 = match F::classify(raw, level) {
+                Entry::Leaf(_) => F::leaf_lg2(raw, level),
+                Entry::Broken(_) => Self::span(level).lg2(),
                 _ => return Err(TableUnmapError::NotMapped { iova }),
-            }
-            let block = IovaRange::page(iova, Self::span(level));
+            };
+            let block = IovaRange::page(iova, PageSize::of_lg2(lg2));
             if !range.covers(block) {
                 return Err(match F::classify(raw, level) {
                     Entry::Broken(_) => TableUnmapError::Splitting { block },
@@ -277,26 +275,26 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Clears the leaf or the part of a leaf table at `iova`; returns the range that it covered,
-    /// the size of its leaves, and the depth of its debt.
+    /// its level, and the depth of its debt.
     fn clear_at(
         &self,
         iova: Iova,
         range: IovaRange,
         gather: &mut Gather,
-    ) -> (IovaRange, PageSize, Depth) {
+    ) -> (IovaRange, u32, Depth) {
         let mut level = self.levels - 1;
         let mut table = self.root;
         loop {
             let index = self.index(iova, level);
             let Some(word) = self.words(table).get(index) else {
-                return (range, F::GRANULE, Depth::AllLevels);
+                return (range, 0, Depth::AllLevels);
             };
             let raw = word.load();
             if level == 1 {
                 let part = Self::slot_of(iova, range);
                 if let Some(slot) = self.leaf_slot((word, table), raw, part) {
                     let depth = self.clear_slot(&slot, gather);
-                    return (part, F::GRANULE, depth);
+                    return (part, 0, depth);
                 }
             }
             match F::classify(raw, level) {
@@ -309,7 +307,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     if let Entry::Broken(unused) = entry {
                         self.detach(&mut gather.tables, unused);
                     }
-                    return (range, Self::span(level), Depth::LeafOnly);
+                    return (range, level, Depth::LeafOnly);
                 }
             }
             level -= 1;

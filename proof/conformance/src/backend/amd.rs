@@ -6,7 +6,7 @@ use std::sync::Arc;
 use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{UnitParts, UnitPlatform};
-use portolan::table::format::{AmdV2Levels, DirtyTracking};
+use portolan::table::format::{AmdSizes, AmdV2Levels, DirtyTracking};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -145,6 +145,8 @@ where
     config.interrupts = Some(remapping(apic));
     if identification.has_marks() {
         config.dirty = DirtyTracking::Hardware;
+    } else {
+        config.sizes = AmdSizes::Between;
     }
     config.requests_lg2 = Some(8);
     config.pasid_bits = 20;
@@ -194,6 +196,7 @@ pub fn on_qemu(apic: ApicMode) -> Result<OnQemu, Outcome> {
     let registers = machine.iommu_registers().ok_or_else(|| failed("the machine has no unit"))?;
     let mut config = Config::default();
     config.interrupts = Some(remapping(apic));
+    config.sizes = AmdSizes::Between;
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
     let unit =

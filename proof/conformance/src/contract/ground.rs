@@ -57,14 +57,11 @@ impl<'m, F: Format> Ground<'m, F> {
     pub(super) fn leaves(&self) -> Vec<Leaf> {
         let levels = self.format().levels();
         let sizes = self.format().page_sizes();
-        // Leaves in a row that are one page are a size of their own.
-        let cluster = Leaf { size: PageSize::of_lg2(F::GRANULE.lg2() + F::CLUSTER_LG2), level: 0 };
-        let cluster = (F::CLUSTER_LG2 > 0).then_some(cluster);
-        let whole = (0..levels).map(|level| Leaf {
-            size: PageSize::of_lg2(F::GRANULE.lg2() + level * F::INDEX_LG2),
-            level,
+        // Leaves in a row that are one page are sizes of their own.
+        let leaves = (0..levels).flat_map(|level| {
+            let span = F::GRANULE.lg2() + level * F::INDEX_LG2;
+            (0..=F::CLUSTER_LG2).map(move |more| Leaf { size: PageSize::of_lg2(span + more), level })
         });
-        let leaves = whole.clone().take(1).chain(cluster).chain(whole.skip(1));
         let leaves: Vec<Leaf> = leaves.filter(|leaf| sizes.contains(leaf.size)).collect();
         assert_eq!(leaves.len(), sizes.iter().count(), "a size without a level");
         leaves

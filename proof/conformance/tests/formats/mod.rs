@@ -17,6 +17,7 @@ macro_rules! with_formats {
             vtd_fs_5: "vtd-fs-5",
             amd_v1_3: "amd-v1-3",
             amd_v1_4: "amd-v1-4",
+            amd_v1_between: "amd-v1-between",
             tegra: "tegra",
             riscv_sv39: "riscv-sv39",
             riscv_sv48: "riscv-sv48",

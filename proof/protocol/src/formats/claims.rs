@@ -30,7 +30,7 @@ pub const CLAIMS: [(&str, &str); 10] = [
     ),
     ("empty", "marks of broken blocks and links of detached tables are empty for the hardware"),
     ("split", "each part of a leaf translates as the leaf does, with its access and dirty state"),
-    ("cluster", "sixteen leaves joined, and parted again, translate as before"),
+    ("cluster", "leaves joined to a larger page, and parted again, translate as before"),
     ("marks", "a leaf that the hardware marks as written is the same block, and is found dirty"),
     ("cleaned", "a cleaned leaf translates as before, and is not dirty"),
     ("step", "leaves of neighbours differ by the step of the format"),
@@ -148,7 +148,7 @@ pub fn questions(subject: &Subject) -> Vec<Question> {
             all.push(table(&of, level));
         }
     }
-    all.extend(cluster(&of));
+    all.extend(subject.clusters.iter().map(|&(level, lg2)| cluster(&of, level, lg2)));
     all.extend(step(&of));
     all
 }
@@ -302,31 +302,31 @@ fn marked(of: &Format<'_>, level: u32) -> Vec<Question> {
     ]
 }
 
-fn cluster(of: &Format<'_>) -> Option<Question> {
-    let lg2 = of.0.granule_lg2 + of.0.cluster_lg2;
-    if of.0.cluster_lg2 == 0 {
-        return None;
-    }
-    let joined = "(joined raw)";
-    let access = "(allows0 raw)";
-    let part = "(parted (joined raw) i)";
-    let place = format!("(bvadd (leads0 raw) (bvshl i {}))", number(of.0.granule_lg2.into()));
-    let single = is("(size raw (_ bv0 64))", of.0.granule_lg2.into());
-    let can = all(&[single.clone(), aligned("(leads0 raw)", lg2)]);
+/// About clusters of `1 << parts_lg2` leaves of `level`.
+fn cluster(of: &Format<'_>, level: u32, parts_lg2: u32) -> Question {
+    let (span, here) = (of.span(level), number(level.into()));
+    let lg2 = span + parts_lg2;
+    let joined = format!("(joined raw {})", number(lg2.into()));
+    let leads = format!("(leads{level} raw)");
+    let access = format!("(allows{level} raw)");
+    let part = format!("(parted {joined} {here} i)");
+    let place = format!("(bvadd {leads} (bvshl i {}))", number(span.into()));
+    let single = is(&format!("(size raw {here})"), span.into());
+    let can = all(&[single, aligned(&leads, lg2)]);
     let made = all(&[
         // Hardware may use any of the entries, which are alike, for all of the page.
-        of.reads(joined, 0, "(leads0 raw)", access),
-        is(&format!("(size {joined} (_ bv0 64))"), lg2.into()),
-        of.reads(part, 0, &place, access),
-        is(&format!("(size {part} (_ bv0 64))"), of.0.granule_lg2.into()),
-        format!("(= (parted {joined} {}) raw)", number(0)),
+        of.reads(&joined, level, &leads, &access),
+        is(&format!("(size {joined} {here})"), lg2.into()),
+        of.reads(&part, level, &place, &access),
+        is(&format!("(size {part} {here})"), span.into()),
+        format!("(= (parted {joined} {here} {}) raw)", number(0)),
     ]);
-    Some(Question {
+    Question {
         says: "cluster",
-        level: 0,
-        premises: all(&[of.good("raw", 0), below_two_to("i", of.0.cluster_lg2)]),
+        level,
+        premises: all(&[of.good("raw", level), below_two_to("i", parts_lg2)]),
         conclusion: format!("(ite {can} {made} (= {joined} {}))", number(0)),
-    })
+    }
 }
 
 fn step(of: &Format<'_>) -> Option<Question> {

@@ -6,7 +6,7 @@
 //! by its number from the leaf up.
 //!
 //! Not described: encodings that the library does not write, and does not read exactly (memory
-//! types by a table of attributes, global pages, sizes in the address bits): they are *foreign*.
+//! types by a table of attributes, global pages): they are *foreign*.
 
 use portolan_formats::{Family, Subject};
 
@@ -66,6 +66,15 @@ fn some(high: u32, low: u32) -> String {
 fn bits(high: u32, low: u32) -> String {
     let mask = (u64::MAX >> (63 - high)) & (u64::MAX << low);
     format!("(bvand e (_ bv{mask} 64))")
+}
+
+/// Tells if all bits from `low` up to `high` are set; there may be no such bits.
+fn ones(high: u32, low: u32) -> String {
+    if high < low {
+        return TRUE.to_owned();
+    }
+    let mask = (u64::MAX >> (63 - high)) & (u64::MAX << low);
+    format!("(= {} (_ bv{mask} 64))", bits(high, low))
 }
 
 fn set(mask: u64) -> String {
@@ -142,17 +151,22 @@ fn vtd_first(level: u32, span: u32) -> Naive {
 }
 
 fn amd(level: u32, span: u32, subject: &Subject) -> Naive {
-    let leaf = field(11, 9, 0);
+    // The size is in the address: ones from bit 12 to two below that of the page, and then a zero.
+    let sized = field(11, 9, 7);
+    let leaf = any(&[field(11, 9, 0), sized.clone()]);
+    let told = format!("(bvand {0} (bvadd {0} (_ bv4096 64)))", bits(51, 12));
+    let odd_size = any(&[not(&ones(span - 1, 12)), ones(span + 7, span)]);
+    let between = yes(!subject.clusters.is_empty());
     Naive {
         present: bit(0),
-        reserved_leaf: any(&[some(58, 52), some(span - 1, 12)]),
+        reserved_leaf: any(&[some(58, 52), either(&sized, &odd_size, &some(span - 1, 12))]),
         reserved_table: any(&[some(60, 52), not(&field(11, 9, level))]),
-        // A size in the address bits, or a level that is skipped.
+        // A size in the address bits where the library writes none, or a level that is skipped.
         foreign: any(&[
-            field(11, 9, 7),
+            all(&[sized.clone(), not(&between)]),
             all(&[not(&leaf), format!("(bvult ((_ extract 11 9) e) (_ bv{level} 3))")]),
         ]),
-        address: either(&leaf, &bits(51, span), &bits(51, 12)),
+        address: either(&sized, &told, &either(&leaf, &bits(51, span), &bits(51, 12))),
         leaf,
         access: [bit(61), bit(62), yes(false), not(&bit(60))],
         through: [bit(61), bit(62), yes(false)],

@@ -150,12 +150,12 @@ impl<F: Format<Word = AtomicU64>> Format for SharedTables<F> {
         F::leaf_lg2(raw, level)
     }
 
-    fn joined(first: u64) -> Option<u64> {
-        F::joined(first)
+    fn joined(first: u64, lg2: u32) -> Option<u64> {
+        F::joined(first, lg2)
     }
 
-    fn parted(raw: u64, part: u64) -> u64 {
-        F::parted(raw, part)
+    fn parted(raw: u64, level: u32, part: u64) -> u64 {
+        F::parted(raw, level, part)
     }
 
     fn link(pa: PhysAddr) -> u64 {

@@ -10,6 +10,7 @@ mod machine;
 mod queue;
 mod remapping;
 mod reserved;
+mod sizes;
 
 use crate::promise::tests::all_memory;
 use alloc::sync::Arc;

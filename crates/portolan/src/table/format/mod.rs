@@ -54,7 +54,7 @@ mod riscv;
 mod tegra;
 mod vtd;
 
-pub use amd::AmdV1;
+pub use amd::{AmdSizes, AmdV1};
 pub use armv8::{Armv8Config, Armv8ConfigError, Armv8Stage1, Armv8Stage2};
 pub use riscv::{Riscv, RiscvContiguity, RiscvFirstStage, RiscvMemoryTypes, RiscvSecondStage};
 pub use tegra::{Tegra, TegraMemory};
@@ -167,8 +167,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Ignored bit of an entry that points at a leaf table, for software's mark that all entries there
     /// are in use; 0 where there is none. An unmap of marked tables does not look into them.
     const FILLED: u64 = 0;
-    /// Exponent of the number of leaves of level 0, aligned and in a row, that can together be one
-    /// larger page (a *cluster*), each saying so; 0 where none can.
+    /// Exponent of the number of leaves of one table, aligned and in a row, that can at most be one
+    /// larger page together (a *cluster*), each saying so; 0 where none can. The sizes of leaves tell
+    /// which clusters there are.
     const CLUSTER_LG2: u32 = 0;
 
     /// Number of levels, at least 2.
@@ -228,15 +229,16 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn leaf_lg2(_raw: u64, level: u32) -> u32 {
         span_lg2::<Self>(level)
     }
-    /// Value of each leaf of a cluster whose first one is `first` as long as it stands by itself;
-    /// `None` if no cluster can begin with its address.
+    /// Value of each leaf of a cluster of `1 << lg2` bytes whose first one is `first` as long as it
+    /// stands by itself; `None` if no cluster of that size can begin with it.
     #[inline]
-    fn joined(_first: u64) -> Option<u64> {
+    fn joined(_first: u64, _lg2: u32) -> Option<u64> {
         None
     }
-    /// Value of leaf `part` of a cluster by itself, if `raw` is the value of each of them.
+    /// Value of leaf `part` of a cluster in a table of `level` by itself, if `raw` is the value of
+    /// each of them.
     #[inline]
-    fn parted(raw: u64, _part: u64) -> u64 {
+    fn parted(raw: u64, _level: u32, _part: u64) -> u64 {
         raw
     }
 

@@ -237,12 +237,13 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     }
 
     #[inline]
-    fn joined(first: u64) -> Option<u64> {
-        (first & NAPOT_BITS == 0).then_some(first | NAPOT | NAPOT_PATTERN)
+    fn joined(first: u64, lg2: u32) -> Option<u64> {
+        let begins = lg2 == 12 + NAPOT_LG2 && first & NAPOT_BITS == 0;
+        begins.then_some(first | NAPOT | NAPOT_PATTERN)
     }
 
     #[inline]
-    fn parted(raw: u64, part: u64) -> u64 {
+    fn parted(raw: u64, _level: u32, part: u64) -> u64 {
         raw & !(NAPOT | NAPOT_BITS) | part << NUMBER_SHIFT
     }
 
@@ -297,14 +298,14 @@ mod tests {
     fn leaves_of_64_kib_by_hand() {
         let first = RiscvFirstStage::leaf(0xd7, PhysAddr::new(0x12_3455_0000));
         let joined = 0x8000_0004_8d15_60d7;
-        assert_eq!(RiscvFirstStage::joined(first), Some(joined));
+        assert_eq!(RiscvFirstStage::joined(first, 16), Some(joined));
         assert_eq!(RiscvFirstStage::leaf_lg2(joined, 0), 16);
         let leads = Entry::Leaf(PhysAddr::new(0x12_3455_0000));
         assert_eq!(RiscvFirstStage::classify(joined, 0), leads);
-        assert_eq!(RiscvFirstStage::parted(joined, 0), first);
-        assert_eq!(RiscvFirstStage::parted(joined, 15), 0x4_8d15_7cd7);
+        assert_eq!(RiscvFirstStage::parted(joined, 0, 0), first);
+        assert_eq!(RiscvFirstStage::parted(joined, 0, 15), 0x4_8d15_7cd7);
         let odd = RiscvFirstStage::leaf(0xd7, PhysAddr::new(0x12_3455_1000));
-        assert_eq!(RiscvFirstStage::joined(odd), None);
+        assert_eq!(RiscvFirstStage::joined(odd, 16), None);
         // Any other pattern, and any other level, is reserved.
         assert!(!FORMAT.is_reserved(joined, 0));
         assert!(FORMAT.is_reserved(joined | 1 << 10, 0));

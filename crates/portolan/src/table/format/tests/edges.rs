@@ -10,7 +10,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather};
 use crate::platform::SlabTables;
 use crate::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, DirtyTracking, Riscv, RiscvContiguity,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, DirtyTracking, Riscv, RiscvContiguity,
     RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, SplitRule, VtdLevels, VtdSecondStage,
 };
 use crate::table::tests::kept::pay_for;
@@ -160,6 +160,7 @@ fn vtd_ranges_have_the_largest_leaves_that_fit() {
 #[test]
 fn amd_ranges_have_the_largest_leaves_that_fit() {
     each_edge(AMD);
+    each_edge(AmdV1 { sizes: AmdSizes::Between, ..AMD });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::{Gather, Quirks};
 use crate::platform::SlabTables;
 use crate::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
     RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, VtdLevels, VtdSecondStage, span_lg2,
 };
 use crate::table::tests::kept::{CAPS, Willing};
@@ -305,6 +305,7 @@ fn vtd_tables_agree_with_a_list_of_pages() {
 #[test]
 fn amd_tables_agree_with_a_list_of_pages() {
     play(AmdV1::new(AmdLevels::Four, 48));
+    play(AmdV1 { sizes: AmdSizes::Between, ..AmdV1::new(AmdLevels::Four, 48) });
 }
 
 #[test]
