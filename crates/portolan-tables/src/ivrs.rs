@@ -21,7 +21,7 @@ pub use entry::{
 };
 pub use memory::{IvrsReservedRegions, Memory, MemoryKind};
 pub use orders::UnitOrders;
-pub use unit::{Ivhd, UnitFlags};
+pub use unit::{HostTranslation, Ivhd, UnitFlags};
 
 use super::TableError;
 use super::bytes::Bytes;

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use portolan::addr::PageSize;
 use portolan::table::Access;
 use portolan::table::format::{
-    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, Riscv,
-    RiscvContiguity, RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory, VtdFirstLevels,
-    VtdFirstStage, VtdLevels, VtdSecondStage,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format,
+    Riscv, RiscvContiguity, RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory,
+    VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 use portolan_sim::decode::TableFormat;
 

@@ -2,9 +2,9 @@
 
 use crate::numbers::{Family, Subject};
 use crate::table::format::{
-    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
-    RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage, SplitRule, Tegra,
-    TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv,
+    RiscvContiguity, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage, SplitRule,
+    Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 
 const OFF: DirtyTracking = DirtyTracking::Off;
@@ -45,7 +45,7 @@ numbers!(
     AmdV1,
     AmdV1 { dirty: KEPT, ..AmdV1::new(AmdLevels::Five, 52) },
     Family::Amd,
-    3,
+    4,
     true,
     true
 );
@@ -54,7 +54,7 @@ numbers!(
     AmdV1,
     AmdV1 { sizes: AmdSizes::Between, ..AmdV1::new(AmdLevels::Five, 52) },
     Family::Amd,
-    3,
+    4,
     true,
     true
 );

@@ -17,7 +17,9 @@ use crate::interrupt::Remapping;
 use crate::reservations::{Ignored, Reservations};
 use portolan_spec::amd::entry;
 use portolan_spec::amd::reg::control;
-use portolan_tables::ivrs::{Devices, Passes, Settings, SystemManagement, UnitFlags, UnitOrders};
+use portolan_tables::ivrs::{
+    Devices, HostTranslation, Passes, Settings, SystemManagement, UnitFlags, UnitOrders,
+};
 
 /// Settings of a unit.
 ///
@@ -59,6 +61,9 @@ pub struct Config {
     /// Order and tunnelling of the unit's own traffic, by the flags of firmware's IVHD block.
     /// `None` leaves the control register's value.
     pub flags: Option<UnitFlags>,
+    /// Presence of host tables, by firmware's IVHD block. Without them there are domains with guest tables alone, and
+    /// [`Config::reserved`] is [`Unsupported`](portolan::iommu::IommuError::Unsupported).
+    pub host_translation: HostTranslation,
     /// Interrupts and messages that streams may send, by firmware's IVHD block. A later item
     /// replaces an earlier one of the same stream; streams that none names let nothing special
     /// pass.
@@ -96,6 +101,7 @@ impl Default for Config {
             quirks: Quirks::default(),
             combining: None,
             flags: None,
+            host_translation: HostTranslation::Present,
             streams: Vec::new(),
             reserved: Reservations::default(),
             interrupts: None,
@@ -114,6 +120,7 @@ impl Config {
     /// The first error of the table. All the rest is taken over nevertheless.
     pub fn honour(&mut self, orders: &UnitOrders) -> Result<(), Ignored> {
         self.flags = Some(orders.flags);
+        self.host_translation = orders.host_translation;
         let own = self.reserved.read(orders.reserved.iter().copied());
         let of_aliases = self.reserved.read(orders.of_aliases.iter().copied().map(Ok));
         let streams = orders.streams.iter();

@@ -18,6 +18,7 @@ use portolan::platform::Mmio;
 use portolan::table::format::{AmdLevels, AmdV1, DirtyTracking};
 use portolan_spec::amd::reg::features as fields;
 use portolan_spec::amd::{capability as layout, reg};
+use portolan_tables::ivrs::HostTranslation;
 use thiserror::Error;
 
 /// Largest range of one command, as an exponent of pages: with one more, the address says all.
@@ -40,6 +41,8 @@ bitflags! {
         const REQUESTS_BY_ENTRY = 16;
         /// Answers of the unit to page requests that it cannot log (PPRAutoRspSup).
         const AUTO_RESPONSE = 32;
+        /// Performance counters (PCSup).
+        const COUNTERS = 64;
     }
 }
 
@@ -52,6 +55,7 @@ impl AmdFeature {
             (Self::REQUESTS, fields::REQUESTS),
             (Self::REQUESTS_BY_ENTRY, fields::REQUESTS_BY_ENTRY),
             (Self::AUTO_RESPONSE, fields::AUTO_RESPONSE),
+            (Self::COUNTERS, fields::COUNTERS),
             (Self::X2APIC, fields::WIDE_DESTINATIONS | fields::WIDE_ENTRIES),
         ];
         let there = all.into_iter().filter(|(_, bits)| register & bits == *bits);
@@ -94,7 +98,7 @@ impl GuestFeatures {
 pub struct Features {
     /// The capability block.
     pub capability: Capability,
-    /// Most levels of host tables that the unit walks.
+    /// Most levels of host tables that the unit walks; none where firmware has disabled them.
     pub levels: u32,
     /// Optional features that are present.
     pub has: AmdFeature,
@@ -108,7 +112,11 @@ impl Features {
     /// # Errors
     /// [`IommuError::Gone`]; [`IommuError::Nonsense`] for a reserved number of levels, of host tables or of
     /// those for guests.
-    pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, IommuError> {
+    pub(super) fn read(
+        regs: &impl Mmio,
+        capability: Capability,
+        host: HostTranslation,
+    ) -> Result<Self, IommuError> {
         regs.present64(reg::CONTROL)?;
         let value = if capability.offers.contains(Offers::EXTENDED) {
             regs.present64(reg::FEATURES)?
@@ -121,7 +129,11 @@ impl Features {
             return Err(IommuError::Nonsense { offset, value });
         }
         let guests = GuestFeatures::of(value)?;
-        Ok(Self { capability, levels: 4 + more as u32, has: AmdFeature::of(value), guests })
+        let (levels, absent) = match host {
+            HostTranslation::Present => (4 + more as u32, AmdFeature::empty()),
+            HostTranslation::Disabled => (0, AmdFeature::MARKS),
+        };
+        Ok(Self { capability, levels, has: AmdFeature::of(value).difference(absent), guests })
     }
 
     /// Checks that the unit sets the marks that are asked for.

@@ -116,7 +116,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         former: &UnitHandover,
         claims: &mut TableClaims<'_>,
     ) -> Result<Self, AdoptError> {
-        let features = Features::read(&regs, capability)?;
+        let features = Features::read(&regs, capability, config.host_translation)?;
         features.can_mark(config.dirty)?;
         features.can_log_requests(config.requests_lg2)?;
         config.reserved.within(prepared::address_lg2(&features, &config));
@@ -155,7 +155,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         let (book, signals) = (Book::new(Streams::new(MoverState::default())), Guarded::default());
         let (shared, adopted) = (Arc::new(shared), Adopted::default());
         // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
-        let mut unit = Self { shared, config, table, book, remap, signals, adopted };
+        let counters = Guarded::default();
+        let mut unit = Self { shared, config, table, book, remap, signals, adopted, counters };
         let adopted = unit.go_on_with(former, claims);
         let adopted = adopted.inspect_err(|_| {
             unit.shared.queue.free(&unit.shared.control.mem);

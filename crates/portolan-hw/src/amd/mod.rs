@@ -3,6 +3,8 @@
 mod attach;
 mod command;
 mod config;
+mod counters;
+mod counters_in_use;
 mod device_tlb;
 mod faults;
 mod features;
@@ -27,6 +29,8 @@ pub use crate::chassis::PageRequestEvent;
 pub use command::refusal;
 pub use command::{CommandKind, Counts};
 pub use config::{Config, StreamSettings};
+pub use counters::{AmdCounterError, Counter, CounterEvent};
+pub use counters_in_use::CounterBanks;
 pub use faults::decode_event;
 pub use features::{AmdFeature, Capability, Features, GuestFeatures, NotAnIommu, Offers};
 pub use guest::{AmdGuestDomain, ForeignAmdGuestDomain};

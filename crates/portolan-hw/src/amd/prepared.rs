@@ -44,6 +44,9 @@ pub(super) fn prepare<P: UnitPlatform>(
     let maps = config.reserved.iter();
     let maps: Vec<Reserved> =
         maps.filter(|one| one.region.kind.direct().is_some()).copied().collect();
+    if !maps.is_empty() && features.levels == 0 {
+        return Err(IommuError::Unsupported);
+    }
     for (shared, streams) in shares(&maps) {
         let its = shared.iter().filter_map(|at| maps.get(*at));
         let regions: Vec<ReservedRegion> = its.map(|one| one.region).collect();
@@ -78,11 +81,7 @@ pub(super) fn address_lg2(features: &Features, config: &Config) -> u32 {
 /// The format of the tables.
 fn format(features: &Features, config: &Config) -> AmdV1 {
     let wide = features.walks(AmdLevels::Five) && features.output_lg2(config) > 48;
-    let levels = if wide {
-        AmdLevels::Five
-    } else {
-        AmdLevels::Four
-    };
+    let levels = if wide { AmdLevels::Five } else { AmdLevels::Four };
     features.format(config, levels)
 }
 

@@ -13,7 +13,7 @@
 //! *Context.* Interrupt, but for functions that take or give back memory (task).
 
 use super::command::{AmdAtc, Counted};
-use super::config::{Config, StreamSettings};
+use super::config::Config;
 use super::features::{AmdFeature, Features};
 use super::guest::Guests;
 use super::queue::{AmdShared, NOTHING};
@@ -39,7 +39,7 @@ use portolan_spec::amd::entry::{
 };
 use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
-use portolan_tables::ivrs::{Devices, SystemManagement};
+use portolan_tables::ivrs::{Devices, HostTranslation, SystemManagement};
 
 /// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
 pub(super) const BLOCKED: u64 = V | TV;
@@ -99,19 +99,18 @@ impl DeviceTable {
     /// let through by `settings`.
     pub(super) fn new(
         mem: &impl TableMem<AtomicU64>,
-        lg2_streams: u32,
-        settings: &[StreamSettings],
+        config: &Config,
     ) -> Result<Self, OutOfTableMemory> {
-        let lg2_streams = lg2_streams.clamp(*LG2_STREAMS.start(), *LG2_STREAMS.end());
+        let lg2_streams = config.streams_lg2.clamp(*LG2_STREAMS.start(), *LG2_STREAMS.end());
         let size = PageSize::of_lg2(lg2_streams + LG2_BYTES);
         let base = mem.alloc_below(size, LAST)?;
         for word in mem.table(base, size).iter().step_by(WORDS) {
             Word::store(word, BLOCKED);
         }
-        let nothing = is_posted(settings).then(|| mem.alloc(PageSize::SIZE_4K)).transpose();
+        let nothing = needs_nothing(config).then(|| mem.alloc(PageSize::SIZE_4K)).transpose();
         let nothing = nothing.inspect_err(|_| mem.free(base, size))?;
         let table = Self { base, size, nothing };
-        for of in settings {
+        for of in &config.streams {
             let [management, passes] = config::words(of.settings);
             let [word, domain] = table.blocking(management);
             for stream in table.within(of.streams) {
@@ -232,7 +231,7 @@ impl DeviceTable {
         let size = PageSize::of_lg2(lg2_streams + LG2_BYTES);
         let nothing = (former.shape != 0).then_some(PhysAddr::new(former.shape));
         let table = Self { base, size, nothing };
-        if table.address() != former.root || nothing.is_some() != is_posted(&config.streams) {
+        if table.address() != former.root || nothing.is_some() != needs_nothing(config) {
             return Err(AdoptError::Shape { root: base });
         }
         claims.claim(base, size)?;
@@ -328,10 +327,12 @@ impl DeviceTable {
     }
 }
 
-/// Tells if system management messages of some stream are posted, so that erratum 63 is one of it.
-fn is_posted(settings: &[StreamSettings]) -> bool {
+/// Tells if system management messages of some stream are posted, so that erratum 63 is one of it. Units without host
+/// tables are younger than the erratum.
+fn needs_nothing(config: &Config) -> bool {
     let posted = SystemManagement::Posted;
-    settings.iter().any(|of| of.settings.system_management == posted)
+    let tables = config.host_translation == HostTranslation::Present;
+    tables && config.streams.iter().any(|of| of.settings.system_management == posted)
 }
 
 /// Converts the error of a change to a stream that the unit has: only the hardware can fail.

@@ -19,6 +19,7 @@ use super::command;
 use super::command::AmdControl;
 use super::command::Counts;
 use super::config::Config;
+use super::counters_in_use::CountersInUse;
 use super::faults::{Events, logs};
 use super::features::{Capability, Features};
 use super::guest::guest_names;
@@ -58,6 +59,7 @@ pub struct AmdVi<P: UnitPlatform> {
     /// Target of the interrupt that events raise, if they do.
     pub(super) signals: Guarded<P, Option<InterruptTarget>>,
     pub(super) adopted: Adopted<P, Self>,
+    pub(super) counters: Guarded<P, CountersInUse>,
 }
 
 crate::chassis::opaque!(AmdVi, AtomicU64);
@@ -74,7 +76,7 @@ impl<P: UnitPlatform> AmdAllocations<P> {
     fn new(mem: &impl TableMem<AtomicU64>, config: &Config) -> Result<Self, IommuError> {
         let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
         let (events, requests) = logs(mem, config).inspect_err(|_| queue.free(mem))?;
-        let table = DeviceTable::new(mem, config.streams_lg2, &config.streams);
+        let table = DeviceTable::new(mem, config);
         let table = table.inspect_err(|_| {
             queue.free(mem);
             events.log.free(mem);
@@ -107,7 +109,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         capability: Capability,
         mut config: Config,
     ) -> Result<Self, IommuError> {
-        let features = Features::read(&regs, capability)?;
+        let features = Features::read(&regs, capability, config.host_translation)?;
         features.can_mark(config.dirty)?;
         features.can_log_requests(config.requests_lg2)?;
         config.reserved.within(prepared::address_lg2(&features, &config));
@@ -164,7 +166,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         }
         let (book, signals) = (Book::new(known), Guarded::default());
         let adopted = Adopted::default();
-        Ok(Self { shared, config, table, book, remap, signals, adopted })
+        let counters = Guarded::default();
+        Ok(Self { shared, config, table, book, remap, signals, adopted, counters })
     }
 }
 

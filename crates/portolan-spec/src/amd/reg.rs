@@ -20,6 +20,8 @@ crate::bits::constants! {
     STATUS: usize = 0x2020 => "Status.";
     REQUEST_HEAD: usize = 0x2030 => "Page request log head.";
     REQUEST_TAIL: usize = 0x2038 => "Page request log tail.";
+    /// Numbers of banks and of counters, with [`features::COUNTERS`]; the window then has 512 KiB.
+    COUNTERS: usize = 0x4000;
 
     TABLE_SIZE: Bits = Bits::new(0, 9) => "[`DEVICE_TABLE`]: pages of 4 KiB, less one.";
     /// [`COMMAND_BASE`], [`EVENT_BASE`] and [`REQUEST_BASE`]: entries, as an exponent from 8 to 15.
@@ -65,6 +67,7 @@ pub mod features {
         REQUESTS: u64 = 1 << 1 => "PPRSup: page requests.";
         WIDE_DESTINATIONS: u64 = 1 << 2 => "XTSup: destinations of interrupts may have 32 bits.";
         INVALIDATE_ALL: u64 = 1 << 6 => "IASup: INVALIDATE_IOMMU_ALL.";
+        COUNTERS: u64 = 1 << 9 => "PCSup: performance counters.";
         WIDE_ENTRIES: u64 = 1 << 7 => "GASup: entries of interrupt tables may have two words.";
         MARKS: u64 = 1 << 49 | 1 << 52 => "HASup, HDSup: marks in leaves of host tables.";
         AUTO_RESPONSE: u64 = 1 << 41 => "PPRAutoRspSup: the unit answers page requests that it cannot log.";

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Devices, Entry, EntryKind, Ivhd, Ivrs, Settings, UnitFlags};
+use super::{Devices, Entry, EntryKind, HostTranslation, Ivhd, Ivrs, Settings, UnitFlags};
 use crate::TableError;
 use crate::reserved::{Reserved, Streams};
 
@@ -18,6 +18,8 @@ const MOST_RESERVED: usize = 4097;
 pub struct UnitOrders {
     /// Settings of the unit.
     pub flags: UnitFlags,
+    /// Presence of host tables in the unit.
+    pub host_translation: HostTranslation,
     /// Memory that streams of its segment go on using, with errors of the table in between.
     pub reserved: Vec<Result<Reserved, TableError>>,
     /// That of devices whose accesses carry another's requester identifier, for that one, whose entry
@@ -38,6 +40,7 @@ impl UnitOrders {
     ) -> Self {
         let mut orders = Self {
             flags: unit.flags,
+            host_translation: unit.host_translation(),
             reserved: memory.to_vec(),
             of_aliases: Vec::new(),
             streams: Vec::new(),

@@ -16,6 +16,8 @@ use portolan::addr::{PciSegment, RequesterId};
 const BASIC: usize = 24;
 /// Bytes of a block of type 11h or 40h before its device entries.
 const FULL: usize = 40;
+/// Bit of the attributes of a block of type 11h or 40h: HATDis.
+const HOST_TABLES_DISABLED: u32 = 1;
 /// Register windows begin at multiples of 16 KiB (section 3.2, the capability's base address).
 const WINDOW: u64 = 0x4000;
 
@@ -40,6 +42,16 @@ bitflags::bitflags! {
         /// Page requests (PPRSup). In type 10h only; else in the feature register.
         const PAGE_REQUESTS = 1 << 7;
     }
+}
+
+/// Presence of host tables in a unit (HATDis of the IOMMU attributes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+pub enum HostTranslation {
+    /// The unit walks host tables.
+    #[default]
+    Present,
+    /// It walks guest tables alone.
+    Disabled,
 }
 
 /// A unit.
@@ -77,6 +89,14 @@ impl<'a> Ivhd<'a> {
     /// The device entries, in order, with ranges put together.
     pub fn entries(&self) -> Entries<'a> {
         Entries::new(self.entries, self.level)
+    }
+
+    /// Presence of host tables, by the attributes of a block of type 11h or 40h.
+    pub fn host_translation(&self) -> HostTranslation {
+        match self.level > Level::Basic && self.attributes & HOST_TABLES_DISABLED != 0 {
+            true => HostTranslation::Disabled,
+            false => HostTranslation::Present,
+        }
     }
 }
 

@@ -36,7 +36,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline(never)]
     fn join_some(&self, words: &[F::Word], index: usize, level: u32) {
         let mut at = 0;
-        while let Some((first, rest)) = words.get(at..).and_then(|rest| Some((rest.first()?, rest))) {
+        while let Some((first, rest)) = words.get(at..).and_then(|rest| Some((rest.first()?, rest)))
+        {
             let first = first.load();
             // The largest that begins there, by the place in the table, and that ends in `words`.
             let begins = (index + at).trailing_zeros().min(F::CLUSTER_LG2);
@@ -92,8 +93,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let (index, count) =
             (self.index(part.start(), level), part.pages(Self::span(level)) as usize);
         let words = self.words(table).get(index..).unwrap_or(&[]).iter().take(count);
-        let is_leaf =
-            |word: &&F::Word| matches!(F::classify(word.load(), level), Entry::Leaf(_));
+        let is_leaf = |word: &&F::Word| matches!(F::classify(word.load(), level), Entry::Leaf(_));
         let leaves = words.take_while(is_leaf).count();
         if let Some(row) = self.words(table).get(index..index + leaves).filter(|_| leaves > 0) {
             self.join_clusters(row, index, level);

@@ -81,7 +81,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let block = IovaRange::page(at, Self::span(level));
         let broken = match F::classify(raw, level) {
             Entry::Broken(table) => Some(table),
-            _ if F::leaf_lg2(raw, level) > Self::span(level).lg2() => return self.split_cluster(at, level, gather),
+            _ if F::leaf_lg2(raw, level) > Self::span(level).lg2() => {
+                return self.split_cluster(at, level, gather);
+            }
             _ => self.replace_block(word, parent, level, raw, at, gather)?,
         };
         gather.add_unmapped_mixed(block, F::GRANULE, Self::span(level), Depth::LeafOnly);

@@ -20,6 +20,7 @@
 //! the unit does not snoop.
 
 mod commands;
+mod counters;
 mod entries;
 mod events;
 mod guest;

@@ -4,7 +4,7 @@ use portolan::addr::{InvalTag, PhysAddr};
 
 use super::commands::{AmdEffect, AmdInvalidation, CompletionFlush, CompletionInterrupt, decode};
 use super::registers::status;
-use super::{AmdRegisters, State};
+use super::{AmdRegisters, State, counters};
 use crate::inject::Violation;
 use crate::stage::{Drops, Sizes};
 use portolan_sim::adversary::Rank;
@@ -38,7 +38,11 @@ impl AmdRegisters {
                 return;
             }
             match self.carry_out(state, head) {
-                Ok(()) => state.own.registers.command_head = (head + BYTES) % size,
+                Ok(()) => {
+                    let registers = &mut state.own.registers;
+                    registers.counters.count(counters::COMMAND, None);
+                    registers.command_head = (head + BYTES) % size;
+                }
                 Err(code) => {
                     state.own.registers.status &= !status::COMMANDS_RUN;
                     let at = self.command_at(state, head);

@@ -2,6 +2,7 @@
 
 use portolan::platform::Mmio;
 
+use super::counters::Counters;
 use super::{AmdIdentification, AmdRegisters, State};
 use crate::inject::{Drain, Violation};
 use crate::unit::{half, set_half};
@@ -25,6 +26,7 @@ pub(super) struct Registers {
     pub event_head: u64,
     pub event_tail: u64,
     pub status: u64,
+    pub counters: Counters,
 }
 
 /// Bits of the control register.
@@ -66,7 +68,7 @@ const STATUS: usize = 0x2020;
 
 impl Registers {
     pub(super) fn reset(id: &AmdIdentification) -> Self {
-        Self { features: id.features, ..Self::default() }
+        Self { features: id.features, counters: Counters::reset(id.counters), ..Self::default() }
     }
 
     pub(super) fn enabled(&self) -> bool {
@@ -96,7 +98,7 @@ impl Registers {
             STATUS => &mut self.status,
             0x2030 => &mut self.request_head,
             0x2038 => &mut self.request_tail,
-            _ => return None,
+            other => return self.counters.at(other),
         })
     }
 }
@@ -138,8 +140,8 @@ impl AmdRegisters {
         }
         match (offset, registers.at(offset)) {
             (0x18, _) => switch(state, value & !self.setup.identification.lacks()),
-            // The features are the unit's.
-            (0x30, _) => {}
+            // The features and the numbers of counters are the unit's.
+            (0x30 | 0x4000, _) => {}
             (STATUS, Some(status)) => *status &= !(value & CLEARED),
             (0x2000..=0x2018 | 0x2030..=0x2038, Some(pointer)) => *pointer = value & POINTER,
             (_, Some(register)) => *register = value,

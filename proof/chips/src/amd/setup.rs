@@ -14,6 +14,8 @@ pub struct AmdIdentification {
     pub capability: [u32; 5],
     /// The extended feature register (3.4.11).
     pub features: u64,
+    /// The register of the numbers of counters, where there are some.
+    pub counters: u64,
 }
 
 /// Capability, word 0: `IotlbSup`.
@@ -26,6 +28,8 @@ const PAGE_REQUESTS: u64 = 1 << 1;
 const X2APIC: u64 = 1 << 2;
 const INVALIDATE_ALL: u64 = 1 << 6;
 const GUEST_APIC: u64 = 1 << 7;
+/// `PCSup`.
+const COUNTERS: u64 = 1 << 9;
 /// `HASup`, `HDSup`.
 const MARKS: u64 = 1 << 49 | 1 << 52;
 /// Features: `PPRAutoRspSup`, `EPHSup`.
@@ -47,6 +51,15 @@ impl AmdIdentification {
     #[must_use]
     pub fn marks(mut self) -> Self {
         self.features |= MARKS;
+        self
+    }
+
+    /// Has `banks` banks of `counters` performance counters each, or none (`PCSup`).
+    #[must_use]
+    pub fn counters(mut self, banks: u64, counters: u64) -> Self {
+        self.features &= !COUNTERS;
+        self.features |= if banks > 0 { COUNTERS } else { 0 };
+        self.counters = banks << 12 | counters << 7;
         self
     }
 

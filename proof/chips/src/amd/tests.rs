@@ -274,7 +274,11 @@ fn commands_have_no_order_but_around_a_wait_that_flushes() {
 
 #[test]
 fn a_bad_command_stops_the_unit_until_fetching_is_turned_on_again() {
-    let bare = AmdIdentification { capability: [0x0003_000f, 1, 0, 0, 0x0018_2800], features: 0 };
+    let bare = AmdIdentification {
+        capability: [0x0003_000f, 1, 0, 0, 0x0018_2800],
+        features: 0,
+        counters: 0,
+    };
     // INVALIDATE_IOMMU_ALL, and nothing of page requests.
     let with = AmdIdentification { features: 1 << 6, ..chips::RAVEN_RIDGE.identification };
     for (id, command) in [

@@ -11,7 +11,7 @@ use super::entries::Entry;
 use super::events::AmdRefusal;
 use super::guest::Guests;
 use super::registers::Registers;
-use super::{AmdCounts, AmdEvent, AmdInterrupt, AmdRegisters, AmdSetup, State, queue};
+use super::{AmdCounts, AmdEvent, AmdInterrupt, AmdRegisters, AmdSetup, State, counters, queue};
 use crate::inject::DmaFault;
 use crate::stage::Stage;
 use crate::unit::Design;
@@ -48,7 +48,8 @@ impl Design for AmdVi {
     type Invalidate = AmdInvalidation;
     type Refusal = AmdRefusal;
 
-    const WINDOW: usize = 0x4000;
+    /// With that of the counters.
+    const WINDOW: usize = 0x8_0000;
 
     fn reset(setup: &AmdSetup) -> AmdUnitState {
         AmdUnitState {
@@ -91,6 +92,7 @@ impl Design for AmdVi {
         state: &mut State,
         of: Request,
     ) -> Result<PhysAddr, AmdRefusal> {
+        state.own.registers.counters.count(counters::ACCESS, Some(of));
         unit.translate(state, of)
     }
 

@@ -12,6 +12,9 @@ const CAPABILITY: [u32; 5] = [0x1b03_400f, 1, 0, 0, 48 << 8 | 48 << 15];
 /// A unit without extended features, which Linux then does not log. IVRS says that devices may have TLBs.
 const WITHOUT_FEATURES: [u32; 5] = [0x010b_400f, 1, 0, 0, CAPABILITY[4]];
 
+/// Two banks of four counters (NCounterBanks, NCounter), as Linux logs them of these chips.
+const COUNTERS: u64 = 2 << 12 | 4 << 7;
+
 const fn chip(
     name: &'static str,
     source: &'static str,
@@ -20,7 +23,7 @@ const fn chip(
     RealChip {
         name,
         source,
-        identification: AmdIdentification { capability: CAPABILITY, features },
+        identification: AmdIdentification { capability: CAPABILITY, features, counters: COUNTERS },
     }
 }
 
@@ -29,7 +32,7 @@ const fn chip(
 pub const AMD_990FX: RealChip<AmdIdentification> = RealChip {
     name: "990FX",
     source: "https://ubuntuforums.org, Easy solution to get IOMMU working on mobos with broken BIOSes",
-    identification: AmdIdentification { capability: WITHOUT_FEATURES, features: 0 },
+    identification: AmdIdentification { capability: WITHOUT_FEATURES, features: 0, counters: 0 },
 };
 
 /// Tables of up to six levels, INVALIDATE_IOMMU_ALL, prefetching, page requests.

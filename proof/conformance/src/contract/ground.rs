@@ -60,7 +60,8 @@ impl<'m, F: Format> Ground<'m, F> {
         // Leaves in a row that are one page are sizes of their own.
         let leaves = (0..levels).flat_map(|level| {
             let span = F::GRANULE.lg2() + level * F::INDEX_LG2;
-            (0..=F::CLUSTER_LG2).map(move |more| Leaf { size: PageSize::of_lg2(span + more), level })
+            (0..=F::CLUSTER_LG2)
+                .map(move |more| Leaf { size: PageSize::of_lg2(span + more), level })
         });
         let leaves: Vec<Leaf> = leaves.filter(|leaf| sizes.contains(leaf.size)).collect();
         assert_eq!(leaves.len(), sizes.iter().count(), "a size without a level");

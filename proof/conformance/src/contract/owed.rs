@@ -54,7 +54,9 @@ impl<F: Format> Ground<'_, F> {
             let size = leaf.size.bytes();
             for at in self.places(leaf, 3) {
                 let all = range(at, 3 * size);
-                self.map(at, 12 * size, 3 * size, BOTH);
+                // Out of step in memory, so that no two leaves are one.
+                let to = (12 + (at / size + 1) % 2) * size;
+                self.map(at, to, 3 * size, BOTH);
                 let map = std::mem::take(&mut self.subject.owed);
                 check::<F>(&map, all, After::Map);
                 self.subject.owed = map;

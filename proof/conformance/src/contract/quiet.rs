@@ -55,7 +55,8 @@ impl<F: Format> Ground<'_, F> {
     /// Unmaps `all` in the given steps: nothing comes back until the debt is paid, then everything.
     fn emptied(&mut self, all: IovaRange, steps: &[IovaRange]) {
         let bytes = all.len_minus_one() + 1;
-        self.map(all.start().get(), 3 * bytes, bytes, BOTH);
+        // Out of step in memory, so that no two of its four leaves are one.
+        self.map(all.start().get(), 3 * bytes + bytes / 4, bytes, BOTH);
         self.subject.settle();
         let live = self.memory.live();
         for &step in steps {

@@ -9,7 +9,7 @@ use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Format;
 use portolan::table::{Segment, SplitError, TableMapError};
 
-use super::ground::{BOTH, Ground, pa};
+use super::ground::{BOTH, Ground, Leaf, pa};
 use crate::subject::{Subject, pay};
 
 /// More allocations than any operation here makes.
@@ -99,7 +99,9 @@ impl<'m, F: Format> Ground<'m, F> {
 
     fn starve_cuts(&mut self) {
         // Leaves in a row are split without memory.
-        for leaf in self.blocks().into_iter().filter(|leaf| leaf.level > 0) {
+        let span = |level| F::GRANULE.lg2() + level * F::INDEX_LG2;
+        let single = |leaf: &Leaf| leaf.level > 0 && leaf.size.lg2() == span(leaf.level);
+        for leaf in self.blocks().into_iter().filter(single) {
             let size = leaf.size.bytes();
             self.map(size, 12 * size, size, BOTH);
             self.starve_split(Iova::new(size));

@@ -271,7 +271,9 @@ fn split(of: &Format<'_>, level: u32) -> Question {
         of.reads(&part, level - 1, &address, &access),
         format!("(= (dirty {part}) (dirty raw))"),
     ]);
-    let premises = all(&[of.good("raw", level), below_two_to("i", of.0.index_lg2)]);
+    // Of a cluster the leaves are made single before.
+    let single = is(&format!("(size raw {here})"), of.span(level).into());
+    let premises = all(&[of.good("raw", level), single, below_two_to("i", of.0.index_lg2)]);
     Question { says: "split", level, premises, conclusion }
 }
 

@@ -3,8 +3,8 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.3: bit 0 present, 11:9
 //! the level of the table that the entry points at (AMD's level 1 is 0 here), 61 readable, 62 writable, 60:52
 //! reserved where a table follows, 58:52 in a leaf. Permissions of all levels combine. Next level 7: a leaf whose size
-//! is in its address, the first bit from 12 on that is clear, counted from 1; a size without a place at its level counts
-//! as a bad entry, and so do skipped levels, which the library does not write.
+//! is in its address, the first bit from 12 on that is clear, counted from 1; a size without a place at its level
+//! counts as a bad entry, and so do skipped levels, which the library does not write.
 
 use portolan::addr::{PageSize, PhysAddr};
 

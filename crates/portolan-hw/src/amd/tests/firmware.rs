@@ -48,7 +48,7 @@ fn with(maps: &[Reserved]) -> Config {
 fn firmware_s_streams_without_an_entry_are_left_out() {
     let machine = new_machine();
     for lg2 in [7, 8, 12] {
-        let table = DeviceTable::new(&machine, lg2, &[]).unwrap();
+        let table = DeviceTable::new(&machine, &Config { streams_lg2: lg2, ..config() }).unwrap();
         let end = 1 << lg2;
         assert!(table.within(Devices::ALL).eq(0..end));
         assert!(table.within(devices(end - 1, end)).eq(end - 1..end));

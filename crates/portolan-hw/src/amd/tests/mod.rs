@@ -1,9 +1,11 @@
 //! The driver on the unit of `portolan-chips`.
 
+mod counters;
 mod devices;
 mod dirty;
 mod firmware;
 mod guests;
+mod guests_alone;
 mod handover;
 mod interrupts;
 mod machine;

@@ -69,7 +69,8 @@ fn leaves_of_all_sizes_go_as_one_and_in_parts() {
         let unit = machine.enable(between()).unwrap();
         let domain = Arc::new(unit.domain().unwrap());
         unit.attach(STREAM, &domain).unwrap();
-        for (bytes, step) in [(2 * PAGE, PAGE), (16 * PAGE, PAGE), (MIB, PAGE), (4 * MIB, 2 * MIB)] {
+        for (bytes, step) in [(2 * PAGE, PAGE), (16 * PAGE, PAGE), (MIB, PAGE), (4 * MIB, 2 * MIB)]
+        {
             cut(&machine, &domain, bytes, step);
         }
         cut(&machine, &domain, 64 * MIB, 2 * MIB);

@@ -16,7 +16,8 @@
 //! *Context.* Interrupt: functions of values.
 
 use super::{
-    ADDRESS, AmdLevels, BROKEN, DirtyTracking, Entry, Format, SplitRule, absent, data_access, span_lg2,
+    ADDRESS, AmdLevels, BROKEN, DirtyTracking, Entry, Format, SplitRule, absent, data_access,
+    span_lg2,
 };
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, TableAccessError};

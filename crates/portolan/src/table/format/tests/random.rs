@@ -8,8 +8,9 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::{Gather, Quirks};
 use crate::platform::SlabTables;
 use crate::table::format::{
-    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvContiguity,
-    RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, VtdLevels, VtdSecondStage, span_lg2,
+    AmdLevels, AmdSizes, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv,
+    RiscvContiguity, RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, VtdLevels, VtdSecondStage,
+    span_lg2,
 };
 use crate::table::tests::kept::{CAPS, Willing};
 use crate::table::{
