@@ -174,7 +174,19 @@ pub const VFIO_OWN: Machine = Machine {
         driven_from_user_space(
             ran,
             &interfaces,
-            &[MARKED, RETURNED, UNMARKED, SHARED, RETURNED_TOO, PARTS, PIN, PARTS_TOO, PIN_TOO],
+            &[
+                MARKED,
+                RETURNED,
+                UNMARKED,
+                SHARED,
+                PEER,
+                PASIDS,
+                RETURNED_TOO,
+                PARTS,
+                PIN,
+                PARTS_TOO,
+                PIN_TOO,
+            ],
         )
     },
     ..VFIO
@@ -322,6 +334,9 @@ const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks"
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
 const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and found again";
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
+const PEER: &str =
+    "iommufd: memory of another disk: mapped, and mapped anew after its reset: 2 maps";
+const PASIDS: &str = "iommufd: PASIDs: ";
 const PARTS: &str = "type 1: combined writes reached the device";
 const PIN: &str = "type 1: 32 of 32 pages of 4096 bytes raised the pin";
 const PARTS_TOO: &str = "iommufd: combined writes reached the device";

@@ -1,18 +1,18 @@
-//! Services of the kernel's interface for this disk beside mapping: marks of the pages that it wrote, and
-//! page requests.
+//! Services of the kernel's interface for this disk beside mapping: marks of the pages that it wrote, page requests,
+//! PASIDs, and memory of another disk.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use portolan::addr::{Iova, IovaRange, PageSize};
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid};
 use portolan::dma::{Constraints, Device, DeviceError, Direction, DmaSpace, Mapping, SpaceOptions};
 use portolan::inval::Gather;
-use portolan::iommu::{AttachError, Domain as _, IommuError};
+use portolan::iommu::{Attach as _, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::table::format::DirtyTracking;
 use portolan_linux::UserDomain;
-use portolan_linux::memory::{Pages, Process};
-use portolan_linux::vfio::{DomainOptions, Opened};
+use portolan_linux::memory::{FilePart, Pages, Process};
+use portolan_linux::vfio::{DomainOptions, Opened, VfioError};
 
 use crate::controller::{Controller, PAGE, Transfer};
 use crate::{Arguments, interfaces};
@@ -26,12 +26,59 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let over = opened.unit.interface();
         let (dirty, asked) = (dirty(&opened)?, asked(&opened)?);
         let mut said = format!("{over}: dirty tracking: {dirty}\n{over}: page requests: {asked}\n");
+        said += &format!("{over}: PASIDs: {}\n", pasids(&opened)?);
         if arguments.with.is_some() {
+            said += &format!("{over}: memory of another disk: {}\n", peer(&opened)?);
             said += &format!("{over}: one domain for two: {}\n", together(&opened)?);
         }
         portolan_cli::print(&said)?;
     }
     Ok(())
+}
+
+/// Moves the requests with a PASID to a domain, and away.
+fn pasids(opened: &Opened) -> Result<String> {
+    let stream = opened.devices.first().context("no device")?.stream();
+    let bits = match opened.unit.hardware(stream) {
+        Err(AttachError::Iommu(IommuError::Unsupported)) => return Ok("none".to_owned()),
+        hardware => hardware?.pasid_bits,
+    };
+    if bits == 0 {
+        return Ok("SKIPPED, the disk or its unit has none (out_max_pasid_log2 is 0)".to_owned());
+    }
+    let mut options = DomainOptions::default();
+    options.pasids = true;
+    let Some((domain, _device)) = attached(opened, options)? else {
+        anyhow::bail!("the hardware has PASIDs, and the kernel no tables for them");
+    };
+    opened.unit.attach_pasid(stream, Pasid::new(7), &domain)?;
+    opened.unit.block_pasid(stream, Pasid::new(7))?;
+    Ok(format!("{bits} bits, one attached and taken away"))
+}
+
+/// Maps registers of the second disk for the first one, before and after a reset.
+fn peer(opened: &Opened) -> Result<String> {
+    let [_, second] = &opened.devices[..] else {
+        anyhow::bail!("there are not two functions");
+    };
+    let buffer = match second.bar_dma_buf(0, FilePart { offset: 0, bytes: PAGE as u64 }) {
+        Err(VfioError::Iommu(IommuError::Unsupported)) => return Ok("none".to_owned()),
+        buffer => buffer?,
+    };
+    let Some((_, device)) = attached(opened, DomainOptions::default())? else {
+        anyhow::bail!("the function is not attached");
+    };
+    let before = match device.map(buffer.clone(), Direction::Bidirectional) {
+        Err(failed) => return Ok(format!("refused: {}", failed.error)),
+        Ok(mapping) => mapping,
+    };
+    second.reset()?;
+    let after = device.map(buffer, Direction::Bidirectional).map_err(|failed| failed.error)?;
+    for mapping in [before, after] {
+        mapping.unmap().map_err(|failed| failed.error)?;
+    }
+    let maps = opened.unit.counts().map_file;
+    Ok(format!("mapped, and mapped anew after its reset: {maps} maps by a descriptor"))
 }
 
 /// Has two disks in one domain: the second writes the data that the first reads, from the same address.
