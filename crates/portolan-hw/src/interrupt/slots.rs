@@ -32,7 +32,7 @@ enum Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrives {
     At(InterruptTarget),
-    /// In a descriptor.
+    /// In a descriptor or a file.
     Posted,
 }
 

@@ -5,7 +5,7 @@ mod promised;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::dma::Doorbell;
-use portolan::platform::{PostedAddress, PreservedMemory};
+use portolan::platform::{InterruptFileAddress, PostedAddress, PreservedMemory};
 
 use super::TrustedDescription;
 
@@ -27,6 +27,12 @@ pub(crate) fn doorbell(at: PhysAddr) -> Doorbell {
 pub(crate) fn posted_at(at: PhysAddr) -> PostedAddress {
     // SAFETY: as above.
     unsafe { PostedAddress::new(at) }
+}
+
+/// A memory-resident interrupt file of a model's virtual CPU.
+pub(crate) fn file_at(at: PhysAddr) -> InterruptFileAddress {
+    // SAFETY: as above.
+    unsafe { InterruptFileAddress::new(at) }
 }
 
 /// Memory that a former kernel of a model left.

@@ -81,11 +81,15 @@ bitflags! {
         const COUNTERS = 1 << 17;
         /// Accessed and dirty bits that the unit sets (`AMO_HWAD`).
         const UPDATES = 1 << 18;
+        /// Memory-resident interrupt files (`MSI_MRIF`).
+        const INTERRUPT_FILES = 1 << 19;
+        /// Updates of these by atomic operations (`AMO_MRIF`).
+        const ATOMIC_FILES = 1 << 20;
     }
 }
 
 /// The fields of one bit.
-const FLAGS: [(Bits, RiscvFeature); 17] = [
+const FLAGS: [(Bits, RiscvFeature); 19] = [
     (capability::SV39, RiscvFeature::FIRST_3),
     (capability::SV48, RiscvFeature::FIRST_4),
     (capability::SV57, RiscvFeature::FIRST_5),
@@ -103,6 +107,8 @@ const FLAGS: [(Bits, RiscvFeature); 17] = [
     (capability::PD20, RiscvFeature::PASIDS_20),
     (capability::HPM, RiscvFeature::COUNTERS),
     (capability::AMO_HWAD, RiscvFeature::UPDATES),
+    (capability::MSI_MRIF, RiscvFeature::INTERRUPT_FILES),
+    (capability::AMO_MRIF, RiscvFeature::ATOMIC_FILES),
 ];
 
 /// Features of a unit.

@@ -2,11 +2,12 @@
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0, sections "Changing MSI page table entry" and
 //! "Caching in-memory data structures": an entry that does not count is not kept, so that one that begins
-//! to count takes no command; units keep entries by the tag of the second stage.
+//! to count takes no command; units keep entries by the tag of the second stage. Interrupts that are pending in
+//! memory-resident interrupt files are in [`filed`](super::filed).
 //!
 //! The number of an interrupt is the device's own word: a unit checks the file into which it writes, and
 //! not the value. So a device may raise any interrupt in the files that entries of its own lead to. Not
-//! supported: memory-resident interrupt files (for guests whose harts do not run), files of guests.
+//! supported: interrupt files of guests.
 
 use super::command::{self, Attachment, RiscvTag};
 use super::features::Messages;
@@ -18,14 +19,15 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, PageSize, StreamId};
 use portolan::iommu::{
     AttachError, Delivery, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
-    InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
+    InterruptTarget, IommuError, MsiMessage, Polarity, Posting, RedirectionEntry, RemapInterrupts,
+    Trigger,
 };
 use portolan::platform::UnitPlatform;
 use portolan_spec::riscv::message::{MODE, TRANSLATED, V};
 use portolan_spec::riscv::page_of;
 
 /// MessageTable of a source's entries, and its tag.
-type At<'s> = (&'s mut MessageTable, RiscvTag);
+pub(super) type At<'s> = (&'s mut MessageTable, RiscvTag);
 
 /// The table of `stream` and the tag by which the unit keeps its entries.
 fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
@@ -38,8 +40,8 @@ fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
     }
 }
 
-/// An entry that leads to the file of the target's hart.
-fn entry(
+/// The page of the file of the target's hart.
+pub(super) fn page(
     config: &Messages,
     target: &InterruptTarget,
     output_lg2: u32,
@@ -53,11 +55,7 @@ fn entry(
         return Err(InterruptError::Target);
     }
     let page = config.files.page(hart).ok_or(no_such)?.get();
-    if page >> output_lg2 == 0 && page & 0xfff == 0 {
-        Ok(V | MODE.at(TRANSLATED) | page_of(page))
-    } else {
-        Err(no_such)
-    }
+    if page >> output_lg2 == 0 && page & 0xfff == 0 { Ok(page) } else { Err(no_such) }
 }
 
 impl<P: UnitPlatform> RiscvIommu<P> {
@@ -72,7 +70,8 @@ impl<P: UnitPlatform> RiscvIommu<P> {
 
     pub(super) fn entry(&self, target: &InterruptTarget) -> Result<u64, InterruptError> {
         let config = self.interrupts_config().ok_or(IommuError::Unsupported)?;
-        entry(config, target, self.features().output_lg2)
+        let page = page(config, target, self.features().output_lg2)?;
+        Ok(V | MODE.at(TRANSLATED) | page_of(page))
     }
 
     /// Lets a stream that is blocked reach its table, and nothing else. The result is to be dropped
@@ -103,7 +102,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Has the unit forget entry `index` of `table`.
-    fn forget_entry(
+    pub(super) fn forget_entry(
         &self,
         table: &MessageTable,
         tag: RiscvTag,
@@ -147,7 +146,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     }
 
     /// Works on the entry of an interrupt that is in use.
-    fn with_used<T>(
+    pub(super) fn with_used<T>(
         &self,
         interrupt: &Interrupt,
         work: impl FnOnce(At<'_>, u16) -> Result<T, InterruptError>,
@@ -213,6 +212,14 @@ impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
         })?;
         interrupt.retargeted(target);
         Ok(())
+    }
+
+    /// Into a memory-resident interrupt file. Its identity there is the number that the device writes.
+    fn post(&self, interrupt: &mut Interrupt, to: Posting) -> Result<(), InterruptError> {
+        match to {
+            Posting::File(to) => self.post_to_file(interrupt, &to),
+            Posting::Descriptor(_) => Err(InterruptError::Unposted),
+        }
     }
 
     fn free(&self, interrupt: Interrupt) -> Result<(), InterruptError> {

@@ -14,7 +14,7 @@
 use super::command::{RiscvTag, translated};
 use super::features::Messages;
 use crate::chassis::Block;
-use crate::chassis::entry::Words;
+use crate::chassis::entry::{At, Words};
 use crate::handover::AdoptError;
 use crate::interrupt::Slots;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -302,7 +302,7 @@ impl MessageTable {
         former: &InterruptHandover,
         entry: u64,
     ) -> bool {
-        let at = self.block.entry(usize::from(former.index) * WORDS, WORDS);
+        let at = self.entry(former.index);
         self.slots.hold(former) && at.read(mem)[0] == entry
     }
 
@@ -316,9 +316,14 @@ impl MessageTable {
         (self.first + u64::from(index)) << 12
     }
 
-    /// Writes an entry, by one store: the other word is always zero.
+    /// The place of an entry.
+    pub(super) fn entry(&self, index: u16) -> At {
+        self.block.entry(usize::from(index) * WORDS, WORDS)
+    }
+
+    /// Writes an entry, by one store: the other word is ignored.
     pub(super) fn set(&self, mem: &impl TableMem<AtomicU64>, index: u16, entry: u64) {
-        let at = self.block.entry(usize::from(index) * WORDS, WORDS);
+        let at = self.entry(index);
         at.write(mem, 0, entry);
         at.publish(mem, Walker::Coherent);
     }

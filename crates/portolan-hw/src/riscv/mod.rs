@@ -1,7 +1,6 @@
 //! The RISC-V IOMMU.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: memory-resident interrupt files,
-//! guests with first stages of their own.
+//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: guests with first stages of their own.
 
 mod attach;
 mod command;
@@ -9,6 +8,7 @@ mod device_tlb;
 mod events;
 mod faults;
 mod features;
+mod filed;
 mod handover;
 mod interrupts;
 mod messages;

@@ -26,9 +26,9 @@ use crate::interrupt::{ApicMode, Slots};
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
-    Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource, InterruptTarget,
-    IommuError, MsiMessage, Polarity, PostedDescriptor, Posting, RedirectionEntry, RemapInterrupts,
-    Trigger,
+    DescriptorPosting, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
+    InterruptTarget, IommuError, MsiMessage, Polarity, PostedDescriptor, Posting, RedirectionEntry,
+    RemapInterrupts, Trigger,
 };
 use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::vtd::entry::{P, interrupt as field};
@@ -79,7 +79,7 @@ fn entry(
 }
 
 /// The words of an entry that posts.
-fn posted(source: InterruptSource, to: &Posting) -> Result<Words, InterruptError> {
+fn posted(source: InterruptSource, to: &DescriptorPosting) -> Result<Words, InterruptError> {
     let at = to.descriptor.get().get();
     if at > u64::from(u32::MAX) || at % size_of::<PostedDescriptor>() as u64 != 0 {
         return Err(InterruptError::Unposted);
@@ -240,14 +240,15 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
 
     fn post(&self, interrupt: &mut Interrupt, to: Posting) -> Result<(), InterruptError> {
         let remap = self.remap()?;
-        if !self.features().has.contains(VtdFeature::POSTED_INTERRUPTS) {
+        let posts = self.features().has.contains(VtdFeature::POSTED_INTERRUPTS);
+        let (Posting::Descriptor(to), true) = (to, posts) else {
             return Err(InterruptError::Unposted);
-        }
+        };
         let words = posted(interrupt.source(), &to)?;
         remap.slots.with(self.turn(), |slots| {
             let index = remap.used(slots, interrupt)?;
             self.core.set_interrupt(remap.at(index), index, &words)?;
-            slots.redirect(index, to);
+            slots.redirect(index, Posting::Descriptor(to));
             Ok(())
         })?
     }

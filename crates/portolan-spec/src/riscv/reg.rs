@@ -54,8 +54,12 @@ pub mod capability {
         SV48X4: 18, 1;
         /// Second-stage tables of five levels.
         SV57X4: 19, 1;
+        /// Memory-resident interrupt files that the unit updates by atomic operations.
+        AMO_MRIF: 21, 1;
         /// MSI page tables; device contexts are then of 64 bytes.
         MSI_FLAT: 22, 1;
+        /// Memory-resident interrupt files.
+        MSI_MRIF: 23, 1;
         /// Accessed and dirty bits that the unit sets.
         AMO_HWAD: 24, 1;
         /// ATS and page requests.

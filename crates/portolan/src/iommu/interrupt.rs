@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::IommuError;
 use crate::addr::{PhysAddr, RequesterId, StreamId};
-use crate::platform::contract::PostedAddress;
+use crate::platform::contract::{InterruptFileAddress, PostedAddress};
 
 /// The number by which a CPU finds its handler (16 to 255).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -184,11 +184,34 @@ impl RedirectionEntry {
     }
 }
 
-/// Virtual CPU's interrupt that a device raises: pending in a descriptor, until the monitor takes it.
+/// Place in memory at which a virtual CPU's interrupt is pending until the monitor takes it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posting {
+    /// A posted-interrupt descriptor, which VT-d has.
+    Descriptor(DescriptorPosting),
+    /// A memory-resident interrupt file, which RISC-V IOMMUs have.
+    File(FilePosting),
+}
+
+/// Virtual CPU's interrupt that is pending in a memory-resident interrupt file. Its identity is the number that the
+/// device writes: the vector of the interrupt's target.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilePosting {
+    /// The virtual CPU's [`MemoryInterruptFile`](super::MemoryInterruptFile).
+    pub file: InterruptFileAddress,
+    /// The monitor's interrupt after each that is stored, enabled or not.
+    pub notice: InterruptTarget,
+}
+
+/// Virtual CPU's interrupt that is pending in a posted-interrupt descriptor.
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Posting {
+pub struct DescriptorPosting {
     /// The virtual CPU's [`PostedDescriptor`](super::PostedDescriptor).
     pub descriptor: PostedAddress,
     /// The guest's number for the interrupt.
@@ -284,7 +307,7 @@ pub enum InterruptError {
     /// The unit does not deliver that.
     #[error("the unit cannot deliver such an interrupt")]
     Target,
-    /// The unit posts no interrupts, or none to that descriptor.
+    /// The unit posts no interrupts, or none to that place.
     #[error("the unit posts no interrupts there")]
     Unposted,
     /// The handle is of another unit, or its entry was taken back because its stream was blocked.
@@ -356,12 +379,13 @@ pub trait RemapInterrupts: Send + Sync {
         target: InterruptTarget,
     ) -> Result<(), InterruptError>;
 
-    /// Has the interrupt be pending in a virtual CPU's descriptor from now on, until it is
+    /// Has the interrupt be pending in a virtual CPU's descriptor or file from now on, until it is
     /// [retargeted](RemapInterrupts::retarget). None is lost: each arrives as one or the other, and as the new one only
-    /// once this has returned.
+    /// once this has returned. What came before is pending at its former place, which the caller looks at once more,
+    /// and may have sent the new notification.
     ///
     /// # Errors
-    /// [`InterruptError::Unposted`] if the unit posts no interrupts, or none to such a descriptor. On
+    /// [`InterruptError::Unposted`] if the unit posts no interrupts, or none to such a place. On
     /// [`InterruptError::Iommu`] it may arrive as either.
     fn post(&self, _interrupt: &mut Interrupt, _to: Posting) -> Result<(), InterruptError> {
         Err(InterruptError::Unposted)

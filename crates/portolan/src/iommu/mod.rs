@@ -16,6 +16,7 @@ mod error;
 mod fault;
 pub mod handover;
 mod interrupt;
+mod interrupt_file;
 mod paged;
 mod posted;
 mod reserved;
@@ -29,10 +30,11 @@ pub use error::{
 };
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
 pub use interrupt::{
-    Delivery, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
-    InterruptTarget, MsiMessage, Polarity, Posting, RedirectionEntry, RemapInterrupts, Trigger,
-    Vector,
+    Delivery, DescriptorPosting, Destination, FilePosting, Interrupt, InterruptError,
+    InterruptPlace, InterruptSource, InterruptTarget, MsiMessage, Polarity, Posting,
+    RedirectionEntry, RemapInterrupts, Trigger, Vector,
 };
+pub use interrupt_file::{FiledInterrupts, InterruptIdentity, MemoryInterruptFile};
 pub use paged::{PagedDomain, TagPool};
 pub use posted::{PendingInterrupts, PostedDescriptor};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};

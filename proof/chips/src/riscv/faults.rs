@@ -52,6 +52,10 @@ pub enum RiscvRefusal {
     NoMessage,
     /// The entry of a message is malformed.
     BadMessage,
+    /// The file in which a message is to be stored cannot be accessed.
+    NoMessageFile,
+    /// The access to a page of messages is none: it is aborted, and not recorded.
+    NoSuchMessage,
     /// Refused by first-stage tables.
     Page,
     /// Refused by second-stage tables.
@@ -79,6 +83,8 @@ impl RiscvRefusal {
             Self::NoMessageTable => 261,
             Self::NoMessage => 262,
             Self::BadMessage => 263,
+            Self::NoMessageFile => 264,
+            Self::NoSuchMessage => 0,
             Self::Page => by(13, 15),
             Self::GuestPage => by(21, 23),
             Self::NoMemory => by(5, 7),
@@ -89,8 +95,11 @@ impl RiscvRefusal {
 impl RiscvRegisters {
     /// Records a refusal and returns the fault for the device.
     pub(super) fn refuse(&self, state: &mut State, refusal: RiscvRefusal, of: Request) -> DmaFault {
-        state.counts.faults += 1;
         let cause = refusal.cause(of.access);
+        if refusal == RiscvRefusal::NoSuchMessage {
+            return DmaFault::of(of, cause);
+        }
+        state.counts.faults += 1;
         let kind = match of.access {
             AccessKind::Read => 2,
             AccessKind::Write => 3,

@@ -10,17 +10,19 @@
 //! before it that none has confirmed lost; devices that keep translations, whose answers come only while their
 //! context lets them have some, and their page requests with overflow and with the unit's own answers; process
 //! directories of one to three levels, with caches of process contexts and of directory entries that lead to them;
-//! MSI page tables, whose entries are kept by the second stage's tag; the fault queue with overflow and with memory
-//! that is not there; interrupts of that queue by wire or by message, counted; registers that keep only values that
-//! the unit supports; changes for which a unit takes its time.
+//! MSI page tables, whose entries are kept by the second stage's tag, and memory-resident interrupt files; the fault
+//! queue with overflow and with memory that is not there; interrupts of that queue by wire or by message, counted;
+//! registers that keep only values that the unit supports; changes for which a unit takes its time.
 //!
 //! Not modelled: a first stage over a second (such contexts count as malformed), global invalidations of devices'
-//! translations, memory-resident interrupt files, global translations, tables of 32-bit schemes, big-endian
-//! structures, silenced faults (`DTF`), counters of devices' translations, the translation-request interface.
+//! translations, memory-resident interrupt files without atomic updates, global translations, tables of 32-bit schemes,
+//! big-endian structures, silenced faults (`DTF`), counters of devices' translations, the translation-request
+//! interface.
 
 mod commands;
 mod contexts;
 mod faults;
+mod messages;
 mod monitor;
 mod queue;
 mod registers;
@@ -33,6 +35,7 @@ mod unit;
 
 pub use commands::CommandKind;
 pub use faults::RiscvFault;
+pub use messages::RiscvDelivered;
 pub use setup::{RiscvCounts, RiscvIdentification, RiscvSetup};
 pub use unit::Riscv;
 

@@ -76,6 +76,7 @@ impl RiscvRegisters {
                 return Err(queue::TIME_OUT);
             }
             RiscvEffect::Fence { store, order } => {
+                self.arrive_all(state);
                 let awaited = std::mem::take(&mut state.pending);
                 self.complete(state, awaited);
                 if let Some((at, data)) = store {

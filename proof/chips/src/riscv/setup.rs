@@ -69,6 +69,13 @@ impl RiscvIdentification {
         self
     }
 
+    /// Adds memory-resident interrupt files that it updates by atomic operations (`MSI_MRIF`, `AMO_MRIF`).
+    #[must_use]
+    pub fn interrupt_files(mut self) -> Self {
+        self.capabilities |= 1 << 23 | 1 << 21;
+        self
+    }
+
     /// Adds hardware counters.
     #[must_use]
     pub fn counters(mut self, count: u8) -> Self {
@@ -106,6 +113,10 @@ impl RiscvIdentification {
 
     pub(super) fn has_message_tables(&self) -> bool {
         self.has(22)
+    }
+
+    pub(super) fn has_interrupt_files(&self) -> bool {
+        self.has(23) && self.has(21)
     }
 
     pub(super) fn has_updates(&self) -> bool {

@@ -6,6 +6,7 @@ use super::contexts::{
     Context, Processes, StageTables, TranslationControl, Without, Words, decode, decode_process,
 };
 use super::faults::RiscvRefusal;
+use super::messages::PlacedEntry;
 use super::monitor::event;
 use super::queue::OWNER;
 use super::registers::mode;
@@ -76,7 +77,11 @@ impl RiscvRegisters {
             Context::Second(tables, messages) => {
                 let page = of.iova.get() >> 12;
                 match messages.and_then(|messages| messages.entry(page)) {
-                    Some(entry) => self.message(state, tables.tag, page, entry, of),
+                    Some(entry) => self.translate_message(
+                        state,
+                        PlacedEntry { tag: tables.tag, page, at: entry },
+                        of,
+                    ),
                     None => self.page(state, (TableStage::Second, remote), tables, of),
                 }
             }
@@ -198,37 +203,6 @@ impl RiscvRegisters {
             *word = self.memory.snooped().read_u64(PhysAddr::new(at + 8 * n))?;
         }
         Some(words)
-    }
-
-    /// Address to which the entry of a page sends messages. Valid entries are cached by the second stage's tag and
-    /// the page, from any table.
-    fn message(
-        &self,
-        state: &mut State,
-        tag: u32,
-        page: u64,
-        entry: PhysAddr,
-        of: Request,
-    ) -> Result<PhysAddr, RiscvRefusal> {
-        let kept = state.own.messages.get(&(tag, page)).copied();
-        let word = match kept {
-            Some(word) => word,
-            None => {
-                let read = |at: u64| self.memory.snooped().read_u64(PhysAddr::new(at));
-                let words = read(entry.get()).zip(read(entry.get() + 8));
-                let (word, other) = words.ok_or(RiscvRefusal::NoMessageTable)?;
-                if word & 1 == 0 {
-                    return Err(RiscvRefusal::NoMessage);
-                }
-                // The word must not name an MSI file in memory, and has only the page number besides.
-                if word & !(0xfff_ffff_ffff << 10 | 1) != 6 || other != 0 {
-                    return Err(RiscvRefusal::BadMessage);
-                }
-                state.own.messages.insert((tag, page), word);
-                word
-            }
-        };
-        Ok(PhysAddr::new(word >> 10 << 12 | of.iova.get() & 0xfff))
     }
 
     /// Looks an address up in a stage's tables. Where the unit keeps accessed and dirty bits, a leaf that would let

@@ -9,6 +9,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use super::commands::RiscvInvalidation;
 use super::contexts::{Context, TranslationControl};
 use super::faults::RiscvRefusal;
+use super::messages::{MessageEntry, RiscvDelivered, SentMessage};
 use super::registers::Registers;
 use super::{RiscvCounts, RiscvFault, RiscvRegisters, RiscvSetup, State, queue};
 use crate::inject::DmaFault;
@@ -34,7 +35,11 @@ pub struct RiscvUnitState {
     /// Pages of process directories, by device, level and the part of the number that is resolved above them.
     pub(super) process_pages: BTreeMap<(u32, u32, u32), u64>,
     /// Entries of MSI page tables, by the second stage's tag and the page's number.
-    pub(super) messages: BTreeMap<(u32, u64), u64>,
+    pub(super) messages: BTreeMap<(u32, u64), MessageEntry>,
+    /// Messages that have read the second word of their entry, and nothing else.
+    pub(super) sent: Vec<SentMessage>,
+    /// Ends of messages, oldest first.
+    pub(super) delivered: Vec<Result<RiscvDelivered, DmaFault>>,
     pub(super) first: Stage,
     pub(super) second: Stage,
     pub(super) faults: Vec<RiscvFault>,
@@ -60,6 +65,8 @@ impl Design for Riscv {
             processes: BTreeMap::new(),
             process_pages: BTreeMap::new(),
             messages: BTreeMap::new(),
+            sent: Vec::new(),
+            delivered: Vec::new(),
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
             faults: Vec::new(),

@@ -4,6 +4,7 @@ mod contiguity;
 mod devices;
 mod dirty;
 mod faults;
+mod filed;
 mod handover;
 mod machine;
 mod messages;

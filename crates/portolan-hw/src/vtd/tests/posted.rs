@@ -5,8 +5,8 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr, RequesterId};
 use portolan::iommu::{
-    Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget, MsiMessage, Posting,
-    RemapInterrupts as _, Vector,
+    DescriptorPosting, Destination, FilePosting, Interrupt, InterruptError, InterruptSource,
+    InterruptTarget, MsiMessage, Posting, RemapInterrupts as _, Vector,
 };
 use portolan::platform::TableMem;
 use portolan_chips::machine::Event;
@@ -16,7 +16,7 @@ use super::kit::{CAP, ECAP, Iommu};
 use super::{STREAM, legacy};
 use crate::chassis::tests::suite::{Driven as _, machine_at};
 use crate::interrupt::{ApicMode, Remapping};
-use crate::promise::tests::posted_at;
+use crate::promise::tests::{file_at, posted_at};
 use crate::vtd::Config;
 use portolan_spec::vtd::reg;
 
@@ -32,7 +32,15 @@ fn target(vector: u8, cpu: u32) -> InterruptTarget {
 
 fn posting(at: u64, vector: u8) -> Posting {
     let descriptor = posted_at(PhysAddr::new(at));
-    Posting { descriptor, vector: Vector::new(vector).unwrap(), urgent: false }
+    let vector = Vector::new(vector).unwrap();
+    Posting::Descriptor(DescriptorPosting { descriptor, vector, urgent: false })
+}
+
+fn urgent(at: u64, vector: u8) -> Posting {
+    match posting(at, vector) {
+        Posting::Descriptor(to) => Posting::Descriptor(DescriptorPosting { urgent: true, ..to }),
+        file => file,
+    }
 }
 
 fn unit(cap: u64) -> (VtdMachine, Iommu) {
@@ -79,8 +87,7 @@ fn entries_say_where_the_descriptor_is_and_verify_the_source() {
     let mut interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
     unit.post(&mut interrupt, posting(0x1234_5640, 0x61)).unwrap();
     assert_eq!(words(&machine, &interrupt), [0x1234_5640_0061_8001, 0x4_0108]);
-    let urgent = Posting { urgent: true, ..posting(0xffff_ffc0, 0xff) };
-    unit.post(&mut interrupt, urgent).unwrap();
+    unit.post(&mut interrupt, urgent(0xffff_ffc0, 0xff)).unwrap();
     assert_eq!(words(&machine, &interrupt), [0xffff_ffc0_00ff_c001, 0x4_0108]);
 }
 
@@ -104,7 +111,7 @@ fn an_interrupt_is_pending_until_the_monitor_takes_it() {
         // Suppressed, but for an urgent one.
         machine.store(at + 32, CONTROL | 2);
         assert_eq!(arrived(&machine, message), None);
-        unit.post(&mut interrupt, Posting { urgent: true, ..posting(at, 0x82) }).unwrap();
+        unit.post(&mut interrupt, urgent(at, 0x82)).unwrap();
         assert_eq!(arrived(&machine, message), Some((3, 0xf2)));
         // Back to a CPU of the monitor's.
         unit.retarget(&mut interrupt, target(0x53, 6)).unwrap();
@@ -153,6 +160,9 @@ fn a_unit_without_posting_and_a_descriptor_out_of_reach_are_refused() {
         let refused = unit.post(&mut interrupt, posting(at, 0x81));
         assert_eq!(refused, Err(InterruptError::Unposted), "{at:#x}");
     }
+    let file = FilePosting { file: file_at(PhysAddr::new(0x1000)), notice: target(0x53, 5) };
+    let refused = unit.post(&mut interrupt, Posting::File(file));
+    assert_eq!(refused, Err(InterruptError::Unposted));
     assert_eq!(words(&machine, &interrupt), before);
     // Nothing is there.
     unit.post(&mut interrupt, posting(0xffff_0000, 0x81)).unwrap();

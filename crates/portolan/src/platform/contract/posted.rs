@@ -2,6 +2,29 @@
 
 use crate::addr::PhysAddr;
 
+/// Address of a memory-resident interrupt file ([`MemoryInterruptFile`](crate::iommu::MemoryInterruptFile)): a
+/// device's interrupt writes there.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InterruptFileAddress(PhysAddr);
+
+impl InterruptFileAddress {
+    /// Names the file at `at`.
+    ///
+    /// # Safety
+    /// A file is there, and no other code uses its memory, as long as an entry of a unit leads to it: as for
+    /// [`PostedAddress::new`].
+    pub const unsafe fn new(at: PhysAddr) -> Self {
+        Self(at)
+    }
+
+    /// The address.
+    pub const fn get(self) -> PhysAddr {
+        self.0
+    }
+}
+
 /// Address of a posted-interrupt descriptor ([`PostedDescriptor`](crate::iommu::PostedDescriptor)): a device's
 /// interrupt writes there.
 ///
