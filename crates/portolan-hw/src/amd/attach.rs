@@ -17,11 +17,11 @@ use portolan::platform::{AllMemory, UnitPlatform};
 
 use super::command::{self, Counted};
 use super::pasids::LeftPlaces;
-use super::queue::AmdShared;
+use super::queue::{AmdShared, PASS};
 use super::tables::{
     AmdPlace, Attachment, BLOCKED, EntryCommands, Memory, MoverState, Streams, entry_of,
 };
-use super::unit::{AmdDomain, AmdVi, PASS};
+use super::unit::{AmdDomain, AmdVi};
 use crate::chassis::book::Left;
 use crate::chassis::handed::handover_methods;
 use crate::chassis::{common_methods, plain, played};

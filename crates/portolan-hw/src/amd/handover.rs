@@ -1,4 +1,5 @@
-//! Units that change hands while devices are at work: from a driver in one kernel to one in the next.
+//! Units that change hands while devices are at work: from a driver in one kernel to one in the next, with a record
+//! or, after a crash, without.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2 and 3.4.1 to 3.4.5.
 //! The unit stays on, and so does the device table. The driver that comes brings a command buffer and an event log;
@@ -10,13 +11,14 @@ use super::command::{self, AmdControl};
 use super::config::Config;
 use super::faults::logs;
 use super::features::{Capability, Features, Offers};
+use super::former;
 use super::guest::guest_names;
 use super::prepared;
-use super::queue::{self, AmdQueue, AmdShared, NOTHING};
+use super::queue::{self, AmdQueue, AmdShared, PASS};
 use super::tables::entry_of;
 use super::tables::{AmdInterruptTables, AmdPlace, Attachment, DeviceTable, MoverState, Streams};
 use super::takeover::{start, stop_rings};
-use super::unit::{AmdDomain, AmdVi, PASS};
+use super::unit::{AmdDomain, AmdVi, domain_ids};
 use crate::chassis::book::Book;
 use crate::chassis::handed::{
     Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupts,
@@ -24,12 +26,11 @@ use crate::chassis::handed::{
 use crate::chassis::sets::Sets;
 use crate::chassis::{Operation, OperationState, Present as _, Ring, Submitters};
 use crate::handover::AdoptError;
-use crate::ids::Ids;
 use crate::promise::of_former_kernel;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
-use portolan::addr::{InvalTag, StreamId};
+use portolan::addr::{InvalTag, PhysAddr, StreamId};
 use portolan::inval::Ranges;
 use portolan::iommu::handover::{
     DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
@@ -71,6 +72,11 @@ impl<P: UnitPlatform> AmdVi<P> {
         self.book.with(self.turn(), |streams| {
             // The record has no room for what a device was told last.
             if !streams.state.remotes.is_empty() {
+                return Err(IommuError::Unsupported);
+            }
+            // Nor for tables that are not this driver's.
+            let kept = |at: &Attachment| at.domain.is_none() && at.to.domain != PASS;
+            if streams.attached(..).any(|(_, at)| kept(at)) {
                 return Err(IommuError::Unsupported);
             }
             // Nor for GCR3 tables.
@@ -144,7 +150,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             requests,
             requests_cut: AtomicBool::new(false),
             atcs: Sets::default(),
-            ids: Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1),
+            ids: domain_ids(),
             guest_ids: guest_names(),
             guests: Sets::default(),
             streams: table.streams(),
@@ -256,5 +262,42 @@ impl<P: UnitPlatform> AmdVi<P> {
         let domain = PagedDomain::adopted(table, promised, *tag, caps, quirks, queue);
         same_tables(&domain, tables)?;
         Ok(domain.shadowed(features.shadowing()))
+    }
+}
+
+impl<P: UnitPlatform> AmdVi<P> {
+    /// As [`AmdVi::enable`], but the streams in `keep` go on through the tables that the system before left in
+    /// memory, until they are moved: the words about memory of their entries are copied, and the tables of these stay
+    /// in use. For a kernel that starts after a crash, and has to write its memory to a disk that is still at work.
+    /// Returns the streams that were kept: all others are blocked or reach what [`Config::reserved`] names for them,
+    /// also those whose old entry blocks, has no TV, has guest tables, cannot be read, or has a domain identifier that
+    /// is needed otherwise.
+    ///
+    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if there is none; at
+    /// most two words are read for each stream. The memory of the old tables, and all that they map, has to be left
+    /// alone as long as a stream is kept. Interrupts, page requests and PASIDs are not kept.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`AmdVi::enable`].
+    pub fn take_over(
+        regs: P::Registers,
+        mem: P::Memory,
+        clock: P,
+        capability: Capability,
+        config: Config,
+        keep: &[StreamId],
+        read: impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Result<(Self, Vec<StreamId>), IommuError> {
+        let features = Features::read(&regs, capability, config.host_translation)?;
+        let control = AmdControl::new(regs, mem, clock, config.limit, features);
+        let mut streams = Vec::new();
+        let unit = Self::enable_keeping(control, config, |unit, table, ids| {
+            let kept = former::kept(unit, table, ids, keep, &read)?;
+            streams = kept.iter().map(|one| StreamId::new(one.stream.into())).collect();
+            Ok(kept)
+        })?;
+        Ok((unit, streams))
     }
 }

@@ -8,6 +8,7 @@ mod counters_in_use;
 mod device_tlb;
 mod faults;
 mod features;
+mod former;
 mod guest;
 mod handover;
 mod interrupts;

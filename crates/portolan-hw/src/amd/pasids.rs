@@ -11,9 +11,9 @@ use super::guest::{
     self, AmdGuestDomain, DEFAULT, ForeignAmdGuestDomain, GuestAttachment, GuestKey, GuestPlace,
     GuestTable, WithoutPasid, all_of,
 };
-use super::queue::{AmdQueue, AmdShared};
+use super::queue::{AmdQueue, AmdShared, PASS};
 use super::tables::{AmdPlace, Attachment, Streams};
-use super::unit::{AmdVi, PASS};
+use super::unit::AmdVi;
 use crate::chassis::book::Hold;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

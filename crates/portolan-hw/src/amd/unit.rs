@@ -22,11 +22,12 @@ use super::config::Config;
 use super::counters_in_use::CountersInUse;
 use super::faults::{Events, logs};
 use super::features::{Capability, Features};
+use super::former::KeptEntry;
 use super::guest::guest_names;
 use super::log::Log;
 use super::prepared;
 use super::queue;
-use super::queue::{AmdQueue, AmdShared, NOTHING};
+use super::queue::{AmdQueue, AmdShared, FIRST, PASS};
 use super::tables::{AmdInterruptTables, DeviceTable};
 use super::tables::{AmdPlace, Attachment, MoverState, Streams, failed};
 use super::takeover::{start, stop_rings, turn_off};
@@ -39,8 +40,10 @@ use crate::promise::leading_to_firmware;
 use crate::reservations::Reservations;
 use portolan_tables::describe::UnitKind;
 
-/// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
-pub(super) const PASS: u16 = 1;
+/// Identifiers of domains.
+pub(super) fn domain_ids<P: UnitPlatform>() -> Ids<P> {
+    Ids::new(FIRST.into(), u32::from(PASS) - 1)
+}
 
 /// A domain of this unit.
 pub type AmdDomain<P> = PagedDomain<AmdV1, <P as UnitPlatform>::Memory, AmdQueue<P>>;
@@ -107,14 +110,24 @@ impl<P: UnitPlatform> AmdVi<P> {
         mem: P::Memory,
         clock: P,
         capability: Capability,
-        mut config: Config,
+        config: Config,
     ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability, config.host_translation)?;
+        let control = AmdControl::new(regs, mem, clock, config.limit, features);
+        Self::enable_keeping(control, config, |_, _, _| Ok(Vec::new()))
+    }
+
+    /// As [`AmdVi::enable`], with the entries that `keep` makes of the unit as it is found.
+    pub(super) fn enable_keeping(
+        control: AmdControl<P>,
+        mut config: Config,
+        keep: impl FnOnce(&AmdControl<P>, &DeviceTable, &Ids<P>) -> Result<Vec<KeptEntry>, IommuError>,
+    ) -> Result<Self, IommuError> {
+        let features = control.features;
         features.can_mark(config.dirty)?;
         features.can_log_requests(config.requests_lg2)?;
         config.reserved.within(prepared::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
-        let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
         let remap = config.interrupts;
         let remap = remap.map(|wanted| AmdInterruptTables::new(&features, wanted)).transpose()?;
@@ -122,10 +135,16 @@ impl<P: UnitPlatform> AmdVi<P> {
         if remap.is_some() {
             parts.table.abort_interrupts(mem);
         }
-        let ids = Ids::new(u32::from(PASS) + 1, u32::from(NOTHING) - 1);
-        let prepared = prepared::prepare(mem, &features, &ids, &parts.table, &config)
-            .and_then(|prepared| stop_rings(&control).map(|()| prepared))
+        let ids = domain_ids();
+        let (kept, prepared) = keep(&control, &parts.table, &ids)
+            .and_then(|kept| {
+                Ok((kept, prepared::prepare(mem, &features, &ids, &parts.table, &config)?))
+            })
+            .and_then(|all| stop_rings(&control).map(|()| all))
             .inspect_err(|_| parts.free(mem))?;
+        for KeptEntry { stream, memory } in &kept {
+            parts.table.prepare(mem, *stream, *memory);
+        }
         let AmdAllocations { queue, events, requests, table } = parts;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
@@ -163,6 +182,9 @@ impl<P: UnitPlatform> AmdVi<P> {
                     known.begin(stream, attachment.clone());
                 }
             }
+        }
+        for one in kept {
+            known.begin(one.stream, Attachment::without_domain(AmdPlace::of(one.domain())));
         }
         let (book, signals) = (Book::new(known), Guarded::default());
         let adopted = Adopted::default();

@@ -1,6 +1,7 @@
 //! Common code of the drivers' tests.
 
 mod domains;
+pub(crate) mod former;
 pub(crate) mod handed_interrupts;
 pub(crate) mod handover;
 pub(crate) mod hostile;
