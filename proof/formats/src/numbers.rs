@@ -69,7 +69,7 @@ macro_rules! numbers {
         #[allow(missing_docs)]
         pub mod $name {
             use super::*;
-            use crate::addr::{PageSize, PhysAddr};
+            use crate::addr::PhysAddr;
             use crate::numbers::{Call, Subject};
             use crate::platform::Word;
             use crate::table::Access;
@@ -191,12 +191,15 @@ macro_rules! numbers {
             }
 
             fn clusters() -> Vec<(u32, u32)> {
-                let sizes = format().page_sizes();
-                let span = |level| F::GRANULE.lg2() + level * F::INDEX_LG2;
-                let of = |level| (1..=F::CLUSTER_LG2).map(move |lg2| (level, lg2));
-                let all = (0..format().levels()).flat_map(of);
-                all.filter(|&(level, lg2)| sizes.contains(PageSize::of_lg2(span(level) + lg2)))
-                    .collect()
+                let of = |level| {
+                    let span = F::GRANULE.lg2() + level * F::INDEX_LG2;
+                    let sizes: Vec<u32> = format().page_sizes().iter().map(|of| of.lg2()).collect();
+                    let larger = sizes.into_iter().filter_map(move |lg2| lg2.checked_sub(span));
+                    larger
+                        .filter(|lg2| (1..F::INDEX_LG2).contains(lg2))
+                        .map(move |lg2| (level, lg2))
+                };
+                (0..format().levels()).flat_map(of).collect()
             }
 
             pub fn subject() -> Subject {
