@@ -2,8 +2,8 @@
 //! or, after a crash, without.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2 and 3.4.1 to 3.4.5.
-//! The unit stays on, and so does the device table. The driver that comes brings a command buffer and an event log;
-//! where it remaps interrupts, those of before are aborted until they are set up again.
+//! The unit stays on, and so do the device table and the interrupt tables that it names. The driver that comes brings a
+//! command buffer and an event log.
 //!
 //! Not supported: devices that keep translations.
 
@@ -16,12 +16,14 @@ use super::guest::guest_names;
 use super::prepared;
 use super::queue::{self, AmdQueue, AmdShared, PASS};
 use super::tables::entry_of;
-use super::tables::{AmdInterruptTables, AmdPlace, Attachment, DeviceTable, MoverState, Streams};
-use super::takeover::{start, stop_rings};
+use super::tables::{
+    AmdInterruptTables, AmdPlace, Attachment, DeviceTable, InterruptSlots, MoverState, Streams,
+};
+use super::takeover::{has_interrupt_form, start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, domain_ids};
 use crate::chassis::book::Book;
 use crate::chassis::handed::{
-    Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupts,
+    Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupt_root,
 };
 use crate::chassis::sets::Sets;
 use crate::chassis::{Operation, OperationState, Present as _, Ring, Submitters};
@@ -69,6 +71,12 @@ impl<P: UnitPlatform> AmdVi<P> {
             queues: Vec::from([queue]),
             ..UnitHandover::default()
         };
+        if let Some(remap) = &self.remap {
+            let mut record = |table: &InterruptSlots| table.slots.record(&mut state.interrupts);
+            remap
+                .tables
+                .with(self.turn(), |tables| tables.values().try_for_each(&mut record))??;
+        }
         self.book.with(self.turn(), |streams| {
             // The record has no room for what a device was told last.
             if !streams.state.remotes.is_empty() {
@@ -129,12 +137,16 @@ impl<P: UnitPlatform> AmdVi<P> {
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let remap = config.interrupts;
         let remap = remap.map(|wanted| AmdInterruptTables::new(&features, wanted)).transpose()?;
-        if regs.present64(reg::CONTROL)? & control::ENABLE == 0 {
+        let on = regs.present64(reg::CONTROL)?;
+        if on & control::ENABLE == 0 {
             return Err(AdoptError::Off);
+        }
+        if remap.is_some() && !has_interrupt_form(on, config.interrupts) {
+            return Err(AdoptError::Interrupts);
         }
         let found = features_of::<P>(&regs, &capability, remap.is_some())?;
         same_features(found, former.features)?;
-        without_interrupts(former)?;
+        without_interrupt_root(former)?;
         as_recorded(&regs, reg::DEVICE_TABLE, former.root)?;
         let table = DeviceTable::adopt(&mem, &config, former, claims)?;
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
@@ -168,11 +180,9 @@ impl<P: UnitPlatform> AmdVi<P> {
             unit.shared.queue.free(&unit.shared.control.mem);
             unit.shared.free_logs();
         })?;
-        if unit.remap.is_some() {
-            unit.table.abort_all_interrupts(&unit.shared.control.mem);
-        }
         let started = stop_rings(&unit.shared.control)
-            .and_then(|()| start(&unit.shared, &unit.table, &unit.config));
+            .and_then(|()| start(&unit.shared, &unit.table, &unit.config))
+            .and_then(|()| unit.forget_all_interrupts());
         started.inspect_err(|_| unit.shared.operation.set(OperationState::Stopped))?;
         unit.adopted = adopted;
         Ok(unit)
@@ -204,6 +214,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
         });
         noted??;
+        self.hold_interrupts(former, claims)?;
         Ok(Adopted::new(domains.into_iter(), former))
     }
 

@@ -16,15 +16,19 @@ use super::command;
 use super::tables::{AmdInterruptTables, InterruptSlots, failed};
 use super::unit::AmdVi;
 use crate::chassis::entry::{WORDS, Words};
+use crate::chassis::handed::without_interrupts;
+use crate::handover::AdoptError;
 use crate::interrupt::ApicMode;
 use crate::interrupt::compose::{amd_message, amd_redirection, checked, delivery_mode};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::iommu::handover::{InterruptHandover, UnitHandover};
 use portolan::iommu::{
     AttachError, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
     InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
 };
-use portolan::platform::{Mmio, UnitPlatform};
+use portolan::platform::{Mmio, TableClaims, UnitPlatform};
 use portolan_spec::amd::entry::{
     INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, REMAPPED,
 };
@@ -36,6 +40,10 @@ use thiserror::Error;
 const MOST_LG2_ENTRIES: u32 = 11;
 /// Alignment of a table's address, less one.
 const ALIGNED: u64 = 127;
+
+/// Fields of a stream's entry that are about its interrupt table.
+const FIELDS: u64 =
+    INTERRUPTS_VALID | INTERRUPT_ENTRIES.mask() | INTERRUPT_TABLE | INTERRUPT_CONTROL.mask();
 
 /// An interrupt table of the embedder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,13 +102,9 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
-        let fields = INTERRUPTS_VALID
-            | INTERRUPT_ENTRIES.mask()
-            | INTERRUPT_TABLE
-            | INTERRUPT_CONTROL.mask();
         let word = table.map_or(0, InterruptTable::word);
         let mem = &self.shared.control.mem;
-        let set = |_: &mut _| self.table.set_interrupts(mem, stream, !fields, word);
+        let set = |_: &mut _| self.table.set_interrupts(mem, stream, !FIELDS, word);
         self.book.with(self.turn(), set)?;
         let entry = command::device_entry(stream);
         let commands = [entry, command::fence(), command::interrupt_table(stream)];
@@ -234,6 +238,67 @@ impl<P: UnitPlatform> AmdVi<P> {
         })?
     }
 
+    /// Makes the unit forget its copies of all tables.
+    pub(super) fn forget_all_interrupts(&self) -> Result<(), IommuError> {
+        let Some(remap) = &self.remap else { return Ok(()) };
+        remap.tables.with(self.turn(), |tables| {
+            tables.keys().try_for_each(|stream| self.forget_interrupts(*stream))
+        })?
+    }
+
+    /// The tables to which a former kernel's entries lead.
+    fn adopt_tables(
+        &self,
+        remap: &AmdInterruptTables<P>,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<BTreeMap<u16, InterruptSlots>, AdoptError> {
+        let mut tables = BTreeMap::new();
+        for stream in (0..=u16::MAX).take(self.table.streams() as usize) {
+            let word = self.table.interrupts(&self.shared.control.mem, stream) & FIELDS;
+            if word == INTERRUPTS_VALID {
+                // They are aborted.
+                continue;
+            }
+            let base = PhysAddr::new(word & INTERRUPT_TABLE);
+            let named = InterruptTable::new(base, remap.lg2_entries).ok();
+            named
+                .filter(|table| table.word() == word)
+                .ok_or(AdoptError::Entry { stream: StreamId::new(stream.into()) })?;
+            tables.insert(stream, InterruptSlots::adopt(base, remap, claims)?);
+        }
+        Ok(tables)
+    }
+
+    /// Holds the interrupts of `former`, each of which is checked with the entry that lets it through.
+    pub(super) fn hold_interrupts(
+        &self,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<(), AdoptError> {
+        let Some(remap) = &self.remap else { return without_interrupts(former) };
+        let (mem, mut adopted) = (&self.shared.control.mem, self.adopt_tables(remap, claims)?);
+        let mut open = BTreeSet::new();
+        for interrupt in &former.interrupts {
+            let InterruptHandover { source, index, target } = *interrupt;
+            let wrong = AdoptError::InterruptEntry { from: source, index };
+            let stream = self.sender(source).map_err(|_| wrong)?;
+            let words = entry(&target, remap.apic).map_err(|_| wrong)?;
+            let table = adopted.get_mut(&stream).ok_or(wrong)?;
+            if !table.slots.hold(interrupt) || table.read(mem, index) != words {
+                return Err(wrong);
+            }
+            open.insert((stream, index));
+        }
+        for (stream, table) in &adopted {
+            let indices = (0..=u16::MAX).take(1 << remap.lg2_entries);
+            let mut others = indices.filter(|index| !open.contains(&(*stream, *index)));
+            if others.any(|index| table.read(mem, index)[0] & field::REMAPPED != 0) {
+                return Err(AdoptError::Unrecorded { table: table.block.at });
+            }
+        }
+        Ok(remap.tables.with(self.turn().always(), |tables| *tables = adopted)?)
+    }
+
     /// Takes back all interrupts of a stream, or all.
     pub(super) fn revoke_interrupts(&self, stream: Option<StreamId>) -> Result<(), IommuError> {
         let Some(remap) = &self.remap else {
@@ -268,6 +333,14 @@ impl<P: UnitPlatform> AmdVi<P> {
 }
 
 impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
+    fn adopted(&self, source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+        let (remap, stream) = (self.remap()?, self.sender(source)?);
+        Ok(remap.tables.with(self.turn(), |tables| {
+            let table = tables.get_mut(&stream);
+            table.map(|table| table.slots.give_out(table.block.at, source)).unwrap_or_default()
+        })?)
+    }
+
     fn allocate(
         &self,
         source: InterruptSource,

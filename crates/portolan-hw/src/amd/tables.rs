@@ -34,8 +34,8 @@ use portolan::platform::{OutOfTableMemory, TableClaims, TableMem, UnitPlatform, 
 use portolan::table::TableView;
 use portolan::table::format::{AmdLevels, AmdV1, AmdV2Levels, DirtyTracking};
 use portolan_spec::amd::entry::{
-    DEVICE_TLB, DOMAIN, GUEST_PAGING, INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE,
-    INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT, TV, V, WORDS,
+    DEVICE_TLB, DOMAIN, GUEST_PAGING, INTERRUPTS_VALID, IR, IW, LG2_BYTES, MODE, SYSTEM_MANAGEMENT,
+    TV, V, WORDS,
 };
 use portolan_spec::amd::interrupt::{REMAPPED, wide};
 use portolan_spec::amd::{ADDRESS, reg};
@@ -261,12 +261,9 @@ impl DeviceTable {
         entry == merged(entry, memory)
     }
 
-    /// Has interrupts of all streams aborted, by one write each, as long as they have no table.
-    pub(super) fn abort_all_interrupts(&self, mem: &impl TableMem<AtomicU64>) {
-        let fields = INTERRUPT_ENTRIES.mask() | INTERRUPT_TABLE | INTERRUPT_CONTROL.mask();
-        for stream in (0..=u16::MAX).take(self.streams() as usize) {
-            self.set_interrupts(mem, stream, !fields, INTERRUPTS_VALID);
-        }
+    /// The word for interrupts in the entry of `stream`.
+    pub(super) fn interrupts(&self, mem: &impl TableMem<AtomicU64>, stream: u16) -> u64 {
+        self.at(stream).read(mem)[INTERRUPTS]
     }
 
     /// Streams that have an entry.
@@ -390,6 +387,29 @@ impl InterruptSlots {
         let lg2 = lg2_entries + interrupt_lg2_bytes(apic);
         let block = Block::new(mem, lg2.max(INTERRUPT_LG2_ALIGNED))?;
         Ok(Self { block, slots, apic })
+    }
+
+    /// The table at `at`, of a former kernel, like those of `remap`: nothing is held in it yet. *Context.* Task.
+    pub(super) fn adopt<P: UnitPlatform>(
+        at: PhysAddr,
+        remap: &AmdInterruptTables<P>,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Self, AdoptError> {
+        let (lg2_entries, apic) = (remap.lg2_entries, remap.apic);
+        let lg2 = lg2_entries + interrupt_lg2_bytes(apic);
+        let size = PageSize::from_lg2(lg2.max(12)).ok_or(IommuError::Unsupported)?;
+        claims.claim(at, size)?;
+        Ok(Self { block: Block { at, size }, slots: Slots::new(lg2_entries)?, apic })
+    }
+
+    /// The words of an entry: one of 32 bits is the lower half of a word.
+    pub(super) fn read(&self, mem: &impl TableMem<AtomicU64>, index: u16) -> Words {
+        if self.apic == ApicMode::X2Apic {
+            return self.wide(index).read(mem);
+        }
+        let mut words = self.block.entry(usize::from(index / 2), 1).read(mem);
+        words[0] = words[0] >> (u32::from(index & 1) * 32) & 0xffff_ffff;
+        words
     }
 
     /// Changes an entry to `new` step by step. `forget` waits until the unit has forgotten its copy.

@@ -49,6 +49,12 @@ fn interrupt_form(remapping: Option<Remapping>) -> u64 {
     }
 }
 
+/// Tells if `control` is of a unit whose interrupt tables have the form that is wanted.
+pub(super) fn has_interrupt_form(control: u64, remapping: Option<Remapping>) -> bool {
+    let all = control::WIDE_ENTRIES | control::WIDE_DESTINATIONS | control::WIDE_OWN;
+    control & all == interrupt_form(remapping)
+}
+
 /// Control bits for page requests that are logged in `requests`, and those of the status that follow.
 fn serving<P: UnitPlatform>(requests: Option<&Log<P>>, features: &Features) -> (u64, u64) {
     let answers = match features.has.contains(AmdFeature::AUTO_RESPONSE) {

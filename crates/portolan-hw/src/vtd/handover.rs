@@ -1,16 +1,17 @@
 //! Units that change hands while devices are at work: from a driver in one kernel to one in the next.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4, 6.5.2 (queue off and
-//! on), 6.6 and 9.1 to 9.6. Translation stays on, and the root as it is: neither the driver that leaves nor the one
-//! that comes writes an entry. The latter brings a queue, and an interrupt table if it remaps interrupts.
+//! on), 6.6, 9.1 to 9.6 and 9.10. Translation stays on, and so does the remapping of interrupts; the root and the
+//! interrupt table stay as they are: neither the driver that leaves nor the one that comes writes an entry. The
+//! latter brings a queue.
 //!
-//! Not supported: interrupts of before, page requests, nested domains, tables of processes.
+//! Not supported: posted interrupts, page requests, nested domains, tables of processes.
 
 use super::attach::{AttachTarget, RID_PASID, remote};
 use super::control::{VtdControl, Way};
 use super::domain::{FirstDomain, SecondDomain};
-use super::features::{Config, Mode};
-use super::tables::{InheritedTranslation, Key, Streams, Structures, mode_bits};
+use super::features::{Config, Features, Mode};
+use super::tables::{InheritedTranslation, Key, Streams, Structures, VtdInterruptTable, mode_bits};
 use super::tags::split_id;
 use super::takeover::{Offer, quiet};
 use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
@@ -48,6 +49,28 @@ fn key_of(requester: Requester) -> Result<Key, AdoptError> {
     }
 }
 
+/// Interrupt table that a unit uses since before this kernel, if interrupts are to be remapped.
+fn former_interrupts<P: UnitPlatform>(
+    regs: &P::Registers,
+    config: &Config,
+    features: &Features,
+    former: &UnitHandover,
+) -> Result<Option<VtdInterruptTable<P>>, AdoptError> {
+    let Some(wanted) = config.interrupts else {
+        without_interrupts(former)?;
+        return Ok(None);
+    };
+    if regs.present32(reg::GSTS)? & command::IRE == 0 {
+        return Err(AdoptError::Interrupts);
+    }
+    as_recorded(regs, reg::IRTA, former.interrupt_root)?;
+    let table = VtdInterruptTable::of_former(former.interrupt_root, features, wanted)?;
+    match table.address() == former.interrupt_root {
+        true => Ok(Some(table)),
+        false => Err(AdoptError::Interrupts),
+    }
+}
+
 impl<P: UnitPlatform> Vtd<P> {
     /// State of the unit for the next kernel.
     pub(super) fn state(&self) -> Result<UnitHandover, IommuError> {
@@ -60,9 +83,16 @@ impl<P: UnitPlatform> Vtd<P> {
         let mut state = UnitHandover {
             features: features_of::<P>(regs, self.remap.is_some())?,
             root: regs.present64(reg::RTADDR)?,
+            interrupt_root: match &self.remap {
+                Some(_) => regs.present64(reg::IRTA)?,
+                None => 0,
+            },
             queues: queue.into_iter().collect(),
             ..UnitHandover::default()
         };
+        if let Some(remap) = &self.remap {
+            remap.slots.with(self.turn(), |slots| slots.record(&mut state.interrupts))??;
+        }
         self.book.with(self.turn(), |streams| {
             state.shape = streams.state.directory_code();
             let known = self.known.lock();
@@ -115,7 +145,6 @@ impl<P: UnitPlatform> Vtd<P> {
         let offer = Offer::read(&regs, &mut config)?;
         let found = features_of::<P>(&regs, config.interrupts.is_some())?;
         same_features(found, former.features)?;
-        without_interrupts(former)?;
         if regs.present32(reg::GSTS)? & command::TE == 0 {
             return Err(AdoptError::Off);
         }
@@ -127,18 +156,18 @@ impl<P: UnitPlatform> Vtd<P> {
         }
         structures.adopt(&mem, claims)?;
         let mut parts = VtdAllocations::new(structures);
-        let made = parts.make_ring(&mem, &config, offer.width);
-        let made = made.and_then(|()| parts.make_remap(&mem, &config, &offer.features));
-        made.inspect_err(|_| parts.free_others(&mem))?;
-        let remaps = parts.remap.is_some();
+        let remap = former_interrupts::<P>(&regs, &config, &offer.features, former)?;
+        parts.remap = remap.map(|table| table.claimed(claims)).transpose()?;
+        parts.make_ring(&mem, &config, offer.width)?;
         let control = VtdControl::new(regs, clock, config.limit, offer.features);
         let mut unit = Self::of(control, mem, config, parts, InheritedTranslation::Translation);
         unit.root.is_set();
         // The unit does not run yet: of what is refused nothing is invalidated, and nothing is freed.
         let adopted = unit.go_on_with(former, claims);
         let adopted = adopted.inspect_err(|_| unit.give_up())?;
-        let started = quiet(&unit.core.control, InheritedTranslation::Translation, remaps)
-            .and_then(|()| unit.start())
+        let started = quiet(&unit.core.control, InheritedTranslation::Translation, false)
+            .and_then(|()| unit.start_queue())
+            .and_then(|()| unit.forget_all_interrupts())
             .and_then(|()| unit.forget_everything())
             .and_then(|()| unit.translate());
         started.inspect_err(|_| unit.core.operation.set(OperationState::Stopped))?;
@@ -150,9 +179,6 @@ impl<P: UnitPlatform> Vtd<P> {
     fn give_up(&self) {
         if let Way::Ring(ring) = &self.core.way {
             ring.free(&self.core.mem);
-        }
-        if let Some(remap) = &self.remap {
-            remap.free(&self.core.mem);
         }
     }
 
@@ -199,6 +225,7 @@ impl<P: UnitPlatform> Vtd<P> {
             self.check_all(streams)
         });
         noted??;
+        self.hold_interrupts(former)?;
         let firsts = Adopted::new(firsts.into_iter(), former);
         Ok(firsts.and(Adopted::new(seconds.into_iter(), former)))
     }

@@ -21,10 +21,14 @@ use super::tables::{ABSENT, VtdInterruptTable};
 use super::unit::Vtd;
 use crate::chassis::Present;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
+use crate::handover::AdoptError;
 use crate::interrupt::compose::{self, checked, delivery_mode, plain_message, vtd_message};
 use crate::interrupt::{ApicMode, Slots};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
+use portolan::iommu::handover::{InterruptHandover, UnitHandover};
 use portolan::iommu::{
     DescriptorPosting, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
     InterruptTarget, IommuError, MsiMessage, Polarity, PostedDescriptor, Posting, RedirectionEntry,
@@ -188,6 +192,37 @@ impl<P: UnitPlatform> Vtd<P> {
         remap.slots.with(self.turn(), |slots| slots.unsettled())
     }
 
+    /// Has the unit forget all entries, if it has a table.
+    pub(super) fn forget_all_interrupts(&self) -> Result<(), IommuError> {
+        match &self.remap {
+            Some(_) => self.core.forget_interrupts(InterruptEntries::All),
+            None => Ok(()),
+        }
+    }
+
+    /// Holds the interrupts of `former`, each of which is checked with the entry that lets it through.
+    pub(super) fn hold_interrupts(&self, former: &UnitHandover) -> Result<(), AdoptError> {
+        let Some(remap) = &self.remap else { return Ok(()) };
+        let mem = &self.core.mem;
+        remap.slots.with(self.turn().always(), |slots| {
+            let mut open = BTreeSet::new();
+            for interrupt in &former.interrupts {
+                let InterruptHandover { source, index, target } = *interrupt;
+                let wrong = AdoptError::InterruptEntry { from: source, index };
+                let words = entry(source, &target, remap.wanted.apic).map_err(|_| wrong)?;
+                if !slots.hold(interrupt) || remap.at(index).read(mem) != words {
+                    return Err(wrong);
+                }
+                open.insert(index);
+            }
+            let mut others = remap.indices().filter(|index| !open.contains(index));
+            match others.any(|index| remap.at(index).read(mem)[0] & P != 0) {
+                true => Err(AdoptError::Unrecorded { table: remap.table.at }),
+                false => Ok(()),
+            }
+        })?
+    }
+
     /// Form of destinations.
     pub(super) fn apic(&self) -> ApicMode {
         let wanted = self.remap.as_ref().map(|remap| remap.wanted.apic);
@@ -196,6 +231,11 @@ impl<P: UnitPlatform> Vtd<P> {
 }
 
 impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
+    fn adopted(&self, source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+        let remap = self.remap()?;
+        Ok(remap.slots.with(self.turn(), |slots| slots.give_out(remap.table.at, source))?)
+    }
+
     fn allocate(
         &self,
         source: InterruptSource,

@@ -442,17 +442,37 @@ impl<P: UnitPlatform> VtdInterruptTable<P> {
         features: &Features,
         wanted: Remapping,
     ) -> Result<Self, IommuError> {
+        let slots = Self::free_slots(features, wanted)?;
+        Ok(Self { table: Block::new(mem, wanted.lg2_entries + 4)?, wanted, slots })
+    }
+
+    /// The table that a unit uses of which the address register has the value `root`: nothing is held in it yet.
+    /// *Context.* Task.
+    pub(super) fn of_former(
+        root: u64,
+        features: &Features,
+        wanted: Remapping,
+    ) -> Result<Self, IommuError> {
+        let slots = Self::free_slots(features, wanted)?;
+        let size = PageSize::of_lg2(wanted.lg2_entries + 4);
+        let table = Block { at: PhysAddr::new(root).align_down(PageSize::SIZE_4K), size };
+        Ok(Self { table, wanted, slots })
+    }
+
+    /// The table, of which no other has a page.
+    pub(super) fn claimed(self, claims: &mut TableClaims<'_>) -> Result<Self, AdoptError> {
+        claims.claim(self.table.at, self.table.size)?;
+        Ok(self)
+    }
+
+    /// Entries of a table as `wanted`, if there can be one.
+    fn free_slots(features: &Features, wanted: Remapping) -> Result<Turn<P, Slots>, IommuError> {
         let wide = wanted.apic == ApicMode::XApic || features.has.contains(VtdFeature::X2APIC);
         let fits = (LEAST_LG2..=MOST_LG2).contains(&wanted.lg2_entries);
         if !features.has.contains(VtdFeature::INTERRUPT_REMAPPING) || !wide || !fits {
             return Err(IommuError::Unsupported);
         }
-        let slots = Slots::new(wanted.lg2_entries)?;
-        Ok(Self {
-            table: Block::new(mem, wanted.lg2_entries + 4)?,
-            wanted,
-            slots: Turn::new(slots),
-        })
+        Ok(Turn::new(Slots::new(wanted.lg2_entries)?))
     }
 
     /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
@@ -469,6 +489,11 @@ impl<P: UnitPlatform> VtdInterruptTable<P> {
 
     pub(super) fn at(&self, index: u16) -> At {
         self.table.entry(usize::from(index) * INTERRUPT_WORDS, INTERRUPT_WORDS)
+    }
+
+    /// Indices of its entries.
+    pub(super) fn indices(&self) -> impl Iterator<Item = u16> {
+        (0..=u16::MAX).take(1 << self.wanted.lg2_entries)
     }
 
     /// The index of `interrupt`, if it is in use.

@@ -200,6 +200,61 @@ where
     }
 }
 
+/// A machine `Remapping` whose devices raise interrupts of both streams, the second of which has no domain.
+macro_rules! remapping_machine {
+    ($machine:ty, $tables:ty, $new:expr, $config:expr, |$unit:ident| $space:expr) => {
+        #[derive(Clone)]
+        struct Remapping($machine);
+
+        impl From<$machine> for Remapping {
+            fn from(machine: $machine) -> Self {
+                Self(machine)
+            }
+        }
+
+        impl crate::chassis::tests::hostile::Hosted for Remapping {
+            type Kind = <$machine as Driven>::Kind;
+            type Unit = <$machine as Driven>::Unit;
+            type Tables = $tables;
+
+            const STREAMS: [StreamId; 2] = <$machine as Driven>::STREAMS;
+
+            fn new() -> Self {
+                Self($new)
+            }
+
+            fn bring_up(&self) -> Result<Self::Unit, portolan::iommu::IommuError> {
+                Driven::enable(&self.0, $config)
+            }
+
+            fn release(unit: Self::Unit) -> Result<(), portolan::iommu::IommuError> {
+                <$machine as Driven>::release(unit)
+            }
+
+            fn tables($unit: &Self::Unit) -> Result<Self::Tables, portolan::iommu::IommuError> {
+                $space
+            }
+
+            fn machine(&self) -> &$machine {
+                &self.0
+            }
+
+            fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
+                Driven::read(&self.0, stream, iova)
+            }
+
+            fn attached(&self) -> (Self::Unit, alloc::sync::Arc<Self::Tables>) {
+                let unit = self.bring_up().unwrap();
+                let domain = alloc::sync::Arc::new(Self::tables(&unit).unwrap());
+                portolan::iommu::Attach::attach(&unit, Self::STREAMS[0], &domain).unwrap();
+                crate::chassis::tests::handed_interrupts::open(&unit, Self::STREAMS);
+                (unit, domain)
+            }
+        }
+    };
+}
+pub(crate) use remapping_machine;
+
 /// Tests of a unit that changes hands while it remaps interrupts.
 macro_rules! interrupts_change_hands {
     ($machine:ty) => {

@@ -1,22 +1,21 @@
 //! A unit that changes hands while devices are at work.
 
-use alloc::sync::Arc;
-
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::iommu::MsiMessage;
 use portolan::iommu::handover::UnitHandover;
-use portolan::iommu::{Attach as _, IommuError, MsiMessage};
 use portolan::platform::TableClaims;
 use portolan::table::format::RiscvLevels;
-use portolan_chips::riscv::{Riscv as Kind, RiscvIdentification, RiscvMachine};
+use portolan_chips::riscv::{RiscvIdentification, RiscvMachine};
 
 use super::config;
 use super::machine::{Iommu, with};
-use crate::chassis::tests::handed_interrupts::{RaisesInterrupts, interrupts_change_hands, open};
+use crate::chassis::tests::handed_interrupts::{
+    RaisesInterrupts, interrupts_change_hands, remapping_machine,
+};
 use crate::chassis::tests::handover::{HandsOver, changes_hands};
-use crate::chassis::tests::hostile::Hosted;
 use crate::chassis::tests::suite::Driven;
 use crate::handover::{AdoptError, RecordedKind};
-use crate::promise::tests::{all_memory, described};
+use crate::promise::tests::described;
 use crate::riscv::{Config, InterruptFiles, Messages, RiscvIommu, SecondDomain};
 
 impl HandsOver for RiscvMachine {
@@ -43,55 +42,10 @@ fn remapping() -> Config {
     Config { interrupts: Some(interrupts), ..config() }
 }
 
-/// A machine whose devices raise interrupts through MSI page tables.
-#[derive(Clone)]
-struct Remapping(RiscvMachine);
-
-impl From<RiscvMachine> for Remapping {
-    fn from(machine: RiscvMachine) -> Self {
-        Self(machine)
-    }
-}
-
-impl Hosted for Remapping {
-    type Kind = Kind;
-    type Unit = Iommu;
-    type Tables = SecondDomain<RiscvMachine>;
-
-    const STREAMS: [StreamId; 2] = <RiscvMachine as Driven>::STREAMS;
-
-    fn new() -> Self {
-        Self(with(RiscvIdentification::able().extended()))
-    }
-
-    fn bring_up(&self) -> Result<Iommu, IommuError> {
-        Driven::enable(&self.0, remapping())
-    }
-
-    fn release(unit: Iommu) -> Result<(), IommuError> {
-        unit.release(all_memory())
-    }
-
-    fn tables(unit: &Iommu) -> Result<Self::Tables, IommuError> {
-        unit.second_stage(RiscvLevels::Four)
-    }
-
-    fn machine(&self) -> &RiscvMachine {
-        &self.0
-    }
-
-    fn read(&self, stream: StreamId, iova: u64) -> Option<u64> {
-        Driven::read(&self.0, stream, iova)
-    }
-
-    /// With interrupts of both streams, the second of which reaches nothing else.
-    fn attached(&self) -> (Iommu, Arc<Self::Tables>) {
-        let unit = self.bring_up().unwrap();
-        let domain = Arc::new(Self::tables(&unit).unwrap());
-        unit.attach(Self::STREAMS[0], &domain).unwrap();
-        open(&unit, Self::STREAMS);
-        (unit, domain)
-    }
+remapping_machine! {
+    RiscvMachine, SecondDomain<RiscvMachine>,
+    with(RiscvIdentification::able().extended()), remapping(),
+    |unit| unit.second_stage(RiscvLevels::Four)
 }
 
 impl HandsOver for Remapping {
