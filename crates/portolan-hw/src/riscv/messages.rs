@@ -257,8 +257,9 @@ impl MessageTables {
         for (stream, table) in &self.tables {
             let entries = table.block.words(mem).chunks(WORDS).zip(0..=u16::MAX);
             for (words, index) in entries {
-                let kept = usize::from(open.contains(&(*stream, index)));
-                if words.iter().skip(kept).any(|word| Word::load(word) != 0) {
+                // The other word stays as it was for a file in memory.
+                let is_open = words.first().is_some_and(|word| Word::load(word) != 0);
+                if is_open && !open.contains(&(*stream, index)) {
                     return Err(AdoptError::Unrecorded { table: table.block.at });
                 }
             }

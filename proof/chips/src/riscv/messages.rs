@@ -169,7 +169,7 @@ impl RiscvRegisters {
             }
             MessageEntry::File { file, page, number } => (file, page, number),
         };
-        if offset % 4 != 0 {
+        if !offset.is_multiple_of(4) {
             return Err(RiscvRefusal::NoSuchMessage);
         }
         // Files of harts here take no messages of the other endianness.
