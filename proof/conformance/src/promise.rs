@@ -58,6 +58,15 @@ pub(crate) fn simulated() -> TrustedBase {
     unsafe { TrustedBase::new() }
 }
 
+/// Memory of a simulated machine's former kernel.
+pub(crate) fn preserved<'r>(
+    tables: &'r [PhysRange],
+    buffers: &'r [PhysRange],
+) -> portolan::platform::PreservedMemory<'r> {
+    // SAFETY: as above; both kernels have the same memory, and the former one frees none of it.
+    unsafe { portolan::platform::PreservedMemory::new(tables, buffers) }
+}
+
 /// Promises that a simulated machine is as described.
 #[cfg(feature = "units")]
 pub(crate) fn described() -> portolan_hw::TrustedDescription {

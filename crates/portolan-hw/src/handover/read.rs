@@ -15,6 +15,7 @@ use portolan::iommu::handover::{
 use portolan::iommu::{
     Delivery, Destination, DeviceTlb, InterruptSource, InterruptTarget, Requester, Trigger, Vector,
 };
+use portolan::table::format::DirtyTracking;
 
 use super::layout::{
     DESTINATION, ENTRY, HAS_PASID, HAS_TLB, HEADER, INDEX, INTERRUPTS, LEVEL, LOGICAL,
@@ -200,13 +201,17 @@ impl Section<'_> {
         let tag = InvalTag::new(self.next32()?);
         let root = PhysAddr::new(self.next()?);
         let shape = self.next32()?;
-        self.check(shape >> 24 == 0)?;
+        self.check(shape >> 25 == 0)?;
+        let dirty = match shape >> 24 {
+            0 => DirtyTracking::Off,
+            _ => DirtyTracking::Hardware,
+        };
         let [levels, input_lg2, output_lg2] = [0, 8, 16].map(|at| shape >> at & 0xff);
         let [pages, ranges] = self.next_array()?;
         let mapped = self.list(ranges, 2, Self::range)?;
         let apart = |one: &IovaRange, next: &IovaRange| one.last() < next.start();
         self.check(mapped.is_sorted_by(apart))?;
-        let tables = DomainTables { root, levels, input_lg2, output_lg2, pages, mapped };
+        let tables = DomainTables { root, levels, input_lg2, output_lg2, dirty, pages, mapped };
         Ok(DomainHandover { tag, tables })
     }
 

@@ -11,6 +11,7 @@ use portolan::iommu::handover::{
 use portolan::iommu::{
     Delivery, Destination, DeviceTlb, InterruptSource, InterruptTarget, Requester, Trigger, Vector,
 };
+use portolan::table::format::DirtyTracking;
 use portolan_chips::fixture::seed;
 
 use super::layout::{ENTRY, HEADER, SEAL, crc32};
@@ -52,6 +53,7 @@ fn state() -> UnitHandover {
             levels: 4,
             input_lg2: 48,
             output_lg2: 46,
+            dirty: if tag == 5 { DirtyTracking::Hardware } else { DirtyTracking::Off },
             pages: 7,
             mapped: mapped.to_vec(),
         },

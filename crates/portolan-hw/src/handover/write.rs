@@ -9,6 +9,7 @@ use portolan::iommu::handover::{
     DomainHandover, HandoverTarget, InterruptHandover, StreamHandover, UnitHandover,
 };
 use portolan::iommu::{Delivery, Destination, DeviceTlb, InterruptSource, Trigger};
+use portolan::table::format::DirtyTracking;
 
 use super::PrepareError;
 use super::layout::{
@@ -92,7 +93,8 @@ fn add_domain(words: &mut Vec<u64>, domain: &DomainHandover) {
     let tables = &domain.tables;
     let [levels, input, output] =
         [tables.levels, tables.input_lg2, tables.output_lg2].map(u64::from);
-    let shape = levels | input << 8 | output << 16;
+    let marks = u64::from(tables.dirty == DirtyTracking::Hardware);
+    let shape = levels | input << 8 | output << 16 | marks << 24;
     let ranges = tables.mapped.len() as u64;
     words.extend([domain.tag.get().into(), tables.root.get(), shape, tables.pages, ranges]);
     for range in &tables.mapped {

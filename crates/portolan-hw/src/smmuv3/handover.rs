@@ -54,6 +54,15 @@ fn features_of<P: UnitPlatform>(regs: &P::Registers) -> Result<[u64; 4], IommuEr
     Ok([low? | high? << 32, word(reg::IDR5)?, 0, 0])
 }
 
+/// Options with which a domain was made.
+fn options_of(former: &DomainHandover) -> SmmuDomainOptions {
+    SmmuDomainOptions {
+        input_lg2: Some(former.tables.input_lg2),
+        dirty: former.tables.dirty,
+        ..SmmuDomainOptions::default()
+    }
+}
+
 impl<P: UnitPlatform> Smmu<P> {
     fn wait(&self) -> TurnWait<'_, P> {
         let machine = &self.shared.machine;
@@ -272,9 +281,7 @@ impl<P: UnitPlatform> Smmu<P> {
         former: &DomainHandover,
         claims: &mut TableClaims<'_>,
     ) -> Result<FirstStage<G, P>, AdoptError> {
-        let input_lg2 = Some(former.tables.input_lg2);
-        let options = SmmuDomainOptions { input_lg2, ..SmmuDomainOptions::default() };
-        self.former_domain(self.first_format(&options)?, former, claims)
+        self.former_domain(self.first_format(&options_of(former))?, former, claims)
     }
 
     /// The same with second-stage tables.
@@ -283,9 +290,7 @@ impl<P: UnitPlatform> Smmu<P> {
         former: &DomainHandover,
         claims: &mut TableClaims<'_>,
     ) -> Result<SecondStage<G, P>, AdoptError> {
-        let input_lg2 = Some(former.tables.input_lg2);
-        let options = SmmuDomainOptions { input_lg2, ..SmmuDomainOptions::default() };
-        self.former_domain(self.second_format(&options)?, former, claims)
+        self.former_domain(self.second_format(&options_of(former))?, former, claims)
     }
 
     fn former_domain<F: Format<Word = AtomicU64>>(

@@ -7,6 +7,7 @@
 
 use super::{BoundDomain, DeviceTlb, InterruptSource, InterruptTarget, Requester};
 use crate::addr::{InvalTag, IovaRange, PhysAddr, StreamId};
+use crate::table::format::DirtyTracking;
 use alloc::vec::Vec;
 
 /// Tables of a domain.
@@ -20,6 +21,8 @@ pub struct DomainTables {
     pub input_lg2: u32,
     /// Width of the addresses that they lead to, in bits.
     pub output_lg2: u32,
+    /// Marks of the pages that devices write, which their entries have room for.
+    pub dirty: DirtyTracking,
     /// Number of table pages.
     pub pages: u64,
     /// Addresses that are mapped, in order and as few ranges as possible.

@@ -419,6 +419,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
             levels: format.levels(),
             input_lg2: self.input_range().last().get().count_ones(),
             output_lg2: format.output_lg2(),
+            dirty: format.dirty_tracking(),
             pages: self.table.pages() as u64,
             mapped,
         })

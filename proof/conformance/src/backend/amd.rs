@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
+use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{Attach, Domain, Iommu as _};
-use portolan::platform::{UnitParts, UnitPlatform};
+use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::{AmdSizes, AmdV2Levels, DirtyTracking};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
@@ -27,7 +28,7 @@ use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
 use crate::conformance::{
-    Abilities, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig,
+    Abilities, Faulting, Foreign, Has, Layout, MakeDomain, Next, Outcome, Pasids, Rig,
 };
 
 type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
@@ -152,11 +153,28 @@ where
     config.pasid_bits = 20;
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
-    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);
-    let (theirs, tables) = seam.model(&registers, &memory, Interface::Amd);
+    let kernel = {
+        let (registers, memory) = (registers.clone(), memory.clone());
+        move || {
+            let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+            let (theirs, tables) = seam.model(&registers, &memory, Interface::Amd);
+            (theirs, tables, UnitParts::new(Arc::new(clock)))
+        }
+    };
     let capability = Capability::parse(identification.capability).map_err(failed)?;
-    let unit = AmdVi::enable(theirs, tables, UnitParts::new(Arc::new(clock)), capability, config);
+    let adopt = {
+        let (kernel, config) = (kernel.clone(), config.clone());
+        move |state: &UnitHandover, claims: &mut TableClaims<'_>| {
+            let (registers, tables, clock) = kernel();
+            AmdVi::adopt(registers, tables, clock, capability, config.clone(), state, claims)
+        }
+    };
+    let enable = move || {
+        let (registers, tables, clock) = kernel();
+        AmdVi::enable(registers, tables, clock, capability, config.clone())
+    };
+    let unit = enable();
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
@@ -166,6 +184,11 @@ where
             ..Abilities::ALL
         },
         interrupts: Some(|unit| unit),
+        next: Some(Next {
+            former: |unit| unit,
+            enable: Box::new(move || Ok(Arc::new(enable()?))),
+            adopt: Box::new(move |state, claims| Ok(Arc::new(adopt(state, claims)?))),
+        }),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(log_entries - 1),

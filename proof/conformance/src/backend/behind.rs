@@ -46,6 +46,15 @@ pub trait UnitModel {
     /// Rules that the driver has broken.
     fn violations(&self) -> Vec<Violation>;
 
+    /// See [`Host::let_loose`](crate::conformance::Host::let_loose).
+    fn let_loose(&self, device: StreamId, iova: Iova);
+
+    /// See [`Host::reached`](crate::conformance::Host::reached).
+    fn reached(&self) -> Vec<Vec<Option<PhysAddr>>>;
+
+    /// See [`Host::cut_power`](crate::conformance::Host::cut_power).
+    fn power_cycle(&self);
+
     /// See [`Host::raise`](crate::conformance::Host::raise).
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let _ = (device, message);
@@ -112,6 +121,18 @@ macro_rules! as_every_unit {
     () => {
         fn violations(&self) -> Vec<Violation> {
             self.violations()
+        }
+
+        fn let_loose(&self, device: StreamId, iova: Iova) {
+            self.observe(device, None, iova, AccessKind::Write);
+        }
+
+        fn reached(&self) -> Vec<Vec<Option<PhysAddr>>> {
+            self.observed()
+        }
+
+        fn power_cycle(&self) {
+            self.cut_power();
         }
     };
 }

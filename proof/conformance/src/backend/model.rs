@@ -97,6 +97,24 @@ impl<B: UnitModel> Host for ModelHost<B> {
         self.unit.raise(device, message)
     }
 
+    fn let_loose(&self, device: StreamId, iova: Iova) -> Has {
+        self.unit.let_loose(device, iova);
+        Has::Yes
+    }
+
+    fn reached(&self) -> Vec<Vec<Option<PhysAddr>>> {
+        self.unit.reached()
+    }
+
+    fn change_hands(&self) {
+        self.memory.stop_checking();
+    }
+
+    fn cut_power(&self) -> Has {
+        self.unit.power_cycle();
+        Has::Yes
+    }
+
     fn complaints(&self) -> Vec<String> {
         let violations = self.unit.violations().into_iter();
         let mut all: Vec<String> = violations.map(|what| format!("{what:?}")).collect();

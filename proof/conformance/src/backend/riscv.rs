@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
+use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{Attach, Domain, Iommu as _};
-use portolan::platform::{UnitParts, UnitPlatform};
+use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::{DirtyTracking, RiscvContiguity, RiscvLevels};
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
@@ -26,7 +27,7 @@ use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::seam::{self, Interface, Seam};
 use super::{by_name, failed};
-use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
+use crate::conformance::{Abilities, Has, MakeDomain, Next, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind a seam.
@@ -118,10 +119,27 @@ where
     }
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
-    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);
-    let (theirs, tables) = seam.model(&registers, &memory, Interface::Riscv);
-    let unit = RiscvIommu::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config);
+    let kernel = {
+        let (registers, memory) = (registers.clone(), memory.clone());
+        move || {
+            let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+            let (theirs, tables) = seam.model(&registers, &memory, Interface::Riscv);
+            (theirs, tables, UnitParts::new(Arc::new(clock)))
+        }
+    };
+    let adopt = {
+        let (kernel, config) = (kernel.clone(), config.clone());
+        move |state: &UnitHandover, claims: &mut TableClaims<'_>| {
+            let (registers, tables, clock) = kernel();
+            RiscvIommu::adopt(registers, tables, clock, config.clone(), state, claims)
+        }
+    };
+    let enable = move || {
+        let (registers, tables, clock) = kernel();
+        RiscvIommu::enable(registers, tables, clock, config.clone())
+    };
+    let unit = enable();
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
@@ -135,6 +153,11 @@ where
             |unit| Ok(unit.next_page_request()?.map(request_event)),
         )),
         interrupts: (kind == RiscvKind::Interrupts).then_some(|unit| unit),
+        next: Some(Next {
+            former: |unit| unit,
+            enable: Box::new(move || Ok(Arc::new(enable()?))),
+            adopt: Box::new(move |state, claims| Ok(Arc::new(adopt(state, claims)?))),
+        }),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(records - 1),

@@ -328,6 +328,19 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         }
     }
 
+    /// Value of a write of four bytes that arrives, if it does.
+    fn arriving(&self, offset: usize, value: u32) -> Option<u32> {
+        match (self.sabotage.write)(offset, value) {
+            Arrives::No => None,
+            Arrives::As(other) => Some(other),
+            Arrives::Once => {
+                let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+                arrived.insert((offset, value)).then_some(value)
+            }
+            Arrives::Yes => Some(value),
+        }
+    }
+
     /// Tells if a write acknowledges an error of the queue: GERROR.CMDQ_ERR, FSTS.IQE, or those of cqcsr.
     fn acknowledges(&self, offset: usize, value: u32) -> bool {
         use smmuv3::reg;
@@ -385,18 +398,7 @@ impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {
         if self.sabotage.unread == Some(offset) {
             self.written.store(value, Ordering::Relaxed);
         }
-        let value = match (self.sabotage.write)(offset, value) {
-            Arrives::No => return,
-            Arrives::As(other) => other,
-            Arrives::Once => {
-                let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-                if !arrived.insert((offset, value)) {
-                    return;
-                }
-                value
-            }
-            Arrives::Yes => value,
-        };
+        let Some(value) = self.arriving(offset, value) else { return };
         self.note_half(offset, value);
         let signals =
             if self.tail_at() == Some(offset) { self.edit(value.into()) } else { Vec::new() };
@@ -422,9 +424,10 @@ impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {
         if self.tail_at() == Some(offset) {
             return self.write32(offset, value as u32);
         }
-        let high = (value >> 32) as u32;
-        if (self.sabotage.write)(offset + 4, high) == Arrives::Yes {
-            self.registers.write64(offset, value);
+        let [low, high] = [value as u32, (value >> 32) as u32];
+        let low = self.arriving(offset, low);
+        if let Some((low, high)) = low.zip(self.arriving(offset + 4, high)) {
+            self.registers.write64(offset, u64::from(high) << 32 | u64::from(low));
         }
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
+use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
-use portolan::platform::{UnitParts, UnitPlatform};
+use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::DirtyTracking;
 use portolan_chips::memory::{ModelMemory, Visibility};
 use portolan_chips::smmuv3::{Beside, SmmuIdentification, SmmuRegisters, SmmuSetup};
@@ -29,7 +30,7 @@ use super::qemu::QemuHost;
 use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
-    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Outcome,
+    Abilities, DriverEvent, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Next, Outcome,
     Pasids, Rig,
 };
 
@@ -86,6 +87,21 @@ fn submitted<P: UnitPlatform>(unit: &Smmu<P>) -> BTreeMap<String, u64> {
 const NESTED: Abilities =
     Abilities { page_exact: Has::No("what both stages came to goes as a whole"), ..Abilities::ALL };
 
+/// Functions with which devices of the model request pages or wait.
+fn faulting() -> Faulting<ModelUnit> {
+    Faulting {
+        ways: &[FaultSource::Requests, FaultSource::Stalls],
+        enable: |unit, stream, way| match way {
+            FaultSource::Requests => unit.enable_ats(stream, all_memory()),
+            FaultSource::Stalls => unit.enable_stalls(stream),
+        },
+        disable: Some(|unit, stream| unit.disable_ats(stream)),
+        gone: |unit, stream| unit.device_gone(stream),
+        next: asked,
+        respond: |unit, to, response| unit.respond(to, response),
+    }
+}
+
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
     kind: SmmuV3Kind,
@@ -100,11 +116,9 @@ fn model<D>(
         SmmuV3Kind::EnhancedQueues => (plain, Visibility::AtOnce),
         SmmuV3Kind::Mmu700 => (plain.mmu_700(), Visibility::AtOnce),
     };
-    let (beside, more) = match kind {
-        SmmuV3Kind::EnhancedQueues => {
-            (Beside::Enhanced { pages_lg2: 1, queues_lg2: 2 }, MoreQueues::Enhanced)
-        }
-        _ => (Beside::None, MoreQueues::None),
+    let beside = match kind {
+        SmmuV3Kind::EnhancedQueues => Beside::Enhanced { pages_lg2: 1, queues_lg2: 2 },
+        _ => Beside::None,
     };
     let setup = SmmuSetup {
         identification,
@@ -115,28 +129,44 @@ fn model<D>(
     };
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
     let registers = Arc::new(SmmuRegisters::new(setup, memory.clone()));
-    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let mut config = Config::default();
     config.limit = LIMIT;
     config.page_requests = Want::IfThere;
-    let (theirs, tables) = seam.model(&registers, &memory, Interface::Smmuv3);
+    let kernel = {
+        let (registers, memory) = (registers.clone(), memory.clone());
+        move || {
+            let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+            let (theirs, tables) = seam.model(&registers, &memory, Interface::Smmuv3);
+            (theirs, tables, UnitParts::new(Arc::new(clock)))
+        }
+    };
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);
-    let unit = Smmu::enable_with(theirs, more, tables, UnitParts::new(Arc::new(clock)), config);
+    let adopt = {
+        let (kernel, config) = (kernel.clone(), config.clone());
+        move |state: &UnitHandover, claims: &mut TableClaims<'_>| {
+            let (registers, tables, clock) = kernel();
+            Smmu::adopt(registers, tables, clock, config.clone(), state, claims)
+        }
+    };
+    let enable = move || {
+        let (registers, tables, clock) = kernel();
+        let more = match kind {
+            SmmuV3Kind::EnhancedQueues => MoreQueues::Enhanced,
+            _ => MoreQueues::None,
+        };
+        Smmu::enable_with(registers, more, tables, clock, config.clone())
+    };
+    let unit = enable();
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
         pasids,
-        faulting: (kind == SmmuV3Kind::Plain).then_some(Faulting {
-            ways: &[FaultSource::Requests, FaultSource::Stalls],
-            enable: |unit, stream, way| match way {
-                FaultSource::Requests => unit.enable_ats(stream, all_memory()),
-                FaultSource::Stalls => unit.enable_stalls(stream),
-            },
-            disable: Some(|unit, stream| unit.disable_ats(stream)),
-            gone: |unit, stream| unit.device_gone(stream),
-            next: asked,
-            respond: |unit, to, response| unit.respond(to, response),
+        faulting: (kind == SmmuV3Kind::Plain).then(faulting),
+        next: Some(Next {
+            former: |unit| unit,
+            enable: Box::new(move || Ok(Arc::new(enable()?))),
+            adopt: Box::new(move |state, claims| Ok(Arc::new(adopt(state, claims)?))),
         }),
         queue_entries,
         fault_room,

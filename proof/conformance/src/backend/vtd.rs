@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
+use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{Attach, Domain, Iommu as _};
-use portolan::platform::{UnitParts, UnitPlatform};
+use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::{DirtyTracking, VtdFirstLevels};
 use portolan_chips::chips::SKYLAKE_SP;
 use portolan_chips::memory::{ModelMemory, Visibility};
@@ -28,7 +29,7 @@ use super::qemu::QemuHost;
 use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
-    Abilities, DriverEvent, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig,
+    Abilities, DriverEvent, Faulting, Foreign, Has, Layout, MakeDomain, Next, Outcome, Pasids, Rig,
 };
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
@@ -149,11 +150,27 @@ where
     let config = config_of(kind);
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
-    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let queue_entries = (kind != VtdKind::Registers).then_some(entries(&config));
-    let (theirs, tables) = seam.model(&registers, &memory, Interface::Vtd);
-    let unit =
-        Vtd::enable(theirs, tables, UnitParts::new(Arc::new(clock)), config).map_err(failed)?;
+    let kernel = {
+        let (registers, memory) = (registers.clone(), memory.clone());
+        move || {
+            let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+            let (theirs, tables) = seam.model(&registers, &memory, Interface::Vtd);
+            (theirs, tables, UnitParts::new(Arc::new(clock)))
+        }
+    };
+    let adopt = {
+        let (kernel, config) = (kernel.clone(), config.clone());
+        move |state: &UnitHandover, claims: &mut TableClaims<'_>| {
+            let (registers, tables, clock) = kernel();
+            Vtd::adopt(registers, tables, clock, config.clone(), state, claims)
+        }
+    };
+    let enable = move || {
+        let (registers, tables, clock) = kernel();
+        Vtd::enable(registers, tables, clock, config.clone())
+    };
+    let unit = enable().map_err(failed)?;
     if kind == VtdKind::Scalable {
         unit.read_page_requests(0).map_err(failed)?;
     }
@@ -172,6 +189,11 @@ where
             VtdKind::Registers => None,
             _ => Some(|unit| unit),
         },
+        next: Some(Next {
+            former: |unit| unit,
+            enable: Box::new(move || Ok(Arc::new(enable()?))),
+            adopt: Box::new(move |state, claims| Ok(Arc::new(adopt(state, claims)?))),
+        }),
         queue_entries,
         bad_command: match kind {
             VtdKind::Registers => |_, _| None,

@@ -15,6 +15,13 @@ use super::{Has, Host, Machine, Outcome, Verdict, drain, expect, fail, must, nee
 
 const EVENTS: u64 = 4096;
 
+/// Tells if a write of `device` arrives at `pa`.
+pub(super) fn arrives<M: Machine>(machine: &M, device: StreamId, iova: Iova, pa: PhysAddr) -> bool {
+    let value = machine.host.peek(pa).wrapping_add(0x5eed) & 0xffff;
+    machine.host.device_write(device, iova, value);
+    machine.host.peek(pa) == value
+}
+
 /// A device attached to a domain.
 pub(super) struct Attached<M: Machine> {
     pub(super) domain: Arc<M::Domain>,
@@ -55,9 +62,7 @@ impl<M: Machine> Attached<M> {
 
     /// Tells if a write of the device arrives at `pa`.
     pub(super) fn reaches(&self, machine: &M, iova: Iova, pa: PhysAddr) -> bool {
-        let value = machine.host.peek(pa).wrapping_add(0x5eed) & 0xffff;
-        machine.host.device_write(self.device, iova, value);
-        machine.host.peek(pa) == value
+        arrives(machine, self.device, iova, pa)
     }
 
     pub(super) fn must_reach(&self, machine: &M, iova: Iova, pa: PhysAddr) -> Verdict {

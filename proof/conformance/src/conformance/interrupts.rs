@@ -17,10 +17,10 @@ pub struct Raised {
     pub destination: u32,
 }
 
-const FIRST: Raised = Raised { vector: 0x52, destination: 1 };
+pub(super) const FIRST: Raised = Raised { vector: 0x52, destination: 1 };
 /// An identifier of which each byte counts.
 const FAR: Raised = Raised { vector: 0x52, destination: 0x0102_0304 };
-const SECOND: Raised = Raised { vector: 0x63, destination: 0 };
+pub(super) const SECOND: Raised = Raised { vector: 0x63, destination: 0 };
 
 fn target(of: Raised) -> Result<InterruptTarget, Outcome> {
     let vector = Vector::new(of.vector).ok_or_else(|| fail("no such vector"))?;
@@ -32,13 +32,13 @@ fn source(device: StreamId) -> InterruptSource {
     InterruptSource::Requester(RequesterId::new(device.get() as u16))
 }
 
-fn remapper<M: Machine>(machine: &M) -> Result<&dyn RemapInterrupts, Outcome> {
+pub(super) fn remapper<M: Machine>(machine: &M) -> Result<&dyn RemapInterrupts, Outcome> {
     let none = || Outcome::Skip("interrupts are not remapped here".to_owned());
     machine.interrupts.map(|of| of(&machine.unit)).ok_or_else(none)
 }
 
 /// An interrupt of `device` that arrives as `of`, with the device's message.
-fn set_up<M: Machine>(
+pub(super) fn set_up<M: Machine>(
     machine: &M,
     device: StreamId,
     of: Raised,

@@ -95,15 +95,20 @@ impl<M: Machine> Moving<'_, M> {
     }
 }
 
-/// Moves memory under a device's writes: once the device has stopped and the last marks were read, the copy is equal.
-pub(super) fn ends_equal<M: Machine>(machine: &M) -> Verdict {
+/// The first device on a new domain whose written pages are marked.
+pub(super) fn marked<M: Machine>(machine: &M) -> Result<Attached<M>, Outcome> {
     let on = Attached::new(machine)?;
     match on.domain.track_dirty(DirtyTracking::Hardware) {
         Err(TrackDirtyError::NotTracked) => {
-            return Err(Outcome::Skip("the domain marks no pages".to_owned()));
+            Err(Outcome::Skip("the domain marks no pages".to_owned()))
         }
-        tracked => must("marking", tracked)?,
+        tracked => must("marking", tracked).map(|()| on),
     }
+}
+
+/// Moves memory under a device's writes: once the device has stopped and the last marks were read, the copy is equal.
+pub(super) fn ends_equal<M: Machine>(machine: &M) -> Verdict {
+    let on = marked(machine)?;
     let memory = machine.host.memory((PAGES * PAGE).next_power_of_two());
     let (copy, mapped) = (vec![0; PAGES as usize], BTreeSet::new());
     let rng = Rng::with_seed(SEED);

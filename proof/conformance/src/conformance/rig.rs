@@ -11,6 +11,7 @@ use super::asking::{Asker, Faulting};
 use super::disk::Disk;
 use super::foreign::Foreign;
 use super::guest::GuestStage;
+use super::handover::Next;
 use super::{Abilities, HIGH_BASE, Has, Raised};
 
 /// Parts of a machine that do not depend on a driver: memory and devices.
@@ -40,6 +41,28 @@ pub trait Host {
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let _ = (device, message);
         None
+    }
+
+    /// Lets a device write at an address again and again from now on, without data: at each access of the driver to a
+    /// register. [`Host::reached`] returns what came of it. Returns if the machine can do this.
+    fn let_loose(&self, device: StreamId, iova: Iova) -> Has {
+        let _ = (device, iova);
+        Has::No("no device writes between two accesses to a register")
+    }
+
+    /// Memory that each device which was let loose has reached since the last call, in the order of
+    /// [`Host::let_loose`]; an outcome that is the one before it is left out.
+    fn reached(&self) -> Vec<Vec<Option<PhysAddr>>> {
+        Vec::new()
+    }
+
+    /// Notes that tables change hands: the steps that the next kernel's driver takes with them are not those of a table
+    /// that it has made.
+    fn change_hands(&self) {}
+
+    /// Turns the unit's power off and on. Returns if the machine can do this.
+    fn cut_power(&self) -> Has {
+        Has::No("the unit's power stays on")
     }
 
     /// Calls `work` with the disk behind the unit, if there is one.
@@ -115,6 +138,8 @@ pub struct Rig<U, D, H> {
     pub faulting: Option<Faulting<U>>,
     /// The unit's remapping of interrupts, if the machine has it.
     pub interrupts: Option<fn(&U) -> &dyn RemapInterrupts>,
+    /// Functions with which the next kernel gets the unit, if the machine has another one.
+    pub next: Option<Next<U>>,
     /// Entries of the command queue, if it has one.
     pub queue_entries: Option<u64>,
     /// Fault records kept before they are lost, if records are kept.
@@ -139,6 +164,7 @@ impl<U, D, H> Rig<U, D, H> {
             guest: None,
             faulting: None,
             interrupts: None,
+            next: None,
             queue_entries: None,
             fault_room: None,
             bad_command: |_, _| None,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Host, Machine, Outcome, REFUSING, Rig, scenarios};
+use super::{Host, Machine, Outcome, Rig, UNCOUNTED, scenarios};
 
 /// Result of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ where
         let outcome = match make().map(Box::new) {
             Ok(machine) => {
                 let outcome = scenario.run(&machine);
-                if !REFUSING.contains(&scenario.name) {
+                if !UNCOUNTED.contains(&scenario.name) {
                     let submitted = (machine.submitted)(&machine.unit);
                     counts.compare(scenario.name, submitted, machine.host.witnessed());
                 }

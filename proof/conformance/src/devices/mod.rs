@@ -118,25 +118,19 @@ impl Devices {
     fn open(&self, left_out: LeftOut) -> Result<OnKernel, DevicesError> {
         let opened = vfio::open_by(self.interface, &self.functions)?;
         let host = ProcessHost::new(&opened)?;
-        Ok(Rig {
-            unit: Unit::new(opened.unit, left_out),
-            abilities: Abilities { second: host.second(), ..ABILITIES },
-            domain: |unit| Ok(unit.domain()),
-            pasids: None,
-            foreign: None,
-            guest: None,
-            faulting: None,
-            interrupts: None,
-            queue_entries: None,
-            fault_room: None,
-            bad_command: |_, _| None,
-            submitted: |unit| {
+        let abilities = Abilities { second: host.second(), ..ABILITIES };
+        let unit = Unit::new(opened.unit, left_out);
+        let rig = Rig::new(
+            unit,
+            host,
+            |unit| Ok(unit.domain()),
+            |unit| {
                 let counts = unit.counts();
                 let counts = [("map", counts.map), ("unmap", counts.unmap)];
                 BTreeMap::from(counts.map(|(name, count)| (name.to_owned(), count)))
             },
-            host,
-        })
+        );
+        Ok(Rig { abilities, ..rig })
     }
 }
 

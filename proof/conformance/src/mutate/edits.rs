@@ -18,6 +18,11 @@ pub(super) fn drop_first<'c>(mut several: impl Iterator<Item = &'c mut Words>, n
     }
 }
 
+/// All but the first write of a value are lost, if it is to `register`.
+pub(super) fn once(register: bool) -> Arrives {
+    if register { Arrives::Once } else { Arrives::Yes }
+}
+
 /// Edits for SMMUv2 (IHI 0062), whose commands are register writes. Offsets are the model's: its context banks begin
 /// with the 64th page of 4 KiB.
 pub mod smmuv2 {
@@ -131,9 +136,10 @@ pub mod smmuv2 {
 /// SMMUv3.
 pub mod smmuv3 {
     use portolan_spec::smmuv3::command::op::{ATC_INV, RESUME, SYNC, TLBI_NH_VA, TLBI_S2_IPA};
-    use portolan_spec::smmuv3::reg::IDR3;
+    use portolan_spec::smmuv3::command::op::{CFGI_STE_RANGE, TLBI_NSNH_ALL};
+    use portolan_spec::smmuv3::reg::{CMDQ_BASE, CR0, IDR3, STRTAB_BASE, cr0};
 
-    use super::{Words, drop_all, drop_first};
+    use super::{Arrives, Words, drop_all, drop_first, once};
 
     /// PREFETCH_CONFIG of a stream that does not exist.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
@@ -236,6 +242,30 @@ pub mod smmuv3 {
         }
     }
 
+    /// Leaves out invalidations of everything.
+    pub fn without_everything(commands: &mut [Words]) {
+        let all = |words: &Words| matches!(words[0] & 0xff, CFGI_STE_RANGE | TLBI_NSNH_ALL);
+        drop_all(commands, all, NOTHING);
+    }
+
+    /// The address of the queue is written once.
+    pub fn queue_once(offset: usize, _: u32) -> Arrives {
+        once(offset == CMDQ_BASE)
+    }
+
+    /// The address of the stream table is written once.
+    pub fn streams_once(offset: usize, _: u32) -> Arrives {
+        once(offset == STRTAB_BASE)
+    }
+
+    /// Translation goes off with the queue.
+    pub fn without_translation(offset: usize, value: u32) -> Arrives {
+        match offset {
+            CR0 if value & cr0::CMDQEN == 0 => Arrives::As(value & !cr0::SMMUEN),
+            _ => Arrives::Yes,
+        }
+    }
+
     /// Claims that a block may become a table at once (IDR3.BBML).
     pub fn claims_bbml2(offset: usize, value: u32) -> u32 {
         match offset {
@@ -250,9 +280,9 @@ pub mod intel {
     use portolan_spec::vtd::descriptor::kind::{
         CONTEXT, DEVICE_TLB, INTERRUPT_ENTRIES, IOTLB, PASID_CACHE, PASID_IOTLB, RESPONSE,
     };
-    use portolan_spec::vtd::reg::{CAP, GCMD};
+    use portolan_spec::vtd::reg::{CAP, GCMD, IQA, IRTA, RTADDR, command};
 
-    use super::{Arrives, Words, drop_all, drop_first};
+    use super::{Arrives, Words, drop_all, drop_first, once};
     use crate::backend::seam::is_vtd_wait;
 
     /// Upper half of IOTLB_REG where the model's ECAP.IRO puts it.
@@ -378,6 +408,38 @@ pub mod intel {
     pub fn without_register_pages(offset: usize, value: u32) -> Arrives {
         match (offset, value >> 28 & 3) {
             (IOTLB_HIGH, 3) => Arrives::No,
+            _ => Arrives::Yes,
+        }
+    }
+
+    /// Leaves out invalidations of everything.
+    pub fn without_everything(commands: &mut [Words]) {
+        drop_where(commands, |words| match words[0] & 0xf {
+            CONTEXT | IOTLB => granularity(words) == 1,
+            PASID_CACHE => granularity(words) == 3,
+            _ => false,
+        });
+    }
+
+    /// The address of the queue is written once.
+    pub fn queue_once(offset: usize, _: u32) -> Arrives {
+        once(offset == IQA)
+    }
+
+    /// The address of the root table is written once.
+    pub fn root_once(offset: usize, _: u32) -> Arrives {
+        once(offset == RTADDR)
+    }
+
+    /// The address of the interrupt table is written once.
+    pub fn interrupts_once(offset: usize, _: u32) -> Arrives {
+        once(offset == IRTA)
+    }
+
+    /// Translation goes off with the queue.
+    pub fn without_translation(offset: usize, value: u32) -> Arrives {
+        match offset {
+            GCMD if value & command::QIE == 0 => Arrives::As(value & !command::TE),
             _ => Arrives::Yes,
         }
     }

@@ -53,7 +53,8 @@ mutants! {
             => "unmapped-access-faults" "stale-until-sync" "attach-block-attach";
         "TLBI_NH_VA", commands(smmuv3::without::<TLBI_NH_VA>)
             => "unmapped-access-faults" "stale-until-sync" "tables-shared-by-requests"
-               "tables-shared-by-stalls" "migration-under-load-ends-equal" "random-operations";
+               "tables-shared-by-stalls" "migration-under-load-ends-equal" "random-operations"
+               "sleep-keeps-mappings";
         "the first of several TLBI_NH_VA", commands(smmuv3::without_first)
             => "one-sync-pays-for-all";
         "the last of several TLBI_NH_VA", commands(smmuv3::without_last) => "one-sync-pays-for-all";
@@ -86,6 +87,12 @@ mutants! {
             => "stalls-are-brought-in" "stalls-are-refused" "detach-answers-stalls"
                "stall-room-overflows";
         "the end of refused stalls", commands(smmuv3::always_retried) => "stalls-are-refused";
+        "the queue's address after sleep", write(smmuv3::queue_once) => "sleep-keeps-mappings";
+        "the stream table after sleep", write(smmuv3::streams_once) => "sleep-keeps-mappings";
+        "what a former kernel's unit has cached", commands(smmuv3::without_everything)
+            => "next-kernel-hits-nothing-old";
+        "translation, while the queue changes hands", write(smmuv3::without_translation)
+            => "handed-over-at-work";
     }
     ModelSmmuv3Mmu700 => {
         "a sync after every 62 commands", commands(smmuv3::without_early_syncs)
@@ -138,6 +145,14 @@ mutants! {
             => "freed-tables-are-forgotten";
         "masks as large as blocks", commands(intel::masks_below_blocks)
             => "block-split-keeps-the-rest" "debts-of-one-block" "blocks-among-pages";
+        "the queue's address after sleep", write(intel::queue_once) => "sleep-keeps-mappings";
+        "the root table after sleep", write(intel::root_once) => "sleep-keeps-mappings";
+        "the interrupt table after sleep", write(intel::interrupts_once)
+            => "sleep-keeps-interrupts";
+        "what a former kernel's unit has cached", commands(intel::without_everything)
+            => "next-kernel-hits-nothing-old";
+        "translation, while the queue changes hands", write(intel::without_translation)
+            => "handed-over-at-work";
     }
     ModelVtdScalable => {
         "masks as large as blocks", commands(intel::masks_below_blocks)
@@ -146,7 +161,7 @@ mutants! {
         "PASID-cache invalidations", commands(intel::without_pasid_entries)
             => "attach-block-attach" "pasid-moves";
         "IOTLB invalidations by page", commands(intel::without_pages)
-            => "stale-until-sync" "migration-under-load-ends-equal";
+            => "stale-until-sync" "migration-under-load-ends-equal" "sleep-keeps-mappings";
         "device-TLB invalidations", commands(intel::without_devices) => "requests-are-brought-in";
         "device-TLB invalidations of a stream that moves", commands(intel::without_moved_devices)
             => "moved-devices-forget" "refused-moves-of-keepers";

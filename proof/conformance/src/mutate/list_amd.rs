@@ -3,7 +3,7 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
 
 use super::Mutant;
-use super::list::{commands, mutants};
+use super::list::{commands, mutants, write};
 use crate::backend::BackendName;
 
 mutants! {
@@ -37,10 +37,18 @@ mutants! {
         "the right domain", commands(amd::wrong_domain) => "stale-until-sync";
         "walk caches, where tables were freed", commands(amd::leaves_only)
             => "freed-tables-are-forgotten";
+        "the queue's address after sleep", write(amd::queue_once) => "sleep-keeps-mappings";
+        "the device table after sleep", write(amd::devices_once) => "sleep-keeps-mappings";
+        "what a former kernel's unit has cached", commands(amd::without_everything)
+            => "next-kernel-hits-nothing-old";
+        "translation, while the queue changes hands", write(amd::without_translation)
+            => "handed-over-at-work";
     }
     ModelAmdX2Apic => {
         "INVALIDATE_INTERRUPT_TABLE", commands(amd::without_interrupts)
             => "far-cpus-are-reached-or-refused" "freed-interrupts-are-refused";
+        "the device table after sleep", write(amd::devices_once)
+            => "sleep-keeps-mappings" "sleep-keeps-interrupts";
     }
     ModelAmdGuest => {
         "INVALIDATE_IOMMU_PAGES of guest tables", commands(amd::without_guests)
@@ -62,12 +70,13 @@ mutants! {
 
 /// Edits.
 mod amd {
-    use super::super::edits::{drop_all, drop_first};
-    use crate::backend::seam::{Words, is_amd_wait};
+    use super::super::edits::{drop_all, drop_first, once};
+    use crate::backend::seam::{Arrives, Words, is_amd_wait};
     use portolan_spec::amd::command::opcode::{
-        DEVICE_ENTRY, DEVICE_TLB, INTERRUPT_TABLE, PAGES, RESPONSE,
+        ALL, DEVICE_ENTRY, DEVICE_TLB, INTERRUPT_TABLE, PAGES, RESPONSE,
     };
     use portolan_spec::amd::command::pages::{DIRECTORIES, EVERYTHING, GUEST, PASID, SIZE};
+    use portolan_spec::amd::reg::{COMMAND_BASE, CONTROL, DEVICE_TABLE, control};
 
     /// INVALIDATE_INTERRUPT_TABLE of a device that does not exist.
     const NOTHING: Words = [INTERRUPT_TABLE << 60 | 0xffff, 0];
@@ -187,6 +196,30 @@ mod amd {
     /// Names another domain.
     pub fn wrong_domain(commands: &mut [Words]) {
         addressed(commands).for_each(|words| words[0] ^= 1 << 44);
+    }
+
+    /// Leaves out invalidations of everything.
+    pub fn without_everything(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, ALL));
+    }
+
+    /// The address of the queue is written once.
+    pub fn queue_once(offset: usize, _: u32) -> Arrives {
+        once(offset == COMMAND_BASE)
+    }
+
+    /// The address of the device table is written once.
+    pub fn devices_once(offset: usize, _: u32) -> Arrives {
+        once(offset == DEVICE_TABLE)
+    }
+
+    /// Translation goes off with the queue.
+    pub fn without_translation(offset: usize, value: u32) -> Arrives {
+        const COMMANDS: u32 = control::COMMANDS as u32;
+        match offset {
+            CONTROL if value & COMMANDS == 0 => Arrives::As(value & !(control::ENABLE as u32)),
+            _ => Arrives::Yes,
+        }
     }
 
     /// Leaves only, even where tables were freed.

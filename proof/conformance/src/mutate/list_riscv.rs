@@ -4,7 +4,7 @@
 //! ranges and for entries above the leaves.
 
 use super::Mutant;
-use super::list::{commands, mutants};
+use super::list::{commands, mutants, write};
 use crate::backend::BackendName;
 
 mutants! {
@@ -41,6 +41,10 @@ mutants! {
         "ATS.PRGR", commands(riscv::without_responses) => "requests-are-brought-in";
         "the right group in ATS.PRGR", commands(riscv::wrong_group) => "requests-are-brought-in";
         "the right code in ATS.PRGR", commands(riscv::wrong_code) => "requests-are-refused";
+        "the queue's address after sleep", write(riscv::queue_once) => "sleep-keeps-mappings";
+        "the directory after sleep", write(riscv::directory_once) => "sleep-keeps-mappings";
+        "what a former kernel's unit has cached", commands(riscv::without_everything)
+            => "next-kernel-hits-nothing-old";
     }
     ModelRiscvExtended => {
         "the second half of each range", commands(riscv::short_ranges) => "ranges-are-whole";
@@ -68,8 +72,10 @@ mod riscv {
     use portolan_spec::riscv::command::opcode::{DEVICE, DIRECTORY, TRANSLATIONS};
     use portolan_spec::riscv::command::{FUNCTION, OPCODE, device, directory, translations};
 
-    use super::super::edits::{drop_all, drop_first};
-    use crate::backend::seam::{Words, is_riscv_fence};
+    use portolan_spec::riscv::reg;
+
+    use super::super::edits::{drop_all, drop_first, once};
+    use crate::backend::seam::{Arrives, Words, is_riscv_fence};
 
     /// IOTINVAL.VMA of a guest that there is not.
     const NOTHING: Words = [1 | 1 << 33 | 0xffff << 44, 0];
@@ -269,6 +275,25 @@ mod riscv {
                 halve(words);
             }
         }
+    }
+
+    /// Leaves out invalidations of everything.
+    pub fn without_everything(commands: &mut [Words]) {
+        drop_where(commands, |words| match OPCODE.of(words[0]) {
+            TRANSLATIONS => words[0] & (PSCV | GV) == 0,
+            DIRECTORY => words[0] & directory::DV.mask() == 0,
+            _ => false,
+        });
+    }
+
+    /// The address of the queue is written once.
+    pub fn queue_once(offset: usize, _: u32) -> Arrives {
+        once(offset == reg::COMMAND_BASE)
+    }
+
+    /// The address of the directory is written once.
+    pub fn directory_once(offset: usize, _: u32) -> Arrives {
+        once(offset == reg::DIRECTORY)
     }
 
     /// Leaves only, even where tables were freed.

@@ -11,6 +11,7 @@ use portolan::inval::Gather;
 use portolan::iommu::handover::{AdoptedDomain, HandoverTarget, UnitHandover};
 use portolan::iommu::{Domain as _, Iommu as _, IommuDomains, IommuError};
 use portolan::platform::{ClaimError, TableClaims};
+use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, AdoptTableError};
 
 use portolan_chips::fixture::seed;
@@ -52,7 +53,7 @@ const DAMAGED: u32 = 2500;
 const PAGES: u64 = 3;
 const REGISTERS: PhysAddr = PhysAddr::new(0xfed9_0000);
 
-pub(super) fn claims() -> TableClaims<'static> {
+pub(crate) fn claims() -> TableClaims<'static> {
     TableClaims::new(preserved(&TABLES, &BUFFERS))
 }
 
@@ -194,7 +195,7 @@ where
     H::Unit: IommuDomains + 'static,
 {
     type Lie = fn(&mut UnitHandover);
-    let lies: [(&str, Lie); 13] = [
+    let lies: [(&str, Lie); 14] = [
         ("features", |state| state.features[0] ^= 1 << 40),
         ("root", |state| state.root ^= 0x1000),
         ("shape", |state| state.shape ^= 1),
@@ -210,6 +211,7 @@ where
         }),
         ("levels", |state| state.domains[0].tables.levels ^= 1),
         ("width", |state| state.domains[0].tables.input_lg2 -= 1),
+        ("marks", |state| state.domains[0].tables.dirty = DirtyTracking::Hardware),
         ("pages", |state| state.domains[0].tables.pages += 1),
         ("mapped", |state| state.domains[0].tables.mapped.clear()),
         ("table", |state| {
