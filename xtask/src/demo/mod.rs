@@ -113,7 +113,7 @@ pub fn one(root: &Path, guest: &Guest, broken: Option<&Broken>) -> Ended {
         let place = root.join("target/demo/runs").join(name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         let daemon = if vhost::serves(guest) { Some((vhost::build(root)?, more)) } else { None };
-        let beside = BesideMachine { daemon, slowed: "" };
+        let beside = BesideMachine { daemon, slowed: [""; 2] };
         let ran = boot(place, guest, qemu, &kernel, beside)?;
         match broken {
             None => check(guest, ran),
@@ -190,8 +190,8 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
 struct BesideMachine<'a> {
     /// Process that serves the virtio disk, with more words for it.
     daemon: Option<(PathBuf, &'a [&'a str])>,
-    /// Further settings of the disks.
-    slowed: &'a str,
+    /// Further settings of each disk.
+    slowed: [&'a str; 2],
 }
 
 fn boot(
@@ -205,7 +205,7 @@ fn boot(
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
 
     command.args(guest.arguments).args(guests::CARDS);
-    for disk in &image::DISKS {
+    for (disk, slowed) in image::DISKS.iter().zip(slowed) {
         let (name, file) = (disk.name, disk.image(&place));
         std::fs::write(&file, disk.before()).map_err(error)?;
         if daemon.is_some() && disk.is_virtio() {

@@ -97,7 +97,7 @@ pub fn one(root: &Path, sleeper: &Sleeper, is_long: bool) -> Ended {
         kept: KEPT,
         word: SLEEPS | left_out | count,
         traced: &["runstate_set", CONFIGURED, sleeper.event],
-        slowed: "",
+        slowed: [""; 2],
     };
     told.run(root, |ran| check(sleeper, ran, count))
 }

@@ -19,8 +19,8 @@ pub(super) struct Told<'a> {
     pub(super) word: u64,
     /// Further events to be traced.
     pub(super) traced: &'a [&'a str],
-    /// Further settings of the disks.
-    pub(super) slowed: &'a str,
+    /// Further settings of each disk.
+    pub(super) slowed: [&'a str; 2],
 }
 
 impl Told<'_> {

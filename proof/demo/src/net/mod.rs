@@ -5,7 +5,7 @@
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, section 5.1. Not supported: checksums, merged buffers, interrupts.
 
-mod ring;
+pub mod ring;
 
 use alloc::format;
 use alloc::vec;

@@ -6,7 +6,7 @@
 use core::array;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-use portolan::addr::PhysRange;
+use portolan::addr::{Iova, PhysRange};
 use portolan::dma::{
     BufferPool, Coherent, CpuSlot, Device, DeviceSlot, Direction, Mapping, SharedData,
 };
@@ -27,48 +27,48 @@ const SLOT_BYTES: usize = 2048;
 /// `VIRTIO_F_VERSION_1`.
 const VERSION_1: u64 = 1 << 32;
 /// `VIRTQ_DESC_F_WRITE`: the device writes.
-const WRITES: u16 = 2;
+pub const WRITES: u16 = 2;
 /// A reset takes no longer.
 const LIMIT: Nanos = Nanos::from_millis(1000);
 
 /// `struct virtq_desc`.
 #[repr(C)]
-struct Descriptor {
-    address: AtomicU64,
-    bytes: AtomicU32,
-    flags: AtomicU16,
-    next: AtomicU16,
+pub struct Descriptor {
+    pub address: AtomicU64,
+    pub bytes: AtomicU32,
+    pub flags: AtomicU16,
+    pub next: AtomicU16,
 }
 
 /// `struct virtq_avail`.
 #[repr(C)]
-struct Available {
-    flags: AtomicU16,
-    index: AtomicU16,
-    ring: [AtomicU16; ENTRIES],
+pub struct Available {
+    pub flags: AtomicU16,
+    pub index: AtomicU16,
+    pub ring: [AtomicU16; ENTRIES],
 }
 
 /// `struct virtq_used_elem`.
 #[repr(C)]
-struct UsedEntry {
-    id: AtomicU32,
-    bytes: AtomicU32,
+pub struct UsedEntry {
+    pub id: AtomicU32,
+    pub bytes: AtomicU32,
 }
 
 /// `struct virtq_used`.
 #[repr(C)]
-struct Used {
-    flags: AtomicU16,
-    index: AtomicU16,
-    ring: [UsedEntry; ENTRIES],
+pub struct Used {
+    pub flags: AtomicU16,
+    pub index: AtomicU16,
+    pub ring: [UsedEntry; ENTRIES],
 }
 
 /// The parts of a queue that its device reads and writes.
 #[repr(C)]
-struct Parts {
-    descriptors: [Descriptor; ENTRIES],
-    available: Available,
-    used: Used,
+pub struct Parts {
+    pub descriptors: [Descriptor; ENTRIES],
+    pub available: Available,
+    pub used: Used,
 }
 
 // SAFETY: its fields are atomics, and structs and arrays of those.
@@ -77,6 +77,37 @@ unsafe impl SharedData for Parts {}
 type Slot = DeviceSlot<Machine, Pages>;
 /// A slot that the kernel has.
 pub type KernelSlot = CpuSlot<Machine, Pages>;
+
+/// Starts a virtio device with one queue, whose [`Parts`] it sees at `parts`.
+pub fn start(
+    machine: Machine,
+    function: &Function,
+    device: &Device<Machine>,
+    number: u16,
+    parts: Iova,
+) -> Outcome<AccessPlatform<PciTransport>> {
+    function.start();
+    let transport = virtio::transport::<SpaceHal<Disks>>(machine, function.at());
+    let transport = transport.ok_or("the device is no virtio device")?;
+    let mut transport = AccessPlatform::new(transport, device)?;
+    transport.set_status(DeviceStatus::empty());
+    let reset = || transport.get_status().is_empty().then_some(());
+    poll(&machine, LIMIT, reset).map_err(|_| "the device is stuck")?;
+    let known = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER;
+    transport.set_status(known);
+    transport.write_driver_features(VERSION_1);
+    transport.set_status(known | DeviceStatus::FEATURES_OK);
+    if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
+        return Err("the device does not take the features that it has".into());
+    }
+    let at = parts.get();
+    let [available, used] =
+        [core::mem::offset_of!(Parts, available), core::mem::offset_of!(Parts, used)];
+    let [available, used] = [at + available as u64, at + used as u64];
+    transport.queue_set(number, ENTRIES as u32, at, available, used);
+    transport.finish_init();
+    Ok(transport)
+}
 
 /// A queue, the pool of its buffers, and the slots that the device has, by descriptor.
 pub struct PoolQueue {
@@ -110,26 +141,7 @@ impl PoolQueue {
         }
         let pool = BufferPool::new(mapping, SLOT_BYTES).map_err(|failed| failed.error)?;
 
-        function.start();
-        let transport = virtio::transport::<SpaceHal<Disks>>(machine, function.at());
-        let transport = transport.ok_or("the card is no virtio device")?;
-        let mut transport = AccessPlatform::new(transport, device)?;
-        transport.set_status(DeviceStatus::empty());
-        let reset = || transport.get_status().is_empty().then_some(());
-        poll(&machine, LIMIT, reset).map_err(|_| "the card is stuck")?;
-        let known = DeviceStatus::ACKNOWLEDGE | DeviceStatus::DRIVER;
-        transport.set_status(known);
-        transport.write_driver_features(VERSION_1);
-        transport.set_status(known | DeviceStatus::FEATURES_OK);
-        if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
-            return Err("the card does not take the features that it has".into());
-        }
-        let at = parts.iova().get();
-        let [available, used] =
-            [core::mem::offset_of!(Parts, available), core::mem::offset_of!(Parts, used)];
-        let [available, used] = [at + available as u64, at + used as u64];
-        transport.queue_set(number, ENTRIES as u32, at, available, used);
-        transport.finish_init();
+        let transport = start(machine, function, device, number, parts.iova())?;
         let posted = array::from_fn(|_| None);
         let (given, returned) = (0, 0);
         Ok(Self { transport, number, direction, parts, pool, memory, posted, given, returned })

@@ -69,6 +69,9 @@ pub struct KeptRing {
 /// Requests of a batch: half of them read, half of them write.
 pub const BATCH: usize = 32;
 
+/// The same of the virtio disk.
+pub const VIRTIO_BATCH: usize = 4;
+
 /// Notes for the next kernel. Zeros, but for the first word, which QEMU fills in, have a meaning of their own.
 #[repr(C)]
 pub struct Kept {
@@ -79,6 +82,9 @@ pub struct Kept {
     pub ring: KeptRing,
     pub batch: [KeptPage; BATCH],
     pub edu: KeptPage,
+    /// Queue of the virtio disk, with its requests, and their data.
+    pub virtio: KeptPage,
+    pub virtio_batch: [KeptPage; VIRTIO_BATCH],
     /// Requests of the batch that are not completed.
     pub under_way: u64,
     used: [u64; WORDS],

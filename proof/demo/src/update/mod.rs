@@ -7,6 +7,7 @@
 
 mod kept;
 mod transfers;
+mod virtio_disk;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -22,12 +23,13 @@ use portolan_hw::topology::Iommus;
 pub use kept::Kept;
 use kept::LENT;
 use transfers::{Devices, Transfers};
+use virtio_disk::VirtioDisk;
 
 use crate::arch::Loader;
 use crate::batch::Disk;
 use crate::commands::Commands;
 use crate::heap::HEAP;
-use crate::{End, Outcome, edu, enable, flash, named, options, say};
+use crate::{End, Outcome, disk, edu, enable, flash, named, options, say};
 
 /// Runs one kernel of the row, which ends in the next one, or in the machine's end.
 pub fn run(left: *const c_void, kept: &'static mut Kept) -> Outcome<End> {
@@ -47,6 +49,7 @@ pub fn run(left: *const c_void, kept: &'static mut Kept) -> Outcome<End> {
     };
     let functions = pci::functions(&machine);
     let (flash, edu) = (named(&functions, flash::IDENTITY)?, named(&functions, edu::IDENTITY)?);
+    let virtio = named(&functions, disk::IDENTITY)?;
     let devices = Devices { machine, flash, edu };
     if kept.done == 0 {
         loader.give_addresses(&functions)?;
@@ -56,30 +59,46 @@ pub fn run(left: *const c_void, kept: &'static mut Kept) -> Outcome<End> {
         let iommus = enable(machine)?;
         let disk = devices.open(&iommus, 0)?;
         let transfers = Transfers::start(&devices, &disk, kept)?;
-        return leave(&devices, &iommus, (disk, transfers), (left, kept));
+        let opened = virtio_disk::open(&iommus, virtio, 0)?;
+        let queue = VirtioDisk::start(machine, virtio, &opened, kept)?;
+        let work = Work { disk, transfers, virtio: opened, queue };
+        return leave(&devices, &iommus, work, (left, kept));
     }
 
     let mut transfers = Transfers::resume(&devices, kept)?;
     let early = transfers.completed()?;
+    let mut queue = VirtioDisk::resume(machine, virtio, kept)?;
     let Some(iommus) = adopt(machine, kept)? else {
         devices.edu_is_blocked(kept)?;
         return Ok(End::Good);
     };
     let edu = if devices.edu_is_busy()? { "after" } else { "before" };
+    let virtio_late = queue.under_way();
     let late = transfers.reap(kept)?;
     devices.reap_edu(kept)?;
     let number = kept.done;
     say!("update {number}: {early} requests done before the units were taken over, {late} after");
-    say!("  edu wrote {edu} that");
+    say!("  edu wrote {edu} that; {virtio_late} requests of the virtio disk after");
     let disk = devices.open(&iommus, number)?;
     transfers.check(machine, &disk, number)?;
+    let opened = virtio_disk::open(&iommus, virtio, number)?;
+    queue.reap(&opened, kept)?;
+    let work = Work { disk, transfers, virtio: opened, queue };
     if number == kept.wanted() {
         say!("{number} updates, each byte as it should be");
         Commands::of(&iommus).print();
-        core::mem::forget((iommus, disk));
+        core::mem::forget((iommus, work));
         return Ok(End::Good);
     }
-    leave(&devices, &iommus, (disk, transfers), (left, kept))
+    leave(&devices, &iommus, work, (left, kept))
+}
+
+/// Both disks, opened, with their queues.
+struct Work {
+    disk: Disk,
+    transfers: Transfers,
+    virtio: Disk,
+    queue: VirtioDisk,
 }
 
 /// Takes the units over; `None` if the record was damaged, which has to be noticed.
@@ -130,21 +149,22 @@ fn adopt(machine: Machine, kept: &Kept) -> Outcome<Option<Iommus<Machine>>> {
 fn leave(
     devices: &Devices<'_>,
     iommus: &Iommus<Machine>,
-    (disk, mut transfers): (Disk, Transfers),
+    mut work: Work,
     (left, kept): (*const c_void, &mut Kept),
 ) -> Outcome<End> {
     let is_blocked_next = kept.is_damaged() && kept.done + 1 == kept.wanted();
     devices.leave_edu(iommus, kept)?;
     // What the disk does is not waited for where it ends with its reach.
     if !is_blocked_next {
-        transfers.leave(devices.machine, &disk, kept)?;
+        work.queue.leave(&work.virtio, kept)?;
+        work.transfers.leave(devices.machine, &work.disk, kept)?;
     }
-    transfers.note(kept);
+    work.transfers.note(kept);
     let prepared = iommus.prepare(kept.record_mut())?;
     if let Some((_, error)) = prepared.left_out.first() {
         return Err(Box::new(*error));
     }
     Commands::of(iommus).print();
-    core::mem::forget(disk);
+    core::mem::forget(work);
     kept.jump(left, prepared.bytes)
 }
