@@ -55,6 +55,7 @@ static void sync_gathered(struct iommu_domain *domain, struct iommu_iotlb_gather
 
 #define SHIM_OPERATIONS(format) \
 	static const struct iommu_domain_ops format##_operations = { IOMMU_PT_DOMAIN_OPS(format), .iotlb_sync = sync_gathered }
+static const struct iommu_dirty_ops amdv1_dirty = { IOMMU_PT_DIRTY_OPS(amdv1) }, vtdss_dirty = { IOMMU_PT_DIRTY_OPS(vtdss) };
 SHIM_OPERATIONS(vtdss);
 SHIM_OPERATIONS(amdv1);
 SHIM_OPERATIONS(x86_64);
@@ -83,6 +84,7 @@ static int make(struct shim_tables *of, u32 format, u32 levels)
 		struct pt_iommu_vtdss_cfg config = { .common = common, .top_level = levels - 1 };
 
 		of->domain.ops = &vtdss_operations;
+		of->domain.dirty_ops = &vtdss_dirty;
 		return pt_iommu_vtdss_init(&of->vtdss, &config, GFP_KERNEL);
 	}
 	case LINUX_AMD: {
@@ -90,6 +92,7 @@ static int make(struct shim_tables *of, u32 format, u32 levels)
 
 		config.common.features |= BIT(PT_FEAT_DYNAMIC_TOP) | BIT(PT_FEAT_AMDV1_ENCRYPT_TABLES) | BIT(PT_FEAT_AMDV1_FORCE_COHERENCE);
 		of->domain.ops = &amdv1_operations;
+		of->domain.dirty_ops = &amdv1_dirty;
 		return pt_iommu_amdv1_init(&of->amdv1, &config, GFP_KERNEL);
 	}
 	case LINUX_X86: {
@@ -151,4 +154,38 @@ SHIM_ENTRY u64 linux_unmap(struct shim_tables *of, u64 iova, u64 bytes)
 SHIM_ENTRY u64 linux_translate(struct shim_tables *of, u64 iova)
 {
 	return iommu_iova_to_phys(&of->domain, iova);
+}
+
+/* As hardware marks a page that a device writes. */
+SHIM_ENTRY int linux_mark(struct shim_tables *of, u64 iova)
+{
+	return of->common.ops->set_dirty(&of->common, iova);
+}
+
+/* A bitmap with a bit for each page, in plain memory. */
+struct iova_bitmap {
+	u64 first;
+	u64 *words;
+};
+
+void iova_bitmap_set(struct iova_bitmap *bitmap, unsigned long iova, size_t length)
+{
+	u64 page = (iova - bitmap->first) >> PAGE_SHIFT, end = page + (length >> PAGE_SHIFT);
+
+	for (; page < end; page++)
+		bitmap->words[page / 64] |= 1ull << page % 64;
+}
+
+SHIM_ENTRY int linux_read_marks(struct shim_tables *of, u64 iova, u64 pages, u64 *words)
+{
+	struct iova_bitmap bitmap = { .first = iova, .words = words };
+	struct iommu_iotlb_gather gather;
+	struct iommu_dirty_bitmap dirty;
+	int error;
+
+	iommu_dirty_bitmap_init(&dirty, &bitmap, &gather);
+	error = of->domain.dirty_ops->read_and_clear_dirty(&of->domain, iova, pages << PAGE_SHIFT, 0, &dirty);
+	if (!error)
+		iommu_iotlb_sync(&of->domain, &gather);
+	return error;
 }

@@ -79,10 +79,10 @@ impl BothFormats {
     }
 }
 
-const OUTPUT_BITS: u32 = 46;
+pub(crate) const OUTPUT_BITS: u32 = 46;
 
 /// Hardware that takes powers of two of pages.
-const CAPS: Capabilities = Capabilities {
+pub(crate) const CAPS: Capabilities = Capabilities {
     range: RangeForm::PowerOfTwo { max_lg2_pages: 36 },
     ..Capabilities::new(PageSize::SIZE_4K)
 };

@@ -30,6 +30,7 @@ mod lists;
 mod live;
 mod mappings;
 mod markdown;
+mod marks;
 pub mod measure;
 pub mod memory;
 pub mod no_sse;

@@ -57,6 +57,9 @@ pub enum Failure {
     /// Failed map through a domain.
     #[error(transparent)]
     Domain(#[from] DomainError),
+    /// Marks of pages that are not those that were set.
+    #[error("the marks are not those that were set")]
+    Marks,
     /// Failed unmap.
     #[error(transparent)]
     Unmap(#[from] TableUnmapError),

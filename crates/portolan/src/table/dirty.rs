@@ -3,12 +3,61 @@
 //! An unmap that returns the marks exchanges each leaf for nothing in one step: the hardware marks a leaf that is
 //! there, or finds none. It writes leaf by leaf where another unmap takes whole tables out, since the hardware may
 //! still walk into a table that has left.
+//!
+//! A read walks once for each table, and hands over what it found when the walk has ended. What it cleaned is owed by
+//! parts of 64 entries, from the first marked leaf of a part to the last.
 
 use super::format::{DirtyTracking, Entry, Format};
 use super::{DirtyError, PageTable, TableUnmapError, Walk};
-use crate::addr::{IovaRange, PageSize};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather};
 use crate::platform::{ProtocolStep, TableMem, Word};
+
+/// Entries that a walk looks at; it is a multiple of 64. Larger tables take several walks.
+const AT_ONCE: usize = 512;
+
+/// The marked leaves among neighbouring entries of a table.
+struct MarkedLeaves {
+    /// A bit for each entry.
+    bits: [u64; AT_ONCE / 64],
+    /// Addresses of the first entry.
+    first: IovaRange,
+    /// First address that was not looked at; none behind the last that there is.
+    next: Option<Iova>,
+}
+
+impl MarkedLeaves {
+    /// Addresses of `count` entries from the `n`-th on.
+    fn leaves(&self, n: usize, count: usize) -> Option<IovaRange> {
+        let bytes = self.first.len_minus_one() + 1;
+        let start = self.first.start().checked_add(bytes * n as u64)?;
+        IovaRange::from_len(start, bytes * count as u64)
+    }
+
+    fn each(&self, visit: &mut impl FnMut(IovaRange)) {
+        for (&part, n) in self.bits.iter().zip((0..).step_by(64)) {
+            let mut left = part;
+            while left != 0 {
+                if let Some(leaf) = self.leaves(n + left.trailing_zeros() as usize, 1) {
+                    visit(leaf);
+                }
+                left &= left - 1;
+            }
+        }
+    }
+
+    /// Calls `each` for each part that has marks: the addresses from its first marked leaf to its last, the number of
+    /// the first one, and how many these are.
+    fn each_part(&self, mut each: impl FnMut(IovaRange, usize, usize)) {
+        for (&part, n) in self.bits.iter().zip((0..).step_by(64)).filter(|(part, _)| **part != 0) {
+            let first = part.trailing_zeros() as usize;
+            let count = 64 - part.leading_zeros() as usize - first;
+            if let Some(leaves) = self.leaves(n + first, count) {
+                each(leaves, n + first, count);
+            }
+        }
+    }
+}
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Hands every leaf in `range` that was written through to `visit`, and marks it clean; a leaf
@@ -27,11 +76,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         mut visit: impl FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
         gather.claim(self.id)?;
-        self.each_leaf(range, |leaf, size| {
-            if self.clean_leaf(leaf, size, gather) {
-                visit(leaf);
-            }
-        })
+        self.each_marked(range, Some(gather), &mut visit)
     }
 
     /// As [`PageTable::read_and_clear_dirty`], and leaves the marks: nothing is owed.
@@ -45,15 +90,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         range: IovaRange,
         mut visit: impl FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
-        self.each_leaf(range, |leaf, _| {
-            let found = {
-                let _walking = self.begin_walk();
-                self.entry_at(leaf.start())
-            };
-            if found.is_ok_and(|(raw, _)| self.format.is_dirty(raw)) {
-                visit(leaf);
-            }
-        })
+        self.each_marked(range, None, &mut visit)
     }
 
     /// As [`PageTable::unmap`], and hands every leaf to `visit` that was written through since it was marked clean:
@@ -104,11 +141,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// Hands over the leaves in `range`, each whole.
-    fn each_leaf(
+    /// Hands over the marked leaves in `range`, each whole, and marks them clean where `gather` takes the debt.
+    fn each_marked(
         &self,
         range: IovaRange,
-        mut each: impl FnMut(IovaRange, PageSize),
+        mut gather: Option<&mut Gather>,
+        visit: &mut impl FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
         if self.format.dirty_tracking() == DirtyTracking::Off {
             return Err(DirtyError::NotTracked);
@@ -116,29 +154,68 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if range.last().get() >> self.input_lg2 != 0 {
             return Err(DirtyError::OutOfRange { range });
         }
-        for run in self.mappings(range) {
-            each(IovaRange::page(run.range.start(), run.size), run.size);
+        let mut at = Some(range.start());
+        while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
+            let found = self.look_at_table(iova, range.last(), gather.as_deref_mut());
+            found.each(visit);
+            at = found.next;
         }
         Ok(())
     }
 
-    /// Marks one leaf clean; returns `true` if it was dirty.
-    fn clean_leaf(&self, range: IovaRange, size: PageSize, gather: &mut Gather) -> bool {
+    /// Looks at the entries from `iova` on in the lowest table that it has, up to `last` or to one that leads to a
+    /// further table.
+    fn look_at_table(&self, iova: Iova, last: Iova, gather: Option<&mut Gather>) -> MarkedLeaves {
         let _walking = self.begin_walk();
-        let Ok((_, level)) = self.entry_at(range.start()) else {
-            return false;
-        };
-        let Walk::At(word, table) = self.walk(range.start(), level) else {
-            return false;
-        };
-        let mut raw = word.load();
+        let (table, level) = self.lowest_table(iova);
+        let size = Self::span(level);
+        let first = IovaRange::page(iova, size);
+        let index = self.index(iova, level);
+        let wanted = ((last.get() - first.start().get()) >> size.lg2()).saturating_add(1);
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(AT_ONCE);
+        let (mut bits, mut looked) = ([0; AT_ONCE / 64], 0);
+        for (word, looked_at) in self.words(table).iter().skip(index).take(wanted).zip(1..) {
+            let raw = word.load();
+            if level > 0 && matches!(F::classify(raw, level), Entry::Table(_)) {
+                break;
+            }
+            if self.format.is_dirty(raw) && self.is_marked(word, raw, level, gather.is_some()) {
+                bits[looked / 64] |= 1 << (looked % 64);
+            }
+            looked = looked_at;
+        }
+        let next = first.start().checked_add((looked as u64) << size.lg2());
+        let found = MarkedLeaves { bits, first, next };
+        if let Some(gather) = gather {
+            found.each_part(|leaves, n, count| {
+                self.owe_lines(gather, table, index + n, count);
+                gather.add_unmapped(leaves, size, Depth::LeafOnly);
+            });
+        }
+        found
+    }
+
+    /// The table with the last entry on the way to `iova`, and its level.
+    fn lowest_table(&self, iova: Iova) -> (PhysAddr, u32) {
+        let (mut table, mut level) = (self.root, self.levels - 1);
+        while level > 0 {
+            let raw = self.words(table).get(self.index(iova, level)).map_or(0, Word::load);
+            let Entry::Table(next) = F::classify(raw, level) else {
+                break;
+            };
+            (table, level) = (next, level - 1);
+        }
+        (table, level)
+    }
+
+    /// Tells if `word`, which held `raw`, is a marked leaf, and marks it clean if that is wanted.
+    fn is_marked(&self, word: &F::Word, mut raw: u64, level: u32, clean: bool) -> bool {
         while self.format.is_dirty(raw) && matches!(F::classify(raw, level), Entry::Leaf(_)) {
+            if !clean {
+                return true;
+            }
             match word.compare_exchange(raw, self.format.cleaned(raw)) {
-                Ok(_) => {
-                    self.owe_lines(gather, table, self.index(range.start(), level), 1);
-                    gather.add_unmapped(range, size, Depth::LeafOnly);
-                    return true;
-                }
+                Ok(_) => return true,
                 Err(now) => raw = now,
             }
         }

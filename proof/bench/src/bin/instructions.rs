@@ -57,6 +57,8 @@ const BUDGETS: &[Budget] = &[
     budget("amd_unmap_page", 270.0, MEASURED),
     budget("amd_map_256", 1762.0, MEASURED),
     budget("amd_unmap_256", 1737.0, MEASURED),
+    budget("amd_marks", 33.0, MEASURED),
+    budget("vtd_marks", 32.8, MEASURED),
     budget("x86_map_page", 209.0, MEASURED),
     budget("x86_unmap_page", 286.0, MEASURED),
     budget("x86_map_256", 1786.0, MEASURED),

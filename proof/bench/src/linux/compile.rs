@@ -87,7 +87,7 @@ pub(super) fn provide(
 /// Hash of everything that the object depends on, except the sources: their version is in the package's name.
 fn stamp(parts: &Parts, compiler: &str) -> Result<u64, String> {
     let mut hasher = DefaultHasher::new();
-    (FLAGS, parts.sources, parts.tests, parts.package.shim_for).hash(&mut hasher);
+    (FLAGS, parts.options, parts.sources, parts.tests, parts.package.shim_for).hash(&mut hasher);
     for (name, other) in parts.shim().chain(parts.headers()) {
         (name, other).hash(&mut hasher);
     }
@@ -153,7 +153,7 @@ impl Build<'_> {
         if source.ends_with(HOST) {
             command.args(["-O2", "-fPIC", "-fvisibility=hidden"]);
         } else {
-            command.args(FLAGS).arg(self.parts.package.shim_for);
+            command.args(FLAGS).args(self.parts.options).arg(self.parts.package.shim_for);
             command.args(["-isystem", compilers_own]);
             let shim = self.work.join("shim");
             let include = self.work.join("include");

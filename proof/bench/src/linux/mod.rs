@@ -12,6 +12,7 @@
 pub(crate) mod buffers;
 mod compile;
 pub(crate) mod formats;
+pub(crate) mod marks;
 mod parts;
 mod source;
 pub(crate) mod tables;

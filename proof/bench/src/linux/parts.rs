@@ -41,6 +41,8 @@ pub(super) struct Parts {
     pub(super) tests: &'static [&'static str],
     /// Files that these include from their own folder, and a source that the shim includes.
     pub(super) beside: &'static [&'static str],
+    /// Options of the compiler that only these sources need.
+    pub(super) options: &'static [&'static str],
     /// Headers that only these sources need.
     pub(super) own_headers: &'static [Header],
     /// Shim files that only these sources need.
@@ -152,6 +154,7 @@ pub(super) const ARM: Parts = Parts {
         "drivers/iommu/iommu-priv.h",
         "drivers/iommu/dma-iommu.h",
     ],
+    options: &[],
     own_headers: &[
         ("include/linux/dma-direct.h", "linux/dma-direct.h"),
         ("include/linux/io-pgtable.h", "linux/io-pgtable.h"),
@@ -183,6 +186,7 @@ pub(super) const NEWER_ARM: Parts = Parts {
     ],
     tests: &[],
     beside: ARM.beside,
+    options: &[],
     own_headers: &[
         ("include/linux/args.h", "linux/args.h"),
         ("include/linux/dma-direct.h", "linux/dma-direct.h"),
@@ -243,10 +247,13 @@ pub(super) const GENERIC_PT: Parts = Parts {
         "drivers/iommu/generic_pt/fmt/vtdss.h",
         "drivers/iommu/generic_pt/fmt/x86_64.h",
     ],
+    // Marks of written pages are read for iommufd alone, and set for its tests.
+    options: &["-DCONFIG_IOMMUFD_DRIVER=1", "-DCONFIG_IOMMUFD_TEST=1"],
     own_headers: &[
         ("include/linux/args.h", "linux/args.h"),
         ("include/linux/generic_pt/common.h", "linux/generic_pt/common.h"),
         ("include/linux/generic_pt/iommu.h", "linux/generic_pt/iommu.h"),
+        ("include/linux/iova_bitmap.h", "linux/iova_bitmap.h"),
         ("include/linux/iommu-debug-pagealloc.h", "linux/iommu-debug-pagealloc.h"),
         ("include/vdso/align.h", "vdso/align.h"),
     ],

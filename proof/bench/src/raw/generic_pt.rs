@@ -27,6 +27,8 @@ entries! {
     map: fn(At, u64, u64, u64) -> c_int;
     unmap: fn(At, u64, u64) -> u64;
     translate: fn(At, u64) -> u64;
+    mark: fn(At, u64) -> c_int;
+    read_marks: fn(At, u64, u64, *mut u64) -> c_int;
 }
 
 /// Format of a table, as `formats.c` numbers them.
@@ -125,6 +127,23 @@ impl LinuxTables {
     pub(crate) fn unmap(&self, iova: u64, bytes: u64) -> u64 {
         // SAFETY: see above.
         unsafe { (self.entries.unmap)(self.at.as_ptr(), iova, bytes) }
+    }
+
+    /// Marks a page as written, as hardware does; returns if that worked.
+    pub(crate) fn mark(&self, iova: u64) -> bool {
+        // SAFETY: see above.
+        unsafe { (self.entries.mark)(self.at.as_ptr(), iova) == 0 }
+    }
+
+    /// Sets the bit of each marked page from `iova` on, clears the marks and builds the commands; returns if that
+    /// worked.
+    #[inline]
+    pub(crate) fn read_and_clear(&self, iova: u64, bitmap: &mut [u64]) -> bool {
+        let pages = bitmap.len() as u64 * 64;
+        // SAFETY: see above; the bitmap has a bit for each page, and is written until the call returns.
+        unsafe {
+            (self.entries.read_marks)(self.at.as_ptr(), iova, pages, bitmap.as_mut_ptr()) == 0
+        }
     }
 
     /// Address that `iova` is translated to; 0 if it is not mapped.

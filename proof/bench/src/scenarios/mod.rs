@@ -8,6 +8,7 @@ mod buffers;
 mod formats;
 mod live;
 mod mappings;
+mod marks;
 mod tables;
 
 use crate::linux;
@@ -71,6 +72,7 @@ pub struct Scenario {
 pub fn all() -> Vec<Scenario> {
     let mut all = tables::all();
     all.extend(formats::all());
+    all.extend(marks::all());
     all.extend(buffers::all());
     all.extend(mappings::all());
     all.extend(live::all());
