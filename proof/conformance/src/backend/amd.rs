@@ -179,6 +179,10 @@ where
     let host = ModelHost::new(registers, memory, devices);
     Ok(Rig {
         abilities: Abilities {
+            page_exact: match identification.has_marks() {
+                true => Has::Yes,
+                false => Has::No("pages in a row are one leaf"),
+            },
             refuses_plain: NAMES,
             wide_destinations: wide(apic),
             ..Abilities::ALL
