@@ -8,7 +8,7 @@
 
 use super::format::{Entry, Format};
 use super::{PageTable, TableUnmapError, Walk};
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use crate::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
 
@@ -16,11 +16,17 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The largest page that a leaf of `level` can be; the span of its entry is the smallest.
     #[inline]
     pub(super) fn largest_leaf(&self, level: u32) -> PageSize {
-        let span = Self::span(level);
-        if F::CLUSTER_LG2 == 0 {
-            return span;
+        match level {
+            _ if F::CLUSTER_LG2 == 0 => Self::span(level),
+            0 => self.largest_small,
+            _ => Self::largest_of(self.sizes, level),
         }
-        let below = self.sizes.bits() & ((2 << (span.lg2() + F::CLUSTER_LG2)) - 1);
+    }
+
+    /// The largest of `sizes` that a leaf of `level` can be.
+    pub(super) fn largest_of(sizes: PageSizes, level: u32) -> PageSize {
+        let span = Self::span(level);
+        let below = sizes.bits() & ((2 << (span.lg2() + F::CLUSTER_LG2)) - 1);
         PageSize::of_lg2(below.checked_ilog2().unwrap_or(0).max(span.lg2()))
     }
 
@@ -120,13 +126,23 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Ok(());
         }
         let ends = [(words.first(), range.start()), (words.last(), range.last())];
-        for (word, iova) in ends {
-            let block = word.and_then(|word| Self::cluster_around(word.load(), 0, iova));
-            if let Some(block) = block.filter(|block| !range.covers(*block)) {
-                return Err(TableUnmapError::NeedsSplit { block });
-            }
+        ends.into_iter().try_for_each(|(word, iova)| match word {
+            Some(word) => Self::check_cluster(word.load(), iova, range),
+            None => Ok(()),
+        })
+    }
+
+    /// Refuses to cut the cluster of level 0 that `raw`, which translates `iova`, is a part of.
+    #[inline]
+    pub(super) fn check_cluster(
+        raw: u64,
+        iova: Iova,
+        range: IovaRange,
+    ) -> Result<(), TableUnmapError> {
+        match Self::cluster_around(raw, 0, iova) {
+            Some(block) if !range.covers(block) => Err(TableUnmapError::NeedsSplit { block }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Makes the leaves of the cluster in a table of `level` that holds `at` stand by themselves, and

@@ -369,7 +369,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             leaf = leaf.min(Self::span(level));
         }
-        if request.top_leaf > 0 {
+        if F::CLUSTER_LG2 > 0 && request.top_leaf > 0 {
             self.join_blocks(request.range, gather);
         }
         self.owe_map(gather, request.range, leaf);

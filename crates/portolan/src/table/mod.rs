@@ -127,6 +127,8 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     /// Of the format, or less.
     input_lg2: u32,
     sizes: PageSizes,
+    /// Largest of them that a leaf of level 0 can be, as an unmap asks for it.
+    largest_small: PageSize,
     mem: M,
     root: PhysAddr,
     /// Number of pages but for those that are parked. On a line of its own: a CPU that makes a table
@@ -178,6 +180,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             levels: format.levels(),
             input_lg2: format.input_lg2(),
             sizes: format.page_sizes(),
+            largest_small: Self::largest_of(format.page_sizes(), 0),
             format,
             mem,
             root,
@@ -195,6 +198,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     pub fn limited(mut self, input_lg2: u32, sizes: PageSizes) -> Self {
         self.input_lg2 = self.input_lg2.min(input_lg2);
         self.sizes = self.sizes.intersection(sizes).with(F::GRANULE);
+        self.largest_small = Self::largest_of(self.sizes, 0);
         self
     }
 

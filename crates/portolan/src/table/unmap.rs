@@ -106,7 +106,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let word = self.words(table).get(index);
         let word = word.filter(|word| word.load() != 0);
         let word = word.ok_or(TableUnmapError::NotMapped { iova })?;
-        Self::check_clusters(core::slice::from_ref(word), range)?;
+        if F::CLUSTER_LG2 > 0 {
+            Self::check_cluster(word.load(), iova, range)?;
+        }
         if raw & F::FILLED != 0 {
             Self::mark(entry, false);
         }

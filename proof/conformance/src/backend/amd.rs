@@ -223,7 +223,6 @@ pub fn on_qemu(apic: ApicMode) -> Result<OnQemu, Outcome> {
     let registers = machine.iommu_registers().ok_or_else(|| failed("the machine has no unit"))?;
     let mut config = Config::default();
     config.interrupts = Some(remapping(apic));
-    config.sizes = AmdSizes::Between;
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
     let unit =
