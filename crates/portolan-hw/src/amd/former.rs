@@ -7,7 +7,7 @@
 //! Not supported: entries with guest tables, device tables in segments.
 
 use super::command::AmdControl;
-use super::queue::{FIRST, NOTHING, PASS};
+use super::queue::{NOTHING, PASS};
 use super::tables::{DeviceTable, ENTRY, Memory};
 use crate::ids::Ids;
 use alloc::vec::Vec;
@@ -109,8 +109,6 @@ fn reserve<P: UnitPlatform>(ids: &Ids<P>, all: &[KeptEntry], new: &KeptEntry) ->
         // Blocked streams have it.
         0 | NOTHING => false,
         PASS => MODE.of(new.memory[0]) == 0,
-        // No domain gets these.
-        1..FIRST => true,
         id => all.iter().any(|one| one.domain() == id) || ids.take_this(id.into()),
     }
 }

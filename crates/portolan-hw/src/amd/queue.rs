@@ -131,9 +131,8 @@ impl<P: UnitPlatform> Unit for AmdShared<P> {
 pub(super) const DOMAINS: u32 = 1 << 16;
 /// Domain identifier of tables in which nothing is mapped: the last one.
 pub(super) const NOTHING: u16 = (DOMAINS - 1) as u16;
-/// Domain identifier of streams that pass through: former kernels count from below. Identifier 0 stays in entries
-/// that block.
-pub(super) const PASS: u16 = NOTHING - 1;
+/// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
+pub(super) const PASS: u16 = 1;
 /// First identifier of a domain.
 pub(super) const FIRST: u16 = 2;
 

@@ -27,7 +27,7 @@ use super::guest::guest_names;
 use super::log::Log;
 use super::prepared;
 use super::queue;
-use super::queue::{AmdQueue, AmdShared, FIRST, PASS};
+use super::queue::{AmdQueue, AmdShared, FIRST, NOTHING};
 use super::tables::{AmdInterruptTables, DeviceTable};
 use super::tables::{AmdPlace, Attachment, MoverState, Streams, failed};
 use super::takeover::{start, stop_rings, turn_off};
@@ -42,7 +42,7 @@ use portolan_tables::describe::UnitKind;
 
 /// Identifiers of domains.
 pub(super) fn domain_ids<P: UnitPlatform>() -> Ids<P> {
-    Ids::new(FIRST.into(), u32::from(PASS) - 1)
+    Ids::new(FIRST.into(), u32::from(NOTHING) - 1)
 }
 
 /// A domain of this unit.

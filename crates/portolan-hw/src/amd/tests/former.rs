@@ -61,10 +61,10 @@ fn entries_are_kept_as_far_as_they_are_of_host_tables() {
     translating(&machine);
     let (on, four) = (V | TV | IR | IW, MODE.at(4));
     let entries: [[u64; 2]; 12] = [
-        // Identifier 1, which no domain of ours has; the device keeps translations.
-        [on | four | 0x7123_4000 | 1 << 7, 1 | 1 << 32 | FOREIGN],
+        // The device keeps translations.
+        [on | four | 0x7123_4000 | 1 << 7, 6 | 1 << 32 | FOREIGN],
         // The same tables: the same identifier.
-        [on | four | 0x7123_4000, 1],
+        [on | four | 0x7123_4000, 6],
         [V | TV | IR | MODE.at(3) | 0x7123_5000, 2],
         // Passes.
         [on, 7],
@@ -78,7 +78,7 @@ fn entries_are_kept_as_far_as_they_are_of_host_tables() {
         [on | MODE.at(7), 11],
         // Identifiers of what blocks, of what passes, and of what has nothing.
         [on | four, 0],
-        [on | four, 0xfffe],
+        [on | four, 1],
         [on | four, 0xffff],
     ];
     let read = |at: PhysAddr| {
@@ -90,10 +90,10 @@ fn entries_are_kept_as_far_as_they_are_of_host_tables() {
     assert_eq!(kept, [0, 1, 2, 3].map(StreamId::new));
     assert_eq!(machine.turned_off(), 0);
     let copied = |stream| machine.entry(stream)[..2].to_vec();
-    assert_eq!(copied(0), [entries[0][0], 1 | 1 << 32]);
+    assert_eq!(copied(0), [entries[0][0], 6 | 1 << 32]);
     assert_eq!(copied(1), entries[1]);
     assert_eq!(copied(2), entries[2]);
-    assert_eq!(copied(3), [on, 0xfffe]);
+    assert_eq!(copied(3), [on, 1]);
     assert!((4..128).all(|stream| copied(stream) == [V | TV, 0]));
     // No domain has an identifier of the old tables.
     let domains: Vec<_> = (0..2).map(|_| unit.domain().unwrap()).collect();

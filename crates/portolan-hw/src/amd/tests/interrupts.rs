@@ -90,7 +90,7 @@ fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(machine.entry(0x28)[1..], [management | 2, word, 0]);
     unit.pass_through(STREAM, all_memory()).unwrap();
-    assert_eq!(machine.entry(0x28)[1..], [management | 0xfffe, word, 0]);
+    assert_eq!(machine.entry(0x28)[1..], [management | 1, word, 0]);
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, management, word, 0]);
     machine.commands();

@@ -187,11 +187,11 @@ fn entries_by_hand_and_what_is_forgotten() {
     // The block was cached, and so may be what was absent.
     assert_eq!(machine.commands(), [entry, of(2)]);
     unit.pass_through(STREAM, all_memory()).unwrap();
-    assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0003, 0xfffe, 0, 0]);
-    assert_eq!(machine.commands(), [entry, of(2), entry, of(0xfffe)]);
+    assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0003, 1, 0, 0]);
+    assert_eq!(machine.commands(), [entry, of(2), entry, of(1)]);
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
-    assert_eq!(machine.commands(), [entry, of(0xfffe), entry]);
+    assert_eq!(machine.commands(), [entry, of(1), entry]);
     unit.block(STREAM).unwrap();
     assert_eq!(machine.commands(), vec![[0; 2]; 0]);
     let stream = StreamId::new(128);
