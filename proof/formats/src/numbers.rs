@@ -99,11 +99,12 @@ macro_rules! numbers {
 
             #[inline(never)]
             pub fn kind(raw: u64, level: u64) -> u64 {
-                let entry = F::classify(raw, level as u32);
-                let is = |found: bool, number: u64| if found { number } else { 0 };
-                is(matches!(entry, Entry::Broken(_)), 1)
-                    | is(matches!(entry, Entry::Table(_)), 2)
-                    | is(matches!(entry, Entry::Leaf(_)), 3)
+                match F::classify(raw, level as u32) {
+                    Entry::Empty => 0,
+                    Entry::Broken(_) => 1,
+                    Entry::Table(_) => 2,
+                    Entry::Leaf(_) => 3,
+                }
             }
 
             #[inline(never)]

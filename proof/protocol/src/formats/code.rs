@@ -2,7 +2,7 @@
 //!
 //! Implements, of LLVM's Language Reference Manual, what the compiler makes of functions of numbers
 //! without loops and memory: `and`, `or`, `xor`, `add`, `sub`, `mul`, shifts, `icmp`, `select`,
-//! `zext`, `sext`, `trunc`, `phi`, `br`, `switch`, `ret`, `llvm.bitreverse`, and aliases of such
+//! `zext`, `sext`, `trunc`, `phi`, `br`, `switch`, `ret`, `llvm.bitreverse`, `llvm.cttz`, and aliases of such
 //! functions. A value that is `undef` becomes any value at all. Everything else is an error.
 //!
 //! Not supported: `poison`, which a shift by too much or an addition with a flag makes of a wrong
@@ -43,7 +43,9 @@ impl<'t> Code<'t> {
     pub fn read(text: &'t str) -> Self {
         let mut code = Self { functions: BTreeMap::new(), aliases: BTreeMap::new() };
         let mut open: Option<(&str, Vec<&str>)> = None;
-        for line in text.lines() {
+        let mut rest = text;
+        while let Some((line, after)) = next_line(rest) {
+            rest = after;
             if line.starts_with("define ") {
                 open = named(line).map(|name| (name, vec![line]));
             } else if let (true, Some((name, lines))) = (line == "}", &mut open) {
@@ -104,6 +106,17 @@ impl<'t> Code<'t> {
             sort(width)
         ))
     }
+}
+
+/// The first line of a text and what is behind it; the cases of a `switch` belong to its line.
+fn next_line(text: &str) -> Option<(&str, &str)> {
+    let (line, _) = text.split_once('\n')?;
+    let cases = match line.trim_start().starts_with("switch ") {
+        true => text.find(']').unwrap_or(0),
+        false => 0,
+    };
+    let end = text.get(cases..)?.find('\n')? + cases;
+    Some((text.get(..end)?, text.get(end + 1..)?))
 }
 
 /// Block of a function: its label and its lines.
@@ -287,6 +300,16 @@ impl Bindings {
                 let value = self.value(value.strip_suffix(')')?, bits)?;
                 let each = (0..bits).map(|bit| format!(" ((_ extract {bit} {bit}) {value})"));
                 format!("(concat{})", each.collect::<String>())
+            }
+            ["tail", "call", .., of, call, value, ",", "i1", _]
+                if call.starts_with("@llvm.cttz.") =>
+            {
+                let bits = bits(of)?;
+                let value = self.value(value, bits)?;
+                (0..bits).rev().fold(format!("(_ bv{bits} {bits})"), |zeros, bit| {
+                    let is_set = format!("(= ((_ extract {bit} {bit}) {value}) #b1)");
+                    format!("(ite {is_set} (_ bv{bit} {bits}) {zeros})")
+                })
             }
             [name, of, left, ",", right] => {
                 let operation = OPERATIONS.iter().find(|(known, _)| known == name)?.1;

@@ -54,15 +54,15 @@ const fn sizes() -> PageSizes {
     PageSizes::from_bits(0).with(PageSize::SIZE_4K).with(PageSize::SIZE_2M).with(PageSize::SIZE_1G)
 }
 
+/// Kind of an entry that is there if it has a bit of `present`, and has its leaf's address in the bits `leaf`.
 #[inline]
-const fn classify(raw: u64, level: u32, present: u64) -> Entry {
-    let pa = PhysAddr::new(raw & ADDRESS);
+const fn classify(raw: u64, level: u32, present: u64, leaf: u64) -> Entry {
     if raw & present == 0 {
         absent(raw)
     } else if level > 0 && raw & LARGE == 0 {
-        Entry::Table(pa)
+        Entry::Table(PhysAddr::new(raw & ADDRESS))
     } else {
-        Entry::Leaf(pa)
+        Entry::Leaf(PhysAddr::new(raw & leaf))
     }
 }
 
@@ -144,7 +144,7 @@ impl Format for VtdSecondStage {
 
     #[inline]
     fn classify(raw: u64, level: u32) -> Entry {
-        classify(raw, level, READ | WRITE | EXECUTE)
+        classify(raw, level, READ | WRITE | EXECUTE, ADDRESS)
     }
 
     fn access(&self, raw: u64, _level: u32) -> Access {
@@ -193,10 +193,8 @@ impl Format for VtdFirstStage {
 
     #[inline]
     fn classify(raw: u64, level: u32) -> Entry {
-        match classify(raw, level, PRESENT) {
-            Entry::Leaf(pa) if level > 0 => Entry::Leaf(PhysAddr::new(pa.get() & !LARGE_PAT)),
-            entry => entry,
-        }
+        let leaf = if level > 0 { ADDRESS & !LARGE_PAT } else { ADDRESS };
+        classify(raw, level, PRESENT, leaf)
     }
 
     fn access(&self, raw: u64, _level: u32) -> Access {
