@@ -77,7 +77,7 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// A part of a dma-buf, of whatever exporter.
+    /// A part of a dma-buf, of any exporter.
     ///
     /// ```
     /// use portolan_linux::memory::{DmaBuf, FileMemoryError, FilePart};

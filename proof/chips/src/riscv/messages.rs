@@ -177,18 +177,22 @@ impl RiscvRegisters {
             return Ok(RiscvDelivered::Discarded);
         }
         let word = PhysAddr::new(file + u64::from(data / 64) * 16);
-        self.set_bit(word, data % 64).ok_or(RiscvRefusal::NoMessageFile)?;
+        if !self.set_bit(word, data % 64) {
+            return Err(RiscvRefusal::NoMessageFile);
+        }
         Ok(RiscvDelivered::Stored { page: PhysAddr::new(page), number })
     }
 
-    /// Sets a bit by an atomic operation (AMOOR).
-    fn set_bit(&self, word: PhysAddr, bit: u32) -> Option<()> {
-        loop {
-            let old = self.memory.snooped().read_u64(word)?;
-            if self.memory.exchange_u64(word, old, old | 1 << bit)? {
-                return Some(());
+    /// Sets a bit by an atomic operation (AMOOR); tells if there is memory.
+    fn set_bit(&self, word: PhysAddr, bit: u32) -> bool {
+        while let Some(old) = self.memory.snooped().read_u64(word) {
+            match self.memory.exchange_u64(word, old, old | 1 << bit) {
+                Some(true) => return true,
+                Some(false) => {}
+                None => return false,
             }
         }
+        false
     }
 
     /// Address of an access that is not told to be a message, to the page of an entry.

@@ -34,87 +34,63 @@ impl HandsOver for AmdMachine {
 
 changes_hands! { portolan_chips::amd::AmdMachine }
 
-fn remapping() -> Config {
-    let wanted = Wanted { apic: ApicMode::XApic, lg2_entries: 8 };
-    Config { interrupts: Some(wanted), ..config() }
-}
-
-remapping_machine! {
-    AmdMachine, AmdDomain<AmdMachine>, new_machine(), remapping(), |unit| unit.domain()
-}
-
-impl HandsOver for Remapping {
-    const KIND: RecordedKind = RecordedKind::AmdVi;
-
-    fn adopt(
-        &self,
-        former: &UnitHandover,
-        claims: &mut TableClaims<'_>,
-    ) -> Result<Iommu, AdoptError> {
-        let capability = capability(&self.0.unit().identification());
-        let [regs, mem, clock] = [(); 3].map(|()| self.0.clone());
-        AmdVi::adopt(regs, mem, clock, capability, remapping(), former, claims)
-    }
-
-    /// The trigger of an interrupt is in no table.
-    fn without_unconfirmed(state: &mut UnitHandover, whole: &UnitHandover) {
-        state.queues.clone_from(&whole.queues);
-        for (of, known) in state.interrupts.iter_mut().zip(&whole.interrupts) {
-            of.target.trigger = known.target.trigger;
+/// A machine with interrupt tables of one form, as `$as`.
+macro_rules! with_interrupts {
+    ($new:expr, $apic:ident, $as:ty) => {
+        fn remapping() -> Config {
+            let wanted = Wanted { apic: ApicMode::$apic, lg2_entries: 8 };
+            Config { interrupts: Some(wanted), ..config() }
         }
-    }
+
+        remapping_machine! {
+            AmdMachine, AmdDomain<AmdMachine>, $new, remapping(), |unit| unit.domain()
+        }
+
+        impl HandsOver for Remapping {
+            const KIND: RecordedKind = RecordedKind::AmdVi;
+
+            fn adopt(
+                &self,
+                former: &UnitHandover,
+                claims: &mut TableClaims<'_>,
+            ) -> Result<Iommu, AdoptError> {
+                let capability = capability(&self.0.unit().identification());
+                let [regs, mem, clock] = [(); 3].map(|()| self.0.clone());
+                AmdVi::adopt(regs, mem, clock, capability, remapping(), former, claims)
+            }
+
+            /// The trigger of an interrupt is in no table.
+            fn without_unconfirmed(state: &mut UnitHandover, whole: &UnitHandover) {
+                state.queues.clone_from(&whole.queues);
+                for (of, known) in state.interrupts.iter_mut().zip(&whole.interrupts) {
+                    of.target.trigger = known.target.trigger;
+                }
+            }
+        }
+
+        impl RaisesInterrupts for Remapping {
+            fn send(&self, stream: StreamId, message: MsiMessage) -> Option<(u32, u8)> {
+                let arrived = self.0.unit().message(stream, message.address, message.data)?;
+                Some((arrived.destination, arrived.vector))
+            }
+        }
+
+        interrupts_change_hands! { $as }
+    };
 }
 
-impl RaisesInterrupts for Remapping {
-    fn send(&self, stream: StreamId, message: MsiMessage) -> Option<(u32, u8)> {
-        let arrived = self.0.unit().message(stream, message.address, message.data)?;
-        Some((arrived.destination, arrived.vector))
-    }
-}
+/// Entries of one word.
+mod narrow {
+    use super::*;
 
-interrupts_change_hands! { crate::amd::tests::handover::Remapping }
+    with_interrupts! { new_machine(), XApic, crate::amd::tests::handover::narrow::Remapping }
+}
 
 /// Entries of two words.
 mod wide {
     use super::*;
 
-    fn remapping() -> Config {
-        let wanted = Wanted { apic: ApicMode::X2Apic, lg2_entries: 8 };
-        Config { interrupts: Some(wanted), ..config() }
+    with_interrupts! {
+        with(ROME.identification), X2Apic, crate::amd::tests::handover::wide::Remapping
     }
-
-    remapping_machine! {
-        AmdMachine, AmdDomain<AmdMachine>, with(ROME.identification), remapping(), |unit| unit.domain()
-    }
-
-    impl HandsOver for Remapping {
-        const KIND: RecordedKind = RecordedKind::AmdVi;
-
-        fn adopt(
-            &self,
-            former: &UnitHandover,
-            claims: &mut TableClaims<'_>,
-        ) -> Result<Iommu, AdoptError> {
-            let capability = capability(&self.0.unit().identification());
-            let [regs, mem, clock] = [(); 3].map(|()| self.0.clone());
-            AmdVi::adopt(regs, mem, clock, capability, remapping(), former, claims)
-        }
-
-        /// The trigger of an interrupt is in no table.
-        fn without_unconfirmed(state: &mut UnitHandover, whole: &UnitHandover) {
-            state.queues.clone_from(&whole.queues);
-            for (of, known) in state.interrupts.iter_mut().zip(&whole.interrupts) {
-                of.target.trigger = known.target.trigger;
-            }
-        }
-    }
-
-    impl RaisesInterrupts for Remapping {
-        fn send(&self, stream: StreamId, message: MsiMessage) -> Option<(u32, u8)> {
-            let arrived = self.0.unit().message(stream, message.address, message.data)?;
-            Some((arrived.destination, arrived.vector))
-        }
-    }
-
-    interrupts_change_hands! { crate::amd::tests::handover::wide::Remapping }
 }

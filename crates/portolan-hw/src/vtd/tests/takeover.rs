@@ -72,7 +72,7 @@ fn translation_that_is_on_stays_on_while_a_unit_is_taken_over() {
     }
 }
 
-/// What a kernel that is gone has left: its unit's driver and the tables of the first stream.
+/// Remains of a kernel that is gone: its unit's driver and the tables of the first stream.
 fn former(machine: &VtdMachine, mode: Mode) -> (super::kit::Iommu, Arc<super::Second>) {
     let (unit, domain) = super::attached(machine, config(mode));
     domain.sync(&mut super::map(&*domain, 1)).unwrap();
