@@ -5,6 +5,7 @@ mod filled;
 pub(super) mod kept;
 mod late;
 mod lists;
+mod marked;
 mod meanwhile;
 mod memory;
 mod roots;
