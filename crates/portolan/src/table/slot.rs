@@ -95,7 +95,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The leaf table for `iova`, if there is one, and the entry that points at it.
     #[inline(always)]
     fn leaf_table_at(&self, iova: Iova) -> Option<(&F::Word, PhysAddr)> {
-        let Walk::At(entry, _) = self.walk(iova, 1) else {
+        let Walk::At(entry, _) = self.walk_inline(iova, 1) else {
             return None;
         };
         match F::classify(entry.load(), 1) {

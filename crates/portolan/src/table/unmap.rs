@@ -41,7 +41,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mask = F::GRANULE.bytes() - 1;
         let differ = range.start().get() ^ range.last().get();
         if differ >> Self::span(1).lg2() == 0 {
-            if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
+            if let Walk::At(entry, parent) = self.walk_inline(range.start(), 1) {
                 let raw = entry.load();
                 if let (0, Entry::Table(table)) = (differ & !mask, F::classify(raw, 1)) {
                     return self.unmap_page(entry, raw, table, range, gather);

@@ -234,7 +234,7 @@ impl<P: Cpus + Clone> Device<P> {
         self.map_judged(buffer, direction, &terms)
     }
 
-    #[inline]
+    #[inline(always)]
     fn mapped<B: Buffer, D: DataDirection>(
         &self,
         placed: PlacedBuffer,

@@ -146,7 +146,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Maps memory that lies in one page, where nothing but its trust has to be judged and nothing is owed: the
     /// way of most buffers. `None`: it has to go the way of lists, which says why not.
-    #[inline]
+    #[inline(always)]
     pub(in crate::dma) fn place_page(
         &self,
         memory: PhysRange,
