@@ -112,7 +112,7 @@ impl Advice {
     /// Advice as sentences, one a line.
     pub fn text(&self) -> String {
         let mut said = format!(
-            "Where nobody asks, drivers that keep their buffers get {}, those that hand them over {}. {}\n",
+            "Where nothing is asked for, drivers that keep their buffers get {}, those that hand them over {}. {}\n",
             self.kept.policy, self.owned.policy, self.kept.reason
         );
         if let Some(unmap) = &self.unmap {

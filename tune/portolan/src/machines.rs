@@ -215,7 +215,7 @@ Columns of the tables:
   event   something that takes time: a call, a table entry written, a command
   ns      what it takes, in nanoseconds
   range   between what it may be, where the evidence leaves that open
-  assumed how many of its prices nobody measured or published
+  assumed number of its prices that are neither measured nor published
   source  where that is known from: measured, literature, fitted (on published
           figures), or assumed, and why";
 
@@ -232,8 +232,8 @@ pub fn list(profiles: &[Profile], columns: usize) -> String {
     let header = [("name", 0), ("CPUs", 0), ("assumed", 0), ("machine", 0)];
     let table = display::table(&header, &[1, 2], rows.collect(), columns);
     let said = "\
-        Machines whose IOMMUs a replay can use, and how many of their prices are assumed: nobody measured or \
-        published those.\n\n";
+        Machines whose IOMMUs a replay can use, and how many of their prices are assumed, neither \
+        measured nor published.\n\n";
     let next = "`portolan machines NAME` prints what each operation costs, and where that is known from.\n";
     display::wrapped(&format!("{said}{table}{next}"), columns)
 }

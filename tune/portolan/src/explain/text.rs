@@ -10,11 +10,11 @@ Columns of the tables:
               once; owned: it hands the buffer over and gets it back later
   asked for   what an administrator or driver asks for: none, strict or lazy
   policy      strict: each unmap waits until no device reaches the memory;
-              deferred: buffers wait for a common invalidation, and nobody has
-              them meanwhile; lazy: they may be used at once, and devices reach
+              deferred: buffers wait for a common invalidation, and are out of
+              use meanwhile; lazy: they may be used at once, and devices reach
               them for some milliseconds more
   because     why
-  device      trusted: soldered in; untrusted: somebody may have plugged it in
+  device      trusted: soldered in; untrusted: it may have been plugged in
   stage       of the tables that the IOMMU walks: first (a guest's own) or second
   shadowing   how a hypervisor learns of changes to tables: not at all (none), by
               invalidations (caching-mode), by faults (write-protection) or by
@@ -29,8 +29,8 @@ mappings, or are mapped before all others.";
 
 const POLICIES: &str = "\
     An IOMMU remembers where devices may write, and has to be told to forget when memory is unmapped. When it is \
-    told is the policy. strict: at each unmap, which waits. deferred: for many unmaps at once, and nobody has \
-    the memory meanwhile. lazy: for many at once, and devices reach memory that is in use again for some \
+    told is the policy. strict: at each unmap, which waits. deferred: for many unmaps at once, and the \
+    memory is out of use meanwhile. lazy: for many at once, and devices reach memory that is in use again for some \
     milliseconds.\n\n";
 
 /// The explanation as text, in lines of `columns`.

@@ -267,8 +267,8 @@ fn unit(survey: &Survey, number: usize, unit: &SurveyedUnit) -> UnitReport {
 fn functions(topology: &Topology, survey: &Survey) -> Vec<PciFunctionReport> {
     let report = |node: &PciNode| {
         let served = survey.served().iter().find(|one| one.function == node.at);
-        let nobody = || Served { function: node.at, unit: None, streams: Vec::new() };
-        let served = served.cloned().unwrap_or_else(nobody);
+        let unserved = || Served { function: node.at, unit: None, streams: Vec::new() };
+        let served = served.cloned().unwrap_or_else(unserved);
         let kind = node.kind.name().to_owned();
         function(topology, survey, node, node.id.device, kind, &served)
     };

@@ -259,7 +259,7 @@ fn nothing(report: &ReplayReport) -> String {
     let by = match &report.situation.known_by {
         KnownBy::Line(line) => format!("line {} of the trace", grouped(line.line)),
         KnownBy::Fact(fact) => format!("the recording says {fact}"),
-        KnownBy::Nobody => "assumed, as nothing says it".to_owned(),
+        KnownBy::Assumption => "assumed, as nothing says it".to_owned(),
     };
     let unmaps = report.shape.streaming.unmaps.count;
     match report.situation.now {

@@ -44,8 +44,8 @@ pub enum KnownBy {
     Line(Excerpt),
     /// The facts in the recording.
     Fact(String),
-    /// No source: it is assumed.
-    Nobody,
+    /// Nothing: it is assumed.
+    Assumption,
 }
 
 /// Policy of the traced kernel, and the evidence for it.

@@ -136,7 +136,7 @@ fn cost(input: &Input<'_>, now: &Situation, settings: &[Setting]) -> Option<Mapp
 /// Assumptions that decide the numbers.
 fn assumed(now: &Situation, cost: &Cost) -> Vec<String> {
     let policy = match (now.now, &now.known_by) {
-        (Now::Strict, KnownBy::Nobody) => {
+        (Now::Strict, KnownBy::Assumption) => {
             Some("Linux is strict, which nothing in the trace says".to_owned())
         }
         _ => None,

@@ -48,7 +48,7 @@ fn shown(input: &Input<'_>, now: &Situation) -> Option<Evidence> {
         }
         (KnownBy::Line(line), Now::Lazy) => (line, "one flush for many unmaps", recorded.domain),
         (KnownBy::Line(line), _) => (line, "an invalidation for one unmap", pages),
-        (KnownBy::Fact(_) | KnownBy::Nobody, _) => {
+        (KnownBy::Fact(_) | KnownBy::Assumption, _) => {
             let line = input.shape.excerpt(unmaps)?;
             let count = unmaps.count;
             let shows = "an unmap, for which a strict kernel waits for an invalidation";
@@ -68,7 +68,7 @@ fn of_maps(input: &Input<'_>) -> u64 {
 /// Assumption on the kernel where nothing tells its policy.
 fn assumed(now: &Situation) -> Vec<String> {
     match now.known_by {
-        KnownBy::Nobody => vec![
+        KnownBy::Assumption => vec![
             "that Linux is strict now: `cat /sys/kernel/iommu_groups/*/type` says DMA then, and DMA-FQ if it is lazy"
                 .to_owned(),
         ],
@@ -94,7 +94,7 @@ fn assumed_release(input: &Input<'_>) -> Option<String> {
 fn known(now: &Situation) -> Vec<Besides> {
     match &now.known_by {
         KnownBy::Fact(says) => vec![Besides::fact("iommu_groups/*/type", says.clone())],
-        KnownBy::Line(_) | KnownBy::Nobody => Vec::new(),
+        KnownBy::Line(_) | KnownBy::Assumption => Vec::new(),
     }
 }
 

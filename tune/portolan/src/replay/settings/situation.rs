@@ -15,10 +15,10 @@ impl Situation {
         let maps = input.shape.streaming.maps.count;
         let seen = |now, seen| {
             let line = input.shape.excerpt(seen).cloned();
-            Self { now, known_by: line.map_or(KnownBy::Nobody, KnownBy::Line) }
+            Self { now, known_by: line.map_or(KnownBy::Assumption, KnownBy::Line) }
         };
         if maps + input.shape.coherent.maps.count == 0 {
-            return Self { now: Now::Nothing, known_by: KnownBy::Nobody };
+            return Self { now: Now::Nothing, known_by: KnownBy::Assumption };
         }
         if maps > 0 && input.shape.bounced.count >= maps.div_ceil(2) {
             return seen(Now::Bounced, &input.shape.bounced);
@@ -28,7 +28,7 @@ impl Situation {
         }
         by_invalidations(input)
             .or_else(|| by_facts(input.facts?, &input.summary.devices))
-            .unwrap_or(Self { now: Now::Strict, known_by: KnownBy::Nobody })
+            .unwrap_or(Self { now: Now::Strict, known_by: KnownBy::Assumption })
     }
 }
 

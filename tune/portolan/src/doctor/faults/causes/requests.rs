@@ -179,7 +179,7 @@ fn by_kind(facts: &Circumstances<'_>) -> Vec<Cause> {
         Kind::BadRequest => vec![
             Cause::new(
                 "The device sends a kind of request that its entry does not allow: translated \
-                 addresses or page requests (ATS, PRI) that nobody switched on, or an address that \
+                 addresses or page requests (ATS, PRI) that no driver switched on, or an address that \
                  is none.",
             )
             .act("Start once with `pci=noats`; try newer firmware of the board and the device.")
