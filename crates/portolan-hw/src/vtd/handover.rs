@@ -11,10 +11,12 @@ use super::attach::{AttachTarget, RID_PASID, remote};
 use super::control::{VtdControl, Way};
 use super::domain::{FirstDomain, SecondDomain};
 use super::features::{Config, Features, Mode};
-use super::tables::{InheritedTranslation, Key, Streams, Structures, VtdInterruptTable, mode_bits};
+use super::tables::{
+    Attachment, InheritedTranslation, Key, Streams, Structures, VtdInterruptTable, mode_bits,
+};
 use super::tags::split_id;
 use super::takeover::{Offer, quiet};
-use super::unit::{DeviceTlbUse, History, Vtd, VtdAllocations};
+use super::unit::{DeviceTlbUse, History, PASS, Vtd, VtdAllocations};
 use crate::chassis::book::Hold;
 use crate::chassis::handed::{
     Adopted, Booked, as_recorded, record, same_features, same_tables, without_interrupts,
@@ -94,6 +96,10 @@ impl<P: UnitPlatform> Vtd<P> {
             remap.slots.with(self.turn(), |slots| slots.record(&mut state.interrupts))??;
         }
         self.book.with(self.turn(), |streams| {
+            let kept = |at: &Attachment| at.domain.is_none() && at.to.id != PASS;
+            if streams.attached(..).any(|(_, at)| kept(at)) {
+                return Err(IommuError::Unsupported);
+            }
             state.shape = streams.state.directory_code();
             let known = self.known.lock();
             let booked = streams.attached(..).map(|((stream, pasid), at)| Booked {

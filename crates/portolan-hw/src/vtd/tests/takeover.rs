@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, IommuError};
+use portolan::iommu::{
+    Attach, AttachError, Domain as _, Iommu as _, IommuDomains as _, IommuError,
+};
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
 
@@ -263,11 +265,15 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
     let ids: Vec<_> = domains.iter().map(|domain| domain.context().get()).collect();
     assert_eq!(ids, [2, 4, 6]);
     machine.take();
+    let handed_over = || unit.handover().err();
+    assert_eq!(handed_over(), Some(IommuError::Unsupported), "a stream is in no domain of ours");
     unit.attach(STREAM, &domains[0]).unwrap();
     let sent = machine.commands();
     assert_eq!(sent, [[0x0108_0003_0031, 0], [0x0003_00e2, 0]]);
+    assert_eq!(handed_over(), Some(IommuError::Unsupported), "one that passes is as it was");
     unit.block(OTHER).unwrap();
     assert_eq!(entry(16), [0; 2]);
+    assert_eq!(handed_over(), None);
 }
 
 #[test]
