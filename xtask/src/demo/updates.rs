@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::guests::{AMD, Guest, SMMU, VTD};
+use super::guests::{AMD, Guest, RISCV_SYSTEM, SMMU, VTD};
 use super::told::Told;
 use super::{DemoRun, Ended, TRACE, counts, image, said};
 
@@ -34,9 +34,20 @@ pub struct Updated {
     traced: &'static [&'static str],
     /// Words of the trace that say that an access was refused, or went past translation.
     strayed: &'static [&'static str],
-    /// Word of the trace after which devices may not go past translation, and the word that says that they do.
-    translating: Option<[&'static str; 2]>,
+    /// Sign in the trace of an access past translation.
+    past: Past,
     is_damaged: bool,
+}
+
+/// Sign in QEMU's trace of an access that goes past translation.
+#[derive(Clone, Copy)]
+enum Past {
+    /// An event of its own, or none.
+    Event,
+    /// The second word, behind the first.
+    Switch([&'static str; 2]),
+    /// An event of this name with a page of RAM, from here on, that leads to itself.
+    Same(&'static str, u64),
 }
 
 const X86_VTD: Updated = Updated {
@@ -46,7 +57,18 @@ const X86_VTD: Updated = Updated {
     kept: 0x800_0000,
     traced: &["vtd_dmar_fault", "vtd_translate_pt", "vtd_switch_address_space"],
     strayed: &["vtd_dmar_fault", "vtd_translate_pt"],
-    translating: Some(["enabled=1", "enabled=0"]),
+    past: Past::Switch(["enabled=1", "enabled=0"]),
+    is_damaged: false,
+};
+
+const RISCV: Updated = Updated {
+    name: "riscv-update",
+    step: "demo riscv-update",
+    of: &RISCV_SYSTEM,
+    kept: 0x8800_0000,
+    traced: &["riscv_iommu_flt", "riscv_iommu_dma"],
+    strayed: &["riscv_iommu_flt"],
+    past: Past::Same("riscv_iommu_dma", 0x8000_0000),
     is_damaged: false,
 };
 
@@ -68,7 +90,7 @@ pub const ALL: &[Updated] = &[
         kept: 0x800_0000,
         traced: &["amdvi_*fault", "amdvi_*fail", "amdvi_invalid_dte", "amdvi_mode_invalid"],
         strayed: &["fault", "fail", "amdvi_invalid_dte", "amdvi_mode_invalid"],
-        translating: None,
+        past: Past::Event,
         is_damaged: false,
     },
     Updated {
@@ -78,8 +100,17 @@ pub const ALL: &[Updated] = &[
         kept: 0x4800_0000,
         traced: &["smmuv3_record_event", "smmuv3_translate_disable", "smmuv3_translate_bypass"],
         strayed: &["smmuv3_record_event", "smmuv3_translate_disable", "smmuv3_translate_bypass"],
-        translating: None,
+        past: Past::Event,
         is_damaged: false,
+    },
+    RISCV,
+    Updated {
+        name: "riscv-damaged",
+        step: "demo riscv-damaged",
+        // As on `x86-vtd-damaged`.
+        strayed: &[],
+        is_damaged: true,
+        ..RISCV
     },
 ];
 
@@ -145,17 +176,34 @@ fn strayed(updated: &Updated, trace: &str) -> Result<(), String> {
         if updated.strayed.iter().any(|word| name.contains(word)) {
             return Err(format!("an access strayed: {line}"));
         }
-        if let Some([on, off]) = updated.translating {
-            is_on |= line.contains(on);
-            if is_on && line.contains(off) {
-                return Err(format!("a device goes past translation: {line}"));
+        let is_past = match updated.past {
+            Past::Event => false,
+            Past::Switch([on, off]) => {
+                is_on |= line.contains(on);
+                is_on && line.contains(off)
             }
+            Past::Same(event, memory) if name.contains(event) => {
+                let [from, to] = ends(line).ok_or_else(|| format!("no addresses: {line}"))?;
+                is_on = true;
+                from >> 12 == to >> 12 && to >= memory
+            }
+            Past::Same(..) => false,
+        };
+        if is_past {
+            return Err(format!("a device goes past translation: {line}"));
         }
     }
-    match updated.translating {
-        Some(_) if !is_on => Err("no device was translated".to_owned()),
+    match updated.past {
+        Past::Switch(_) | Past::Same(..) if !is_on => Err("no device was translated".to_owned()),
         _ => Ok(()),
     }
+}
+
+/// Both addresses of a line that ends in `0x… -> 0x…`.
+fn ends(line: &str) -> Option<[u64; 2]> {
+    let (from, to) = line.rsplit_once(" -> ")?;
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    Some([number(from.rsplit(' ').next()?)?, number(to.trim_end())?])
 }
 
 #[cfg(test)]
@@ -181,5 +229,17 @@ mod tests {
         assert!(strayed(&X86_VTD, &(good.clone() + &line(0))).is_err());
         assert!(strayed(&X86_VTD, &(good + "1@2.3:vtd_dmar_fault sid 0x10\n")).is_err());
         assert!(strayed(&X86_VTD, &line(0)).is_err());
+    }
+
+    #[test]
+    fn an_address_of_memory_that_leads_to_itself_is_found_in_the_trace() {
+        let line = |from, to| {
+            format!("9@1.2:riscv_iommu_dma ddb: translate 0000:02.0 #0 WO 0x{from:x} -> 0x{to:x}\n")
+        };
+        let good = line(0xfff_0000_u64, 0x8801_2000_u64) + &line(0x2800_1000, 0x2800_1000);
+        assert_eq!(strayed(&RISCV, &good), Ok(()));
+        assert!(strayed(&RISCV, &(good.clone() + &line(0x8801_2124, 0x8801_2000))).is_err());
+        assert!(strayed(&RISCV, &(good + "1@2.3:riscv_iommu_flt ddb: fault\n")).is_err());
+        assert!(strayed(&RISCV, "").is_err());
     }
 }
