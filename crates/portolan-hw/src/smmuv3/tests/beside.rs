@@ -326,16 +326,25 @@ fn an_interface_that_is_a_guests_is_refused() {
     assert_eq!(refused, Some(IommuError::Nonsense { offset, value: 0 }));
 }
 
-#[test]
-fn a_unit_that_is_left_fetches_from_no_queue() {
+fn fetches_from_no_queue(after: impl FnOnce(&Smmu<Parts>) -> Result<(), IommuError>) {
     let host = Enhanced::new();
     let unit = host.bring_up().unwrap();
     pay(&unit).unwrap();
-    unit.leave_unit().unwrap();
+    after(&unit).unwrap();
     for queue in 0..4usize {
         let at = 0x2_0000 + queue * 0x8000;
         let enable = 1u32 << 31;
         assert_eq!(host.machine().reg32(at + reg::ECMDQ_PROD) & enable, 0);
         assert_eq!(host.machine().reg32(at + reg::ECMDQ_CONS) & enable, 0);
     }
+}
+
+#[test]
+fn a_unit_that_is_left_fetches_from_no_queue() {
+    fetches_from_no_queue(Smmu::leave_unit);
+}
+
+#[test]
+fn a_unit_that_is_disabled_fetches_from_no_queue() {
+    fetches_from_no_queue(Smmu::disable);
 }
