@@ -43,6 +43,7 @@ const LAYERS: &[(&str, &str, &[&str])] = &[(
         "device",
         "doorbell",
         "reservation",
+        "former",
         "coherent",
     ],
 )];

@@ -363,7 +363,7 @@ impl<P: Platform> Iommus<P> {
         how.policy = self.decide(&**unit, options).policy;
         let space = DmaSpace::new(bound, self.platform.clone(), &how)?;
         for range in in_use {
-            space.reserve(range).map_err(|_| SpaceError::Memory)?;
+            space.keep_former(range).map_err(|_| SpaceError::Memory)?;
         }
         Ok(Arc::new(space))
     }

@@ -9,6 +9,7 @@
 //!   promise by [`Unowned`].
 //! * [`BufferPool`]: one long mapping in slots that go to and fro between the CPU and the device.
 //! * [`Reservation`]: addresses first, given or chosen, buffers later, one sync for all.
+//! * [`FormerMapping`]: what a former kernel has mapped, until this one's driver ends it.
 //! * [`Coherent`]: memory for rings, of the driver's types ([`SharedData`]), mapped as long as it lives.
 //! * [`Copying`]: copies of bytes that must not, or cannot, be reached in place.
 //!
@@ -24,6 +25,7 @@ mod device;
 mod doorbell;
 mod error;
 mod flush_queue;
+mod former;
 mod layout;
 mod mapping;
 mod policy;
@@ -44,6 +46,7 @@ pub use error::{
     AccessError, BufferPoolError, DeviceError, DivideError, Failed, MapError, PremapError,
     Quarantine, SpaceDirtyError, SpaceError, UnmapError,
 };
+pub use former::FormerMapping;
 pub use layout::DmaSegment;
 pub use mapping::{
     Deferred, DivisibleMapping, Mapping, NotUnmapped, Quiet, UnmapFailed, reclaim_all,
@@ -55,7 +58,7 @@ pub use policy::{
 };
 pub use reach::{CopyPrices, CopyWhen, Copying, DmaSegments};
 pub use reservation::{LinkError, NotLinked, Reservation};
-pub use space::{DmaRange, DmaSpace, IovaUse, SpaceOptions};
+pub use space::{DmaRange, DmaSpace, FormerError, IovaUse, SpaceOptions};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -3,12 +3,17 @@
 //! The next kernel is this one as it was loaded: its data is restored, its other statics, stack and page tables are
 //! zeroed and made anew, and so is its heap. Memory that units and devices use lies apart, and its pages are noted.
 
+use alloc::format;
 use alloc::vec::Vec;
+use core::alloc::Layout;
 use core::ffi::c_void;
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan_bare::{DirectMap, Heap};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::dma::Device;
+use portolan::platform::Platform;
+use portolan_bare::{DirectMap, Heap, Machine};
 
+use crate::flash::POLICIES;
 use crate::{Outcome, arch};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
@@ -87,6 +92,8 @@ pub struct Kept {
     pub virtio_batch: [KeptPage; VIRTIO_BATCH],
     /// Requests of the batch that are not completed.
     pub under_way: u64,
+    /// Pages that units and devices used once a kernel had run under each policy.
+    settled: u64,
     used: [u64; WORDS],
     lent: [u64; WORDS],
     record_bytes: u64,
@@ -211,6 +218,39 @@ impl Kept {
             page = PhysAddr::new(page.get() + PAGE.bytes());
         }
         KeptPage { iova, at: memory.start().get() }
+    }
+
+    /// Ends the former kernel's mapping of a page, which `device` has used, and frees the page.
+    pub fn take_back(
+        &mut self,
+        machine: Machine,
+        device: &Device<Machine>,
+        page: KeptPage,
+    ) -> Outcome<()> {
+        let former = device.former_mapping(IovaRange::page(Iova::new(page.iova), PAGE))?;
+        let memory = former.unmap().map_err(|failed| failed.error)?;
+        let [memory] = memory[..] else {
+            return Err("a page of the former kernel is no page".into());
+        };
+        let number = number_of(memory.start()).ok_or("a device reached memory elsewhere")?;
+        self.lent[number / 64] &= !(1 << (number % 64));
+        let layout = Layout::from_size_align(PAGE.bytes() as usize, PAGE.bytes() as usize)?;
+        // SAFETY: the page was set aside for this device alone, which reaches it no more.
+        unsafe { machine.free(memory.start(), layout) };
+        Ok(())
+    }
+
+    /// Checks that updates take no more and more memory, and returns the number of pages that units and devices of the
+    /// former kernel used.
+    pub fn check_use(&mut self) -> Outcome<u64> {
+        let used = self.used.iter().map(|word| u64::from(word.count_ones())).sum();
+        if self.done <= POLICIES.len() as u64 {
+            self.settled = self.settled.max(used);
+        }
+        match used <= self.settled {
+            true => Ok(used),
+            false => Err(format!("{used} pages are in use, after {}", self.settled).into()),
+        }
     }
 
     /// Goes to the next kernel, with a record of so many bytes.

@@ -83,6 +83,13 @@ pub fn run(left: *const c_void, kept: &'static mut Kept) -> Outcome<End> {
     transfers.check(machine, &disk, number)?;
     let opened = virtio_disk::open(&iommus, virtio, number)?;
     queue.reap(&opened, kept)?;
+    for page in kept.batch {
+        kept.take_back(machine, &disk.device, page)?;
+    }
+    for page in kept.virtio_batch {
+        kept.take_back(machine, &opened.device, page)?;
+    }
+    say!("  {} pages in use", kept.check_use()?);
     let work = Work { disk, transfers, virtio: opened, queue };
     if number == kept.wanted() {
         say!("{number} updates, each byte as it should be");

@@ -83,6 +83,9 @@ impl Devices<'_> {
     pub fn leave_edu(&self, iommus: &Iommus<Machine>, kept: &mut Kept) -> Outcome<()> {
         let edu = Edu::new(self.machine, self.edu)?;
         let device = batch::open_edu(iommus, self.edu)?;
+        if kept.done > 0 {
+            kept.take_back(self.machine, &device, kept.edu)?;
+        }
         let mut page = self.machine.pages(PAGE).ok_or("no memory")?;
         page.bytes_mut().fill(UNTOUCHED);
         let memory = page.memory();

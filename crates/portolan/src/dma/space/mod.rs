@@ -4,12 +4,15 @@
 //! memory through it, and `reserved` the addresses that no mapping gets.
 
 mod dirty;
+mod former;
 mod map;
 mod members;
 mod reserved;
 mod retired;
 mod tables;
 mod unmap;
+
+pub use former::FormerError;
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;

@@ -26,11 +26,19 @@ pub(in crate::dma) struct Regions {
     pub doorbells: Vec<(PhysRange, IovaRange)>,
     /// Unmapped, and given back once they are quiet.
     pub held: Vec<HeldRange>,
+    /// Those of `aside` that a former kernel has mapped, and that no driver has taken over.
+    pub former: Vec<IovaRange>,
 }
 
 impl Regions {
     pub const fn new() -> Self {
-        Self { aside: Vec::new(), direct: Vec::new(), doorbells: Vec::new(), held: Vec::new() }
+        Self {
+            aside: Vec::new(),
+            direct: Vec::new(),
+            doorbells: Vec::new(),
+            held: Vec::new(),
+            former: Vec::new(),
+        }
     }
 
     /// The range with `iova` that is held.
@@ -46,7 +54,10 @@ impl Regions {
 }
 
 /// The lowest part of `range` that none of `there` has.
-fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> Option<IovaRange> {
+pub(super) fn missing(
+    range: IovaRange,
+    there: impl Iterator<Item = IovaRange> + Clone,
+) -> Option<IovaRange> {
     let mut start = range.start();
     while let Some(over) = there.clone().find(|over| over.contains(start)) {
         start = over.last().checked_add(1).filter(|at| *at <= range.last())?;
@@ -88,24 +99,34 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         one: T,
         list: impl Fn(&mut Regions) -> &mut Vec<T>,
     ) -> Result<(), ()> {
+        self.with_room(&list, |known| list(known).push(one))
+    }
+
+    /// Changes the regions, once a list has room for one more.
+    pub(super) fn with_room<T: Copy + Send, R: Send>(
+        &self,
+        list: impl Fn(&mut Regions) -> &mut Vec<T>,
+        change: impl Fn(&mut Regions) -> R,
+    ) -> Result<R, ()> {
         let mut spare = Vec::new();
         loop {
-            let length = self.regions.with(|known| {
-                let list = list(known);
-                if list.len() == list.capacity() && spare.capacity() > list.len() {
-                    spare.append(list);
-                    core::mem::swap(&mut spare, list);
+            let changed = self.regions.with(|known| {
+                let of = list(known);
+                if of.len() == of.capacity() && spare.capacity() > of.len() {
+                    spare.append(of);
+                    core::mem::swap(&mut spare, of);
                 }
-                let room = list.len() < list.capacity();
-                if room {
-                    list.push(one);
+                match of.len() < of.capacity() {
+                    true => Ok(change(known)),
+                    false => Err(of.len()),
                 }
-                (!room).then_some(list.len())
             });
-            let Some(length) = length else {
-                return Ok(());
-            };
-            spare.try_reserve_exact((length + 1).next_power_of_two()).map_err(|_| ())?;
+            match changed {
+                Ok(result) => return Ok(result),
+                Err(length) => {
+                    spare.try_reserve_exact((length + 1).next_power_of_two()).map_err(|_| ())?;
+                }
+            }
         }
     }
 

@@ -15,6 +15,7 @@ mod doorbells;
 mod dropped;
 mod empty_tables;
 mod failures;
+mod former;
 mod growing;
 mod halves;
 mod handlers;
