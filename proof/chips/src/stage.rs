@@ -138,6 +138,27 @@ pub(crate) struct LeafMarks {
 }
 
 impl LeafMarks {
+    /// The leaf that a walk has found for `access`, as it is and as it is marked.
+    fn marked(
+        self,
+        memory: &ModelMemory,
+        found: WalkedLeaf,
+        access: AccessKind,
+    ) -> Option<[u64; 2]> {
+        let raw = memory.snooped().read_u64(found.entry)?;
+        let written = match access {
+            AccessKind::Read => 0,
+            AccessKind::Write => self.dirty,
+        };
+        let allowed = found.leaf.permissions.allow(access);
+        Some([raw, if allowed { raw | self.accessed | written } else { raw }])
+    }
+
+    /// Tells if [`LeafMarks::set`] writes the leaf.
+    pub fn wants(self, memory: &ModelMemory, found: WalkedLeaf, access: AccessKind) -> bool {
+        self.marked(memory, found, access).is_some_and(|[raw, marked]| raw != marked)
+    }
+
     /// Marks the leaf that a walk has found for an access that it allows. Returns it as it may be kept: one that is not
     /// marked as written cannot be written before it is. `None` if it has changed since.
     pub fn set(
@@ -146,13 +167,7 @@ impl LeafMarks {
         found: WalkedLeaf,
         access: AccessKind,
     ) -> Option<WalkedLeaf> {
-        let raw = memory.snooped().read_u64(found.entry)?;
-        let written = match access {
-            AccessKind::Read => 0,
-            AccessKind::Write => self.dirty,
-        };
-        let allowed = found.leaf.permissions.allow(access);
-        let marked = if allowed { raw | self.accessed | written } else { raw };
+        let [raw, marked] = self.marked(memory, found, access)?;
         if marked != raw && !memory.exchange_u64(found.entry, raw, marked)? {
             return None;
         }

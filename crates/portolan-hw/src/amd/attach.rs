@@ -107,7 +107,9 @@ impl<P: UnitPlatform> AmdVi<P> {
         };
         let atc = streams.state.remotes.get(&stream).copied();
         // A stream that passes through has no domain, and gives its device no translations.
-        let told = atc.filter(|_| new.as_ref().is_some_and(|new| new.domain.is_some()));
+        // Nor has one under a guest's tables: the guest alone knows the PASIDs to be forgotten.
+        let keeps = |new: &Attachment| new.domain.is_some() && new.to.below.is_none();
+        let told = atc.filter(|_| new.as_ref().is_some_and(keeps));
         let memory = match told {
             Some(_) => memory.map(|memory| self.letting_translate(memory)),
             None => memory,
@@ -128,6 +130,10 @@ impl<P: UnitPlatform> AmdVi<P> {
         if let (Some(new), Some(atc)) = (new, enters) {
             // Before the device can learn anything: the domain tells it from now on.
             self.shared.atcs.add(new.to.domain, atc);
+        }
+        if let Some((new, below)) = new.and_then(|new| Some((new, new.to.below?))) {
+            // Before the unit can learn anything, for the same reason.
+            self.shared.nested.add(below, new.to.domain);
         }
         if leaves.is_some() {
             self.shared.requests_cut.store(true, Ordering::Relaxed);

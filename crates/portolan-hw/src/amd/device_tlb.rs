@@ -107,9 +107,13 @@ impl<P: UnitPlatform> AmdVi<P> {
         self.shared.ask_one(atc)
     }
 
-    /// Takes devices out of those that the domains of `left` tell.
+    /// Takes devices and guests' tables out of those that the domains of `left` tell the unit of.
     pub(super) fn discharge<'l>(&self, left: impl IntoIterator<Item = &'l Attachment>) {
         for place in left.into_iter().map(|left| left.to) {
+            place
+                .below
+                .into_iter()
+                .for_each(|below| self.shared.nested.remove(below, place.domain));
             place.told.into_iter().for_each(|atc| self.shared.atcs.remove(place.domain, atc));
         }
     }
@@ -129,6 +133,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         let index = self.table.has(stream).ok_or(no_such)?;
         let left = self.book.with(self.turn(), |streams| {
             let left = self.cut(streams, index)?;
+            self.discharge(left.iter().map(|(_, left)| left));
             Ok::<_, IommuError>((left, self.cut_pasids(streams, index)?))
         })?;
         // Domains wait for the hardware when they are dropped: without the turn.

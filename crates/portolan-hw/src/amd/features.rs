@@ -16,7 +16,7 @@ use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walk
 use portolan::iommu::{IommuError, Shadowing};
 use portolan::platform::Mmio;
 use portolan::table::format::{AmdLevels, AmdV1, DirtyTracking};
-use portolan_spec::amd::reg::features as fields;
+use portolan_spec::amd::reg::{features as fields, features2};
 use portolan_spec::amd::{capability as layout, reg};
 use portolan_tables::ivrs::HostTranslation;
 use thiserror::Error;
@@ -72,11 +72,13 @@ pub struct GuestFeatures {
     pub root_levels: u32,
     /// Width of PASIDs in bits, at most 20.
     pub pasid_bits: u32,
+    /// GCR3 tables and guest tables may lie behind host tables (GCR3TRPMode).
+    pub over_host: bool,
 }
 
 impl GuestFeatures {
-    /// By the value of the extended feature register. Without GIoSup accesses without a PASID cannot go through guest
-    /// tables, and without INVALIDATE_IOMMU_ALL those of a previous owner are not forgotten: such units count as
+    /// By the value of the first extended feature register. Without GIoSup accesses without a PASID cannot go through
+    /// guest tables, and without INVALIDATE_IOMMU_ALL those of a previous owner are not forgotten: such units count as
     /// having none.
     fn of(value: u64) -> Result<Option<Self>, IommuError> {
         let needed = fields::GUESTS | fields::INVALIDATE_ALL;
@@ -89,7 +91,7 @@ impl GuestFeatures {
             return Err(IommuError::Nonsense { offset: reg::FEATURES, value });
         }
         let [levels, root_levels, pasid_bits] = [levels + 4, roots + 1, bits].map(|n| n as u32);
-        Ok(Some(Self { levels, root_levels, pasid_bits }))
+        Ok(Some(Self { levels, root_levels, pasid_bits, over_host: false }))
     }
 }
 
@@ -128,7 +130,11 @@ impl Features {
             let offset = reg::FEATURES;
             return Err(IommuError::Nonsense { offset, value });
         }
-        let guests = GuestFeatures::of(value)?;
+        let mut guests = GuestFeatures::of(value)?;
+        if let Some(guests) = &mut guests {
+            let more = regs.present64(reg::FEATURES2)?;
+            guests.over_host = more & features2::ROOTS_OVER_HOST != 0;
+        }
         let (levels, absent) = match host {
             HostTranslation::Present => (4 + more as u32, AmdFeature::empty()),
             HostTranslation::Disabled => (0, AmdFeature::MARKS),

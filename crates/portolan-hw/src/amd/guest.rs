@@ -42,11 +42,22 @@ pub(super) const DEFAULT: u32 = 0;
 
 /// Treatment of accesses without a PASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WithoutPasid {
+pub enum WithoutPasid {
     /// They go through the tables of PASID 0.
     Default,
-    /// They pass through.
+    /// They pass the guest tables by: to the host tables below, or through.
     Pass,
+}
+
+/// The fields of an entry that lead to the GCR3 table at `root`.
+pub(super) fn roots(root: u64, levels: u32, without: WithoutPasid) -> [u64; 2] {
+    let without = match without {
+        WithoutPasid::Default => GUEST_DEFAULT,
+        WithoutPasid::Pass => 0,
+    };
+    let levels = GUEST_LEVELS.at(u64::from(levels) - 1);
+    let high = GUEST_ROOT_MIDDLE.at(root >> 15) | GUEST_ROOT_HIGH.at(root >> 31);
+    [GUEST | without | levels | GUEST_ROOT_LOW.at(root >> 12), high]
 }
 
 /// The GCR3 table of a stream. It stays until the unit is released, as the unit may read it.
@@ -82,15 +93,8 @@ impl GuestTable {
 
     /// The words about memory of an entry that leads to it.
     pub(super) fn memory(&self) -> [u64; 2] {
-        let root = self.root.at.get();
-        let without = match self.without {
-            WithoutPasid::Default => GUEST_DEFAULT,
-            WithoutPasid::Pass => 0,
-        };
-        let levels = GUEST_LEVELS.at(u64::from(self.levels) - 1);
-        let word = entry::V | entry::TV | IR | IW | GUEST | without | levels;
-        let middle = GUEST_ROOT_MIDDLE.at(root >> 15) | GUEST_ROOT_HIGH.at(root >> 31);
-        [word | GUEST_ROOT_LOW.at(root >> 12), DOMAIN.at(self.id.into()) | middle]
+        let [low, high] = roots(self.root.at.get(), self.levels, self.without);
+        [entry::V | entry::TV | IR | IW | low, DOMAIN.at(self.id.into()) | high]
     }
 
     /// The entry of `pasid`, with the tables that hold it. *Context.* Task.
@@ -191,6 +195,14 @@ pub(super) fn change<P: UnitPlatform>(
 }
 
 impl GuestFeatures {
+    /// Tells if the unit walks guest tables of `levels` levels.
+    pub(super) fn walks(&self, levels: AmdV2Levels) -> bool {
+        match levels {
+            AmdV2Levels::Four => self.levels >= 4,
+            AmdV2Levels::Five => self.levels >= 5,
+        }
+    }
+
     /// Width of the PASIDs that are used where `wanted` is asked for, at least 1.
     pub(super) fn width(&self, wanted: u32) -> u32 {
         wanted.clamp(1, self.pasid_bits.min(self.root_levels * LG2_ENTRIES))

@@ -84,7 +84,8 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
             // Nor for tables that are not this driver's.
             let kept = |at: &Attachment| at.domain.is_none() && at.to.domain != PASS;
-            if streams.attached(..).any(|(_, at)| kept(at)) {
+            let nested = |at: &Attachment| at.to.below.is_some();
+            if streams.attached(..).any(|(_, at)| kept(at) || nested(at)) {
                 return Err(IommuError::Unsupported);
             }
             // Nor for GCR3 tables.
@@ -165,6 +166,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             ids: domain_ids(),
             guest_ids: guest_names(),
             guests: Sets::default(),
+            nested: Sets::default(),
             streams: table.streams(),
             entries: table.at(0),
             submitters,

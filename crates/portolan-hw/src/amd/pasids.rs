@@ -78,11 +78,7 @@ impl<P: UnitPlatform> AmdVi<P> {
 
     fn guest_format(&self, levels: AmdV2Levels, dirty: DirtyTracking) -> Result<AmdV2, IommuError> {
         let guests = self.features().guests.ok_or(IommuError::Unsupported)?;
-        let count = match levels {
-            AmdV2Levels::Four => 4,
-            AmdV2Levels::Five => 5,
-        };
-        if count > guests.levels {
+        if !guests.walks(levels) {
             return Err(IommuError::Unsupported);
         }
         let output_lg2 = self.features().output_lg2(&self.config);
@@ -142,7 +138,9 @@ impl<P: UnitPlatform> AmdVi<P> {
         deep: AmdV2Levels,
         left: &mut LeftPlaces,
     ) -> Result<(), AttachError> {
-        let now = streams.attachment(stream).map(|now| now.to.domain);
+        let now = streams.attachment(stream).map(|now| now.to);
+        let nested = now.is_some_and(|now| now.below.is_some());
+        let now = now.map(|now| now.domain);
         let others = streams.state.guests.has_pasids(stream);
         let table = self.guest_table(streams, stream)?;
         let leads = now == Some(table.id);
@@ -163,6 +161,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         };
         if leads {
             self.move_pasid(streams, (stream, DEFAULT), None, left)?;
+        }
+        if leads || nested {
             left.streams.extend(self.move_stream(streams, stream, None, None)?);
         }
         let table = self.guest_table(streams, stream)?;

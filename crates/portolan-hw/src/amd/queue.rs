@@ -153,6 +153,8 @@ pub(super) struct AmdShared<P: UnitPlatform> {
     pub(super) guest_ids: Ids<P>,
     /// Tags of the translations of domains with guest tables.
     pub(super) guests: Sets<P, InvalTag, GuestUse>,
+    /// Identifiers of guests' tables, by that of the domain with the host tables below.
+    pub(super) nested: Sets<P, u16, u16>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
     /// The first entry of the device table; the others follow.
@@ -229,6 +231,12 @@ impl<P: UnitPlatform> AmdShared<P> {
             }
         }
         Err(IommuError::DeviceSilent { stream: None })
+    }
+
+    /// Commands that make the unit forget all translations of guests' tables over the host tables of `domain`. They are
+    /// tagged by the guests' identifiers and addresses, so no range of the host's tells them.
+    fn forget_nested(&self, domain: u16) -> impl Iterator<Item = Counted> {
+        self.nested.members(domain).map(command::domain)
     }
 
     /// As [`AmdShared::ask`], of one device and everything.
@@ -347,6 +355,7 @@ impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
             self.run(&mut round)?;
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
+            self.run(touched.iter().flat_map(|(domain, _)| self.forget_nested(domain)))?;
             // Behind the unit, from whose caches a device might be answered otherwise.
             for (domain, range) in touched.iter() {
                 self.ask(|| self.atcs.members(domain), range)?;
@@ -387,19 +396,22 @@ impl<P: UnitPlatform> TagPool for AmdQueue<P> {
         }
         let (domain, bits) = (command::domain_of(context), command::marks(marks));
         let (mem, entries) = (&self.0.control.mem, self.0.entries);
+        let nested: Vec<u16> = self.0.nested.members(domain).collect();
         let mut commands = Vec::new();
         for stream in (0..=u16::MAX).take(self.0.streams as usize) {
             let at = At { first: usize::from(stream) * entries.words, ..entries };
             let ours = at.update(mem, |words| {
                 let counts = V | TV;
                 let tables = words[0] & counts == counts && MODE.of(words[0]) != 0;
-                let ours = tables && DOMAIN.of(words[1]) == u64::from(domain);
+                let id = DOMAIN.of(words[1]) as u16;
+                let ours = tables && (id == domain || nested.contains(&id));
                 ours.then_some(words[0] & !MARKS.mask() | bits)
             });
             if ours {
                 commands.push(command::device_entry(stream));
             }
         }
-        self.0.run(commands.into_iter().chain([command::fence(), command::domain(domain)]))
+        let forgotten = nested.into_iter().chain([domain]).map(command::domain);
+        self.0.run(commands.into_iter().chain([command::fence()]).chain(forgotten))
     }
 }

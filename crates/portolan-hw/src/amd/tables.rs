@@ -511,11 +511,13 @@ pub(super) struct AmdPlace {
     pub(super) domain: u16,
     /// The device that the domain tells, if it keeps translations.
     pub(super) told: Option<AmdAtc>,
+    /// Identifier of the domain with the host tables below a guest's, if there are such.
+    pub(super) below: Option<u16>,
 }
 
 impl AmdPlace {
     pub(super) const fn of(domain: u16) -> Self {
-        Self { domain, told: None }
+        Self { domain, told: None, below: None }
     }
 }
 
@@ -529,6 +531,9 @@ pub(super) struct MoverState {
     pub(super) shut: Shut,
     pub(super) remotes: Remotes,
     pub(super) guests: Guests,
+    /// Domain identifiers of streams whose guests have had tables of their own, by stream. They stay, as the unit may
+    /// have tagged translations by them.
+    pub(super) nested: BTreeMap<u16, u16>,
 }
 
 /// Streams with their attachments.

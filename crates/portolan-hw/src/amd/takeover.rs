@@ -106,7 +106,10 @@ pub(super) fn start<P: UnitPlatform>(
     let (asks, log_runs) = serving(requests.as_ref(), &unit.features);
     // Guest tables stay on as long as an entry that is still cached may need them: with them off,
     // it would let everything through. A table in segments would be ours in part only.
-    let guests = unit.features.guests.map_or(0, |_| control::GUESTS);
+    let guests = unit.features.guests.map_or(0, |offered| match offered.over_host {
+        true => control::GUESTS | control::ROOTS_OVER_HOST,
+        false => control::GUESTS,
+    });
     let form = interrupt_form(config.interrupts) | guests;
     let first = match unit.read(reg::CONTROL)? & control::ENABLE {
         0 => on | form,

@@ -158,6 +158,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             ids,
             guest_ids: guest_names(),
             guests: Sets::default(),
+            nested: Sets::default(),
             streams: table.streams(),
             entries: table.at(0),
             submitters,

@@ -12,6 +12,7 @@ crate::bits::constants! {
     FEATURES: usize = 0x30 => "Extended features.";
     /// Target of the unit's interrupts for events, where [`control::WIDE_OWN`] is set.
     EVENT_TARGET: usize = 0x170;
+    FEATURES2: usize = 0x1a0 => "Extended features, second register.";
     REQUEST_BASE: usize = 0x38 => "Page request log base.";
     COMMAND_HEAD: usize = 0x2000 => "Command buffer head.";
     COMMAND_TAIL: usize = 0x2008 => "Command buffer tail.";
@@ -57,6 +58,8 @@ pub mod control {
         WIDE_DESTINATIONS: u64 = 1 << 50 => "XTEn: their destinations have 32 bits.";
         /// IntCapXTEn: the unit's own interrupts go where registers say, and not by its MSI capability.
         WIDE_OWN: u64 = 1 << 51;
+        /// GCR3TRPMode: the address of a GCR3 table is translated by the host tables of its entry.
+        ROOTS_OVER_HOST: u64 = 1 << 58;
     }
 }
 
@@ -81,6 +84,13 @@ pub mod features {
         PASID_BITS: Bits = Bits::new(32, 5) => "PASmax: width of PASIDs in bits, less one.";
         /// Host tables of up to four levels and so many more; 3 is reserved.
         HOST_LEVELS: Bits = Bits::new(10, 2);
+    }
+}
+
+/// Fields of [`FEATURES2`].
+pub mod features2 {
+    crate::bits::constants! {
+        ROOTS_OVER_HOST: u64 = 1 << 3 => "GCR3TRPMode: [`super::control::ROOTS_OVER_HOST`] is there.";
     }
 }
 

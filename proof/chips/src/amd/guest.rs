@@ -2,6 +2,8 @@
 //!
 //! Translations of guest tables are kept by domain and PASID. Where a host table is below, they are kept with what it
 //! says; then an invalidation of all addresses of the domain in the host table drops them, and of a part it drops none.
+//! Guest tables lie behind the host table, GCR3 tables where `GCR3TRPMode` is set. A leaf is marked only where the host
+//! table lets the guest's table be written.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +11,7 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PhysAddr};
 
 use super::entries::{GuestRoots, HostTable};
 use super::events::{AmdRefusal, PageRefusal};
+use super::registers::control;
 use super::{AmdRegisters, State};
 use crate::stage::{CachedWalk, Drops, LeafMarks, Sizes, Stage, Tag, WalkError, WalkedLeaf};
 use portolan_sim::cache::Reach;
@@ -141,10 +144,13 @@ impl AmdRegisters {
         if let Some(kept) = state.own.guests.roots.get(&(domain, pasid)) {
             return Ok(*kept);
         }
+        let translated = state.own.registers.control & control::ROOTS_OVER_HOST != 0;
+        let host = host.filter(|_| translated);
         let mut table = roots.root;
         for level in (0..roots.levels).rev() {
             let index = u64::from(pasid >> (level * LG2_ENTRIES) & 0x1ff);
-            let at = self.below(state, host, PhysAddr::new(table.get() + index * 8), of)?;
+            let entry = PhysAddr::new(table.get() + index * 8);
+            let at = self.below(state, host, entry, of, AccessKind::Read)?;
             let word = self.memory.snooped().read_u64(at);
             let word = word.ok_or(AmdRefusal::NoPage { domain, at })?;
             if word & 1 == 0 {
@@ -169,10 +175,11 @@ impl AmdRegisters {
         host: Option<HostTable>,
         at: PhysAddr,
         of: Request,
+        access: AccessKind,
     ) -> Result<PhysAddr, AmdRefusal> {
         let Some(host) = host else { return Ok(at) };
         let iova = Iova::new(at.get());
-        let of = Request { iova, pasid: None, access: AccessKind::Read, ..of };
+        let of = Request { iova, pasid: None, access, ..of };
         Ok(self.host_page(state, host, of)?.address(iova))
     }
 
@@ -191,8 +198,11 @@ impl AmdRegisters {
         // The walk needs its own caches and those of the host's tables at once.
         let empty = Stage::new(&self.setup.temper);
         let mut caches = std::mem::replace(&mut state.own.guests.pages, empty);
-        let walk = caches
-            .walk(&memory, tag, format, top, of.iova, |entry| self.below(state, host, entry, of));
+        let mut last = root;
+        let walk = caches.walk(&memory, tag, format, top, of.iova, |entry| {
+            last = entry;
+            self.below(state, host, entry, of, AccessKind::Read)
+        });
         state.own.guests.pages = caches;
         let found = match walk {
             Ok(found) => found,
@@ -214,6 +224,9 @@ impl AmdRegisters {
         let page = found.leaf.size;
         let permissions = found.leaf.permissions.and(permissions);
         let found = WalkedLeaf { leaf: Leaf { permissions, ..found.leaf }, ..found };
+        if MARKS.wants(&self.memory, found, of.access) {
+            self.below(state, host, last, of, AccessKind::Write)?;
+        }
         let mut leaf = MARKS.set(&self.memory, found, of.access).unwrap_or(found).leaf;
         if let Some(host) = host {
             let iova = Iova::new(leaf.address(of.iova).get());

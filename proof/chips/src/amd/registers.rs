@@ -16,7 +16,7 @@ pub(super) struct Registers {
     pub control: u64,
     /// Base and limit.
     pub exclusion: [u64; 2],
-    features: u64,
+    features: [u64; 2],
     pub event_target: u64,
     pub request_base: u64,
     pub request_head: u64,
@@ -42,6 +42,7 @@ pub(super) mod control {
     pub const GUEST_APIC: u64 = 1 << 17;
     pub const X2APIC: u64 = 1 << 50;
     pub const OWN_TARGETS: u64 = 1 << 51;
+    pub const ROOTS_OVER_HOST: u64 = 1 << 58;
 }
 
 /// Bits of the status register.
@@ -68,7 +69,8 @@ const STATUS: usize = 0x2020;
 
 impl Registers {
     pub(super) fn reset(id: &AmdIdentification) -> Self {
-        Self { features: id.features, counters: Counters::reset(id.counters), ..Self::default() }
+        let features = [id.features, id.features2];
+        Self { features, counters: Counters::reset(id.counters), ..Self::default() }
     }
 
     pub(super) fn enabled(&self) -> bool {
@@ -88,7 +90,8 @@ impl Registers {
             0x18 => &mut self.control,
             0x20 => &mut self.exclusion[0],
             0x28 => &mut self.exclusion[1],
-            0x30 => &mut self.features,
+            0x30 => &mut self.features[0],
+            0x1a0 => &mut self.features[1],
             0x38 => &mut self.request_base,
             0x170 => &mut self.event_target,
             0x2000 => &mut self.command_head,
@@ -141,7 +144,7 @@ impl AmdRegisters {
         match (offset, registers.at(offset)) {
             (0x18, _) => switch(state, value & !self.setup.identification.lacks()),
             // The features and the numbers of counters are the unit's.
-            (0x30 | 0x4000, _) => {}
+            (0x30 | 0x1a0 | 0x4000, _) => {}
             (STATUS, Some(status)) => *status &= !(value & CLEARED),
             (0x2000..=0x2018 | 0x2030..=0x2038, Some(pointer)) => *pointer = value & POINTER,
             (_, Some(register)) => *register = value,

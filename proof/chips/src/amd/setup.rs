@@ -14,6 +14,8 @@ pub struct AmdIdentification {
     pub capability: [u32; 5],
     /// The extended feature register (3.4.11).
     pub features: u64,
+    /// The second register of extended features.
+    pub features2: u64,
     /// The register of the numbers of counters, where there are some.
     pub counters: u64,
 }
@@ -38,6 +40,8 @@ const REQUESTS_BY_ENTRY: u64 = 1 << 50;
 /// `GTSup`, `GIoSup`.
 const GUESTS: u64 = 1 << 4;
 const GUEST_DEFAULT: u64 = 1 << 48;
+/// Features of the second register: `GCR3TRPMode`.
+const ROOTS_OVER_HOST: u64 = 1 << 3;
 
 impl AmdIdentification {
     /// Caches absence (`NpCache`).
@@ -68,6 +72,13 @@ impl AmdIdentification {
     pub fn guests(mut self) -> Self {
         self.features &= !(0xf << 12 | 0x1f << 32);
         self.features |= GUESTS | GUEST_DEFAULT | 1 << 12 | 2 << 14 | 19 << 32;
+        self
+    }
+
+    /// Lets GCR3 tables lie behind host tables (`GCR3TRPMode`).
+    #[must_use]
+    pub fn nesting(mut self) -> Self {
+        self.features2 |= ROOTS_OVER_HOST;
         self
     }
 
@@ -124,8 +135,8 @@ impl AmdIdentification {
         self.features & INVALIDATE_ALL != 0
     }
 
-    /// Bits of the control register that features have to be there for: `GAEn`, `XTEn`, `IntCapXTEn` and
-    /// `GTEn`.
+    /// Bits of the control register that features have to be there for: `GAEn`, `XTEn`, `IntCapXTEn`, `GTEn`
+    /// and `GCR3TRPMode`.
     pub(super) fn lacks(&self) -> u64 {
         let without = |feature: u64, bits: u64| if self.features & feature == 0 { bits } else { 0 };
         without(GUEST_APIC, control::GUEST_APIC)
@@ -133,6 +144,10 @@ impl AmdIdentification {
             | without(AUTO_RESPONSE, control::AUTO_RESPONSE)
             | without(X2APIC, control::X2APIC | control::OWN_TARGETS)
             | without(GUESTS, control::GUESTS)
+            | match self.features2 & ROOTS_OVER_HOST {
+                0 => control::ROOTS_OVER_HOST,
+                _ => 0,
+            }
     }
 
     /// Most levels of page tables (`HATS`).

@@ -277,6 +277,7 @@ fn a_bad_command_stops_the_unit_until_fetching_is_turned_on_again() {
     let bare = AmdIdentification {
         capability: [0x0003_000f, 1, 0, 0, 0x0018_2800],
         features: 0,
+        features2: 0,
         counters: 0,
     };
     // INVALIDATE_IOMMU_ALL, and nothing of page requests.

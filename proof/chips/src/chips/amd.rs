@@ -23,7 +23,12 @@ const fn chip(
     RealChip {
         name,
         source,
-        identification: AmdIdentification { capability: CAPABILITY, features, counters: COUNTERS },
+        identification: AmdIdentification {
+            capability: CAPABILITY,
+            features,
+            features2: 0,
+            counters: COUNTERS,
+        },
     }
 }
 
@@ -32,7 +37,12 @@ const fn chip(
 pub const AMD_990FX: RealChip<AmdIdentification> = RealChip {
     name: "990FX",
     source: "https://ubuntuforums.org, Easy solution to get IOMMU working on mobos with broken BIOSes",
-    identification: AmdIdentification { capability: WITHOUT_FEATURES, features: 0, counters: 0 },
+    identification: AmdIdentification {
+        capability: WITHOUT_FEATURES,
+        features: 0,
+        features2: 0,
+        counters: 0,
+    },
 };
 
 /// Tables of up to six levels, INVALIDATE_IOMMU_ALL, prefetching, page requests.

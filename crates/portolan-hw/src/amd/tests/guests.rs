@@ -293,7 +293,7 @@ fn registers_that_lie_of_guest_tables_are_nonsense_or_nothing() {
         assert_eq!(unit.block_pasid(STREAM, Pasid::new(1)), Err(AttachError::NoPasids));
     }
     let raven = with(RAVEN_RIDGE.identification).enable(config()).unwrap();
-    let wanted = GuestFeatures { levels: 4, root_levels: 2, pasid_bits: 16 };
+    let wanted = GuestFeatures { levels: 4, root_levels: 2, pasid_bits: 16, over_host: false };
     assert_eq!(raven.features().guests, Some(wanted));
     let five = raven.guest_domain(AmdV2Levels::Five);
     assert_eq!(five.err(), Some(IommuError::Unsupported));

@@ -10,6 +10,7 @@ mod guests_alone;
 mod handover;
 mod interrupts;
 mod machine;
+mod nested;
 mod queue;
 mod remapping;
 mod reserved;
