@@ -189,8 +189,8 @@ impl<P: UnitPlatform> Iommu for AmdVi<P> {
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        let AmdShared { control, events, .. } = &*self.shared;
-        let mut event = events.next(control)?;
+        let AmdShared { control, logs, .. } = &*self.shared;
+        let mut event = logs.events.next(control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
             let is_fault =
                 matches!(record.reason, FaultReason::Permission | FaultReason::NotMapped);

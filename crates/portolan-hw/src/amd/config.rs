@@ -87,6 +87,11 @@ pub struct Config {
     /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
     /// [`AmdFeature::REQUESTS`](super::AmdFeature::REQUESTS).
     pub requests_lg2: Option<u32>,
+    /// Interrupts for virtual CPUs that sleep in their log as an exponent, from 9 to 16; `None` if none are posted.
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) without
+    /// [`AmdFeature::GUEST_APIC`](super::AmdFeature::GUEST_APIC), or without [`Config::interrupts`] with identifiers of
+    /// 32 bits.
+    pub sleepers_lg2: Option<u32>,
 }
 
 impl Default for Config {
@@ -108,6 +113,7 @@ impl Default for Config {
             dirty: DirtyTracking::Off,
             sizes: AmdSizes::Levels,
             requests_lg2: None,
+            sleepers_lg2: None,
         }
     }
 }

@@ -93,7 +93,7 @@ impl<P: UnitPlatform> AmdVi<P> {
 
     /// `memory` for a stream whose device keeps translations by it.
     pub(super) fn letting_translate(&self, [word, domain]: Memory) -> Memory {
-        let asks = self.shared.requests.is_some();
+        let asks = self.shared.logs.requests.is_some();
         let each = self.features().has.contains(AmdFeature::REQUESTS_BY_ENTRY);
         let requests = if asks && each { REQUESTS } else { 0 };
         [word | requests, domain | DEVICE_TLB]
@@ -197,7 +197,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// makes no sense.
     pub fn next_page_request(&self) -> Result<Option<PageRequestEvent>, IommuError> {
         let shared = &self.shared;
-        let log = shared.requests.as_ref().ok_or(IommuError::Unsupported)?;
+        let log = shared.logs.requests.as_ref().ok_or(IommuError::Unsupported)?;
         log.acknowledge(&shared.control);
         Ok(match log.take(&shared.control, |_| {})? {
             // One that was never written has no sender to whom anything could be said.
@@ -223,7 +223,7 @@ impl<P: UnitPlatform> Responder for AmdVi<P> {
         let ReplyName::Group(group) = to.name else {
             return Err(IommuError::Unsupported);
         };
-        let stream = self.table.has(to.stream).filter(|_| self.shared.requests.is_some());
+        let stream = self.table.has(to.stream).filter(|_| self.shared.logs.requests.is_some());
         let fits = to.pasid.is_none_or(|pasid| pasid.get() >> 20 == 0) && group.get() < 512;
         let stream = stream.filter(|_| fits).ok_or(IommuError::Unsupported)?;
         let answer = command::respond(stream, to.pasid, group.get(), response);

@@ -9,6 +9,7 @@ use super::command::AmdControl;
 use super::command::refusal;
 use super::config::Config;
 use super::log::{EVENTS, Log, Logging, Oldest, REQUESTS, Record};
+use super::sleepers::Sleepers;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{
@@ -127,15 +128,45 @@ impl<P: UnitPlatform> Events<P> {
     }
 }
 
-/// The logs of a unit with `config`, not yet handed to it.
-pub(super) fn logs<P: UnitPlatform>(
-    mem: &impl TableMem<AtomicU64>,
-    config: &Config,
-) -> Result<(Events<P>, Option<Log<P>>), OutOfTableMemory> {
-    let events = Events::new(mem, config.events_lg2)?;
-    let requests = config.requests_lg2.map(|lg2| Log::new(mem, REQUESTS, lg2)).transpose();
-    let requests = requests.inspect_err(|_| events.log.free(mem))?;
-    Ok((events, requests))
+/// The logs of a unit.
+pub(super) struct Logs<P: UnitPlatform> {
+    pub(super) events: Events<P>,
+    pub(super) requests: Option<Log<P>>,
+    pub(super) sleepers: Option<Sleepers<P>>,
+}
+
+impl<P: UnitPlatform> Logs<P> {
+    /// Those of a unit with `config`, not yet handed to it.
+    pub(super) fn new(
+        mem: &impl TableMem<AtomicU64>,
+        config: &Config,
+    ) -> Result<Self, OutOfTableMemory> {
+        let events = Events::new(mem, config.events_lg2)?;
+        let mut logs = Self { events, requests: None, sleepers: None };
+        logs.fill(mem, config).inspect_err(|_| logs.free(mem))?;
+        Ok(logs)
+    }
+
+    fn fill(
+        &mut self,
+        mem: &impl TableMem<AtomicU64>,
+        config: &Config,
+    ) -> Result<(), OutOfTableMemory> {
+        self.requests = config.requests_lg2.map(|lg2| Log::new(mem, REQUESTS, lg2)).transpose()?;
+        self.sleepers = config.sleepers_lg2.map(|lg2| Sleepers::new(mem, lg2)).transpose()?;
+        Ok(())
+    }
+
+    /// All that there are.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Log<P>> {
+        let sleepers = self.sleepers.iter().map(|of| &of.log);
+        [&self.events.log].into_iter().chain(&self.requests).chain(sleepers)
+    }
+
+    /// Gives their memory back. The unit must have stopped using it.
+    pub(super) fn free(&self, mem: &impl TableMem<AtomicU64>) {
+        self.all().for_each(|log| log.free(mem));
+    }
 }
 
 /// Decodes an event of an access, of a unit or of a log.

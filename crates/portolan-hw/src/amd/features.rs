@@ -43,6 +43,8 @@ bitflags! {
         const AUTO_RESPONSE = 32;
         /// Performance counters (PCSup).
         const COUNTERS = 64;
+        /// Interrupts that are posted to virtual interrupt controllers (GAMSup).
+        const GUEST_APIC = 128;
     }
 }
 
@@ -59,7 +61,9 @@ impl AmdFeature {
             (Self::X2APIC, fields::WIDE_DESTINATIONS | fields::WIDE_ENTRIES),
         ];
         let there = all.into_iter().filter(|(_, bits)| register & bits == *bits);
-        there.map(|(feature, _)| feature).collect()
+        let mut has: Self = there.map(|(feature, _)| feature).collect();
+        has.set(Self::GUEST_APIC, fields::GUEST_APIC.of(register) == 1);
+        has
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::command::{self, AmdControl};
 use super::config::Config;
-use super::faults::logs;
+use super::faults::Logs;
 use super::features::{Capability, Features, Offers};
 use super::former;
 use super::guest::guest_names;
@@ -134,6 +134,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         let features = Features::read(&regs, capability, config.host_translation)?;
         features.can_mark(config.dirty)?;
         features.can_log_requests(config.requests_lg2)?;
+        features.can_post(&config)?;
         config.reserved.within(prepared::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let remap = config.interrupts;
@@ -142,7 +143,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         if on & control::ENABLE == 0 {
             return Err(AdoptError::Off);
         }
-        if remap.is_some() && !has_interrupt_form(on, config.interrupts) {
+        if remap.is_some() && !has_interrupt_form(on, &config) {
             return Err(AdoptError::Interrupts);
         }
         let found = features_of::<P>(&regs, &capability, remap.is_some())?;
@@ -152,15 +153,14 @@ impl<P: UnitPlatform> AmdVi<P> {
         let table = DeviceTable::adopt(&mem, &config, former, claims)?;
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let queue: Ring<P> = queue::ring(&control.mem, config.queue_lg2)?;
-        let logs = logs(&control.mem, &config).inspect_err(|_| queue.free(&control.mem));
-        let (events, requests) = logs.map_err(IommuError::from)?;
+        let logs = Logs::new(&control.mem, &config).inspect_err(|_| queue.free(&control.mem));
+        let logs = logs.map_err(IommuError::from)?;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let shared = AmdShared {
             control,
             queue,
-            events,
-            requests,
+            logs,
             requests_cut: AtomicBool::new(false),
             atcs: Sets::default(),
             ids: domain_ids(),
@@ -180,7 +180,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         let adopted = unit.go_on_with(former, claims);
         let adopted = adopted.inspect_err(|_| {
             unit.shared.queue.free(&unit.shared.control.mem);
-            unit.shared.free_logs();
+            unit.shared.logs.free(&unit.shared.control.mem);
         })?;
         let started = stop_rings(&unit.shared.control)
             .and_then(|()| start(&unit.shared, &unit.table, &unit.config))

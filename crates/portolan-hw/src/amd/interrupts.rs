@@ -10,7 +10,7 @@
 //! them, registers say where the unit's own interrupts go. Otherwise its PCI function's MSI capability
 //! sends those.
 //!
-//! Not supported: guest virtual APIC; entries of two words for identifiers of 8 bits.
+//! Not supported: entries of two words for identifiers of 8 bits.
 
 use super::command;
 use super::tables::{AmdInterruptTables, InterruptSlots, failed};
@@ -26,7 +26,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::handover::{InterruptHandover, UnitHandover};
 use portolan::iommu::{
     AttachError, Destination, Interrupt, InterruptError, InterruptPlace, InterruptSource,
-    InterruptTarget, IommuError, MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
+    InterruptTarget, IommuError, MsiMessage, Polarity, Posting, RedirectionEntry, RemapInterrupts,
 };
 use portolan::platform::{Mmio, TableClaims, UnitPlatform};
 use portolan_spec::amd::entry::{
@@ -132,15 +132,25 @@ impl<P: UnitPlatform> AmdVi<P> {
 
     /// Makes each event raise an interrupt, or none: at `target` if registers say where it goes.
     pub(crate) fn signal_events(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
-        let unit = &self.shared.control;
         *self.signals.lock() = target;
+        self.signal(control::EVENT_INTERRUPT, EVENT_TARGET, target)
+    }
+
+    /// Turns an interrupt of the unit's own on or off by the control bit `on`; the register `at` says where it goes.
+    pub(super) fn signal(
+        &self,
+        on: u64,
+        at: usize,
+        target: Option<InterruptTarget>,
+    ) -> Result<(), IommuError> {
+        let unit = &self.shared.control;
         // So that none is sent while its target is changed.
-        unit.switch(!control::EVENT_INTERRUPT, 0)?;
+        unit.switch(!on, 0)?;
         let Some(target) = target else { return Ok(()) };
         if self.sends_messages() {
-            unit.regs.write64(EVENT_TARGET, own_interrupt(&target));
+            unit.regs.write64(at, own_interrupt(&target));
         }
-        unit.switch(u64::MAX, control::EVENT_INTERRUPT)
+        unit.switch(u64::MAX, on)
     }
 }
 
@@ -196,7 +206,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     }
 
     /// Makes the unit forget its copy of a stream's table.
-    fn forget_interrupts(&self, stream: u16) -> Result<(), IommuError> {
+    pub(super) fn forget_interrupts(&self, stream: u16) -> Result<(), IommuError> {
         failed(self.invalidate_interrupts(StreamId::new(stream.into())))
     }
 
@@ -224,7 +234,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     }
 
     /// Works on the entry of an interrupt that is in use.
-    fn with_used<T>(
+    pub(super) fn with_used<T>(
         &self,
         interrupt: &Interrupt,
         work: impl FnOnce(&mut InterruptSlots, u16, u16) -> Result<T, InterruptError>,
@@ -385,6 +395,10 @@ impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
         })?;
         interrupt.retargeted(target);
         Ok(())
+    }
+
+    fn post(&self, interrupt: &mut Interrupt, to: Posting) -> Result<(), InterruptError> {
+        self.post_to_page(interrupt, to)
     }
 
     fn free(&self, interrupt: Interrupt) -> Result<(), InterruptError> {

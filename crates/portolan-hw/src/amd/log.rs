@@ -1,21 +1,25 @@
-//! A log that the unit fills: of events, or of page requests.
+//! A log that the unit fills: of events, of page requests, or of interrupts for virtual CPUs that sleep.
 //!
-//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.5, 2.6 and
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.5 to 2.7 and
 //! 3.4.14 to 3.4.19. Reading waits for nothing, so that interrupt handlers can do it: a record that the
 //! unit has announced and not yet written is left for a later call. Reading acknowledges the interrupt of
 //! the records that were read. A full log stops the unit's logging; once it is read empty, logging is turned
 //! on again. Not supported: two logs of one kind, early warnings.
 
 use super::command::AmdControl;
+use crate::chassis::Present as _;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::iommu::IommuError;
 use portolan::platform::{Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word};
 use portolan_spec::amd::event::{CODE, LG2_BYTES};
+use portolan_spec::amd::guest_log;
 use portolan_spec::amd::reg::{self, control, status};
 
-/// Exponents of the number of records that a log can have.
-const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
+/// Exponents of the bytes of a log, and of the unit in which its register counts them.
+const LG2_LEAST: u32 = 12;
+const LG2_MOST: u32 = 19;
+const LG2_UNIT: u32 = 4;
 
 /// Looks at a record that is not yet written, in one call.
 const LOOKS: u32 = 8;
@@ -23,8 +27,13 @@ const LOOKS: u32 = 8;
 /// The registers of a log, and its bits in others.
 #[derive(Debug)]
 pub(super) struct LogRegisters {
+    base: usize,
     head: usize,
     tail: usize,
+    /// Register of the address to which the unit writes the tail, if there is one.
+    tail_copy: Option<usize>,
+    /// Bytes of a record, as an exponent.
+    lg2_bytes: u32,
     /// Bit of the control register that turns it on.
     enable: u64,
     /// Bits of the status.
@@ -33,19 +42,36 @@ pub(super) struct LogRegisters {
 }
 
 pub(super) const EVENTS: LogRegisters = LogRegisters {
+    base: reg::EVENT_BASE,
     head: reg::EVENT_HEAD,
     tail: reg::EVENT_TAIL,
+    tail_copy: None,
+    lg2_bytes: LG2_BYTES,
     enable: control::EVENT_LOG,
     interrupt: status::EVENT_INTERRUPT,
     overflow: status::EVENT_OVERFLOW,
 };
 
 pub(super) const REQUESTS: LogRegisters = LogRegisters {
+    base: reg::REQUEST_BASE,
     head: reg::REQUEST_HEAD,
     tail: reg::REQUEST_TAIL,
+    tail_copy: None,
+    lg2_bytes: LG2_BYTES,
     enable: control::REQUEST_LOG,
     interrupt: status::REQUEST_INTERRUPT,
     overflow: status::REQUEST_OVERFLOW,
+};
+
+pub(super) const SLEEPERS: LogRegisters = LogRegisters {
+    base: reg::GUEST_LOG_BASE,
+    head: reg::GUEST_LOG_HEAD,
+    tail: reg::GUEST_LOG_TAIL,
+    tail_copy: Some(reg::GUEST_LOG_TAIL_COPY),
+    lg2_bytes: guest_log::LG2_BYTES,
+    enable: control::GUEST_LOG,
+    interrupt: status::GUEST_LOG_INTERRUPT,
+    overflow: status::GUEST_LOG_OVERFLOW,
 };
 
 /// State of reading.
@@ -57,6 +83,7 @@ struct LogReader {
     unwritten_since: Option<Nanos>,
 }
 
+/// A record; one of one word has a second that is zero.
 pub(super) type Record = [u64; 2];
 
 /// The oldest record.
@@ -88,26 +115,48 @@ pub(super) struct Log<P: UnitPlatform> {
 }
 
 impl<P: UnitPlatform> Log<P> {
-    /// A log of `2^lg2_slots` records (8 to 15), not yet handed to the unit.
+    /// A log of `2^lg2_slots` records (8 to 15 of two words, 9 to 16 of one), not yet handed to the unit.
     pub(super) fn new(
         mem: &impl TableMem<AtomicU64>,
         registers: LogRegisters,
         lg2_slots: u32,
     ) -> Result<Self, OutOfTableMemory> {
-        let lg2_slots = lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end());
-        let size = PageSize::of_lg2(lg2_slots + LG2_BYTES);
+        let lg2 = lg2_slots.saturating_add(registers.lg2_bytes).clamp(LG2_LEAST, LG2_MOST);
+        let lg2_slots = lg2 - registers.lg2_bytes;
+        // The copy of the tail is behind the records.
+        let size = PageSize::of_lg2(lg2 + u32::from(registers.tail_copy.is_some()));
         let base = mem.alloc(size)?;
         Ok(Self { registers, base, size, lg2_slots, reader: Guarded::default() })
     }
 
     /// Reads at the first slot next, of a log without records.
-    pub(super) fn begin_again(&self) {
+    fn begin_again(&self) {
         *self.reader.lock() = LogReader::default();
     }
 
-    /// Value of the base register.
-    pub(super) fn address(&self) -> u64 {
-        self.base.get() | reg::LENGTH.at(self.lg2_slots.into())
+    fn lg2(&self) -> u32 {
+        self.lg2_slots + self.registers.lg2_bytes
+    }
+
+    /// Hands the log to a unit that does not use it, as an empty one whose overflow and interrupt are past.
+    ///
+    /// # Errors
+    /// [`IommuError::Nonsense`] if the unit does not take its address.
+    pub(super) fn hand_over(&self, unit: &AmdControl<P>) -> Result<(), IommuError> {
+        let LogRegisters { base, head, tail, interrupt, overflow, .. } = self.registers;
+        let regs = &unit.regs;
+        self.begin_again();
+        let address = self.base.get() | reg::LENGTH.at((self.lg2() - LG2_UNIT).into());
+        regs.write64(base, address);
+        // While SNP is on it keeps the address of the kernel that turned it on (2.12.2.1).
+        regs.holds(base, address)?;
+        if let Some(copy) = self.registers.tail_copy {
+            regs.write64(copy, self.base.get() + (1 << self.lg2()));
+        }
+        regs.write64(head, 0);
+        regs.write64(tail, 0);
+        regs.write64(reg::STATUS, overflow | interrupt);
+        Ok(())
     }
 
     /// Gives the memory back. The unit must have stopped using it.
@@ -120,14 +169,16 @@ impl<P: UnitPlatform> Log<P> {
     }
 
     fn words<'m>(&self, mem: &'m impl TableMem<AtomicU64>, slot: u64) -> &'m [AtomicU64] {
-        let first = slot as usize * 2;
+        let words = (1 << self.registers.lg2_bytes) / size_of::<u64>();
+        let first = slot as usize * words;
         let log = mem.table(self.base, self.size);
-        log.get(first..first + 2).unwrap_or(&[])
+        log.get(first..first + words).unwrap_or(&[])
     }
 
     fn read(&self, mem: &impl TableMem<AtomicU64>, slot: u64) -> Record {
         match self.words(mem, slot) {
             [low, high] => [Word::load(low), Word::load(high)],
+            [word] => [Word::load(word), 0],
             _ => [0, 0],
         }
     }
@@ -136,7 +187,7 @@ impl<P: UnitPlatform> Log<P> {
     fn tail(&self, unit: &AmdControl<P>) -> Result<u64, IommuError> {
         let offset = self.registers.tail;
         let value = unit.read(offset)?;
-        let index = reg::INDEX.of(value);
+        let index = reg::POINTER.of(value) >> self.registers.lg2_bytes;
         if index > 1 << self.lg2_slots {
             Err(IommuError::Nonsense { offset, value })
         } else {
@@ -190,7 +241,7 @@ impl<P: UnitPlatform> Log<P> {
         }
         reader.unwritten_since = None;
         reader.next = self.slot(reader.next + 1);
-        let head = reg::INDEX.at(reader.next);
+        let head = reg::POINTER.at(reader.next << self.registers.lg2_bytes);
         unit.regs.write64(self.registers.head, head);
         Ok(Oldest::Record(record))
     }

@@ -15,9 +15,11 @@ mod interrupts;
 mod log;
 mod nested;
 mod pasids;
+mod posted;
 mod power;
 mod prepared;
 mod queue;
+mod sleepers;
 mod tables;
 mod takeover;
 mod unit;
@@ -38,5 +40,6 @@ pub use features::{AmdFeature, Capability, Features, GuestFeatures, NotAnIommu, 
 pub use guest::{AmdGuestDomain, ForeignAmdGuestDomain, WithoutPasid};
 pub use interrupts::{InterruptTable, NotAnInterruptTable};
 pub use nested::{GuestEntryError, GuestRoots};
+pub use posted::SleeperEvent;
 pub use queue::AmdQueue;
 pub use unit::{AmdDomain, AmdVi};

@@ -28,7 +28,7 @@ impl<P: UnitPlatform> AmdVi<P> {
                     let at = self.table.at(stream);
                     streams.state.shut.close(&shared.control.mem, Walker::Coherent, at, BLOCKED);
                 }
-                let asked = shared.requests.is_some() && !streams.state.remotes.is_empty();
+                let asked = shared.logs.requests.is_some() && !streams.state.remotes.is_empty();
                 shared.requests_cut.fetch_or(asked, Ordering::Relaxed);
                 shared.forget_everything()?;
                 // Their entries still say that they may be asked, and give them nothing new.
@@ -51,7 +51,8 @@ impl<P: UnitPlatform> AmdVi<P> {
                     self.limit_devices()?;
                 }
                 let target = *self.signals.lock();
-                self.signal_events(target)
+                self.signal_events(target)?;
+                self.resume_sleepers()
             };
             let open = |streams: &mut Streams| {
                 streams.state.shut.open(&unit.mem, Walker::Coherent);

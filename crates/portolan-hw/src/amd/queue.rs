@@ -10,9 +10,8 @@
 
 use super::command::AmdControl;
 use super::command::{AmdAtc, CommandKind as Kind, Counted, GuestUse};
-use super::faults::Events;
+use super::faults::Logs;
 use super::features::AmdFeature;
-use super::log::Log;
 use super::{command, refusal};
 use crate::chassis::entry::At;
 use crate::chassis::sets::{Members, Sets, Touched};
@@ -115,7 +114,7 @@ impl<P: UnitPlatform> Unit for AmdShared<P> {
     }
 
     fn why(&self, _: u32, at: PhysAddr) -> u32 {
-        self.events.of_command(&self.control, at.get())
+        self.logs.events.of_command(&self.control, at.get())
     }
 
     fn resume(&self, _: Stop, shape: RingShape, head: u64, tail: u64) -> Result<(), IommuError> {
@@ -140,9 +139,7 @@ pub(super) const FIRST: u16 = 2;
 pub(super) struct AmdShared<P: UnitPlatform> {
     pub(super) control: AmdControl<P>,
     pub(super) queue: Ring<P>,
-    pub(super) events: Events<P>,
-    /// The log of page requests.
-    pub(super) requests: Option<Log<P>>,
+    pub(super) logs: Logs<P>,
     /// An entry that let its device send page requests was closed: the unit has answered since, and no
     /// caller has heard of it.
     pub(super) requests_cut: AtomicBool,
@@ -194,12 +191,6 @@ impl<P: UnitPlatform> AmdShared<P> {
         self.run(entries.chain([command::fence()]).chain(domains))
     }
 
-    /// Gives the memory of the logs back. The unit must have stopped using it.
-    pub(super) fn free_logs(&self) {
-        self.events.log.free(&self.control.mem);
-        self.requests.iter().for_each(|log| log.free(&self.control.mem));
-    }
-
     /// A free domain identifier.
     pub(super) fn take_id(&self) -> Result<u16, IommuError> {
         let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;
@@ -221,11 +212,11 @@ impl<P: UnitPlatform> AmdShared<P> {
             if asking.peek().is_none() {
                 return Ok(());
             }
-            self.events.make_room(&self.control)?;
-            let before = self.events.silences_at_least(&self.control);
+            self.logs.events.make_room(&self.control)?;
+            let before = self.logs.events.silences_at_least(&self.control);
             self.queue.run(self, asking, &|_| false).map(drop)?;
-            let silent = self.events.silences_at_most(&self.control) > before
-                || self.events.log.has_overflown(&self.control)?;
+            let silent = self.logs.events.silences_at_most(&self.control) > before
+                || self.logs.events.log.has_overflown(&self.control)?;
             if !silent {
                 return Ok(());
             }

@@ -465,7 +465,7 @@ impl InterruptSlots {
         at.publish(mem, Walker::Coherent);
     }
 
-    fn wide(&self, index: u16) -> At {
+    pub(super) fn wide(&self, index: u16) -> At {
         self.block.entry(usize::from(index) * wide::WORDS, wide::WORDS)
     }
 

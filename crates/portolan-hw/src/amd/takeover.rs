@@ -11,13 +11,12 @@ use portolan::platform::{Mmio, UnitPlatform};
 
 use super::command::AmdControl;
 use super::config::{self, Config};
-use super::features::{AmdFeature, Features};
-use super::log::Log;
+use super::features::AmdFeature;
 use super::queue::AmdShared;
 use super::queue::address;
 use super::tables::DeviceTable;
 use crate::chassis::{OperationState, Present as _};
-use crate::interrupt::{ApicMode, Remapping};
+use crate::interrupt::ApicMode;
 use portolan_spec::amd::reg::{self, control, status};
 
 /// Control bits of the parts that read and write memory of the previous owner, besides the device
@@ -29,7 +28,8 @@ const RINGS: u64 = control::COMMANDS
     | control::REQUEST_LOG
     | control::REQUEST_INTERRUPT
     | control::REQUESTS
-    | control::GUEST_LOG;
+    | control::GUEST_LOG
+    | control::GUEST_LOG_INTERRUPT;
 
 /// The same, as the status shows it.
 const RINGS_RUN: u64 =
@@ -40,29 +40,39 @@ const TRAFFIC: u64 =
     control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
 
 /// Control bits for the form of interrupt tables.
-fn interrupt_form(remapping: Option<Remapping>) -> u64 {
-    match remapping.map(|wanted| wanted.apic) {
+fn interrupt_form(config: &Config) -> u64 {
+    let posted = config.sleepers_lg2.map_or(0, |_| control::GUEST_APIC.at(1));
+    match config.interrupts.map(|wanted| wanted.apic) {
         Some(ApicMode::X2Apic) => {
-            control::WIDE_ENTRIES | control::WIDE_DESTINATIONS | control::WIDE_OWN
+            control::WIDE_ENTRIES | control::WIDE_DESTINATIONS | control::WIDE_OWN | posted
         }
         Some(ApicMode::XApic) | None => 0,
     }
 }
 
-/// Tells if `control` is of a unit whose interrupt tables have the form that is wanted.
-pub(super) fn has_interrupt_form(control: u64, remapping: Option<Remapping>) -> bool {
+/// Tells if `control` is of a unit whose interrupt tables have the form that is wanted, posted or not.
+pub(super) fn has_interrupt_form(control: u64, config: &Config) -> bool {
     let all = control::WIDE_ENTRIES | control::WIDE_DESTINATIONS | control::WIDE_OWN;
-    control & all == interrupt_form(remapping)
+    control & all == interrupt_form(config) & all
 }
 
-/// Control bits for page requests that are logged in `requests`, and those of the status that follow.
-fn serving<P: UnitPlatform>(requests: Option<&Log<P>>, features: &Features) -> (u64, u64) {
-    let answers = match features.has.contains(AmdFeature::AUTO_RESPONSE) {
-        true => control::AUTO_RESPONSE,
-        false => 0,
-    };
-    let served = control::REQUESTS | control::REQUEST_LOG | answers;
-    requests.map_or((0, 0), |_| (served, status::REQUESTS_RUN))
+/// Control bits for page requests and for interrupts of virtual CPUs that are logged, and those of the status that
+/// follow.
+fn serving<P: UnitPlatform>(shared: &AmdShared<P>) -> (u64, u64) {
+    let (mut served, mut runs) = (0, 0);
+    if shared.logs.requests.is_some() {
+        let answers = match shared.control.features.has.contains(AmdFeature::AUTO_RESPONSE) {
+            true => control::AUTO_RESPONSE,
+            false => 0,
+        };
+        served |= control::REQUESTS | control::REQUEST_LOG | answers;
+        runs |= status::REQUESTS_RUN;
+    }
+    if shared.logs.sleepers.is_some() {
+        served |= control::GUEST_LOG;
+        runs |= status::GUEST_LOG_RUNS;
+    }
+    (served, runs)
 }
 
 /// Stops commands and logs. Accesses go on as they did: translated, or not.
@@ -77,40 +87,28 @@ pub(super) fn start<P: UnitPlatform>(
     table: &DeviceTable,
     config: &Config,
 ) -> Result<(), IommuError> {
-    let AmdShared { control: unit, queue, events, requests, operation, .. } = shared;
+    let AmdShared { control: unit, queue, logs, operation, .. } = shared;
     let regs = &unit.regs;
     queue.restart::<AmdShared<P>>();
-    events.log.begin_again();
-    requests.iter().for_each(Log::begin_again);
     regs.write64(reg::COMMAND_BASE, address(queue));
-    regs.write64(reg::EVENT_BASE, events.log.address());
-    // While SNP is on they keep the addresses of the kernel that turned it on, as does the range in which completions
+    // While SNP is on it keeps the address of the kernel that turned it on, as does the range in which completions
     // may be stored (2.12.2.1): no wait would end.
     regs.holds(reg::COMMAND_BASE, address(queue))?;
-    regs.holds(reg::EVENT_BASE, events.log.address())?;
-    for pointer in [reg::COMMAND_HEAD, reg::COMMAND_TAIL, reg::EVENT_HEAD, reg::EVENT_TAIL] {
-        regs.write64(pointer, 0);
-    }
-    let old = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;
-    regs.write64(reg::STATUS, old);
-    if let Some(log) = requests {
-        regs.write64(reg::REQUEST_BASE, log.address());
-        regs.holds(reg::REQUEST_BASE, log.address())?;
-        regs.write64(reg::REQUEST_HEAD, 0);
-        regs.write64(reg::REQUEST_TAIL, 0);
-        regs.write64(reg::STATUS, status::REQUEST_OVERFLOW | status::REQUEST_INTERRUPT);
-    }
+    regs.write64(reg::COMMAND_HEAD, 0);
+    regs.write64(reg::COMMAND_TAIL, 0);
+    regs.write64(reg::STATUS, status::WAIT_INTERRUPT);
+    logs.all().try_for_each(|log| log.hand_over(unit))?;
     regs.write64(reg::DEVICE_TABLE, table.address());
     regs.holds(reg::DEVICE_TABLE, table.address())?;
     let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
-    let (asks, log_runs) = serving(requests.as_ref(), &unit.features);
+    let (asks, log_runs) = serving(shared);
     // Guest tables stay on as long as an entry that is still cached may need them: with them off,
     // it would let everything through. A table in segments would be ours in part only.
     let guests = unit.features.guests.map_or(0, |offered| match offered.over_host {
         true => control::GUESTS | control::ROOTS_OVER_HOST,
         false => control::GUESTS,
     });
-    let form = interrupt_form(config.interrupts) | guests;
+    let form = interrupt_form(config) | guests;
     let first = match unit.read(reg::CONTROL)? & control::ENABLE {
         0 => on | form,
         _ => on,
@@ -146,5 +144,5 @@ pub(super) fn start<P: UnitPlatform>(
 /// Turns off all parts that run: commands, the log, and the unit.
 pub(super) fn turn_off<P: UnitPlatform>(unit: &AmdControl<P>) -> Result<(), IommuError> {
     unit.switch(control::DEVICE_TLB_LIMIT.mask() | TRAFFIC, 0)?;
-    unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS | status::REQUESTS_RUN, 0)
+    unit.await_status(RINGS_RUN, 0)
 }

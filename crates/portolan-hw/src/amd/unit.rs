@@ -20,11 +20,10 @@ use super::command::AmdControl;
 use super::command::Counts;
 use super::config::Config;
 use super::counters_in_use::CountersInUse;
-use super::faults::{Events, logs};
+use super::faults::Logs;
 use super::features::{Capability, Features};
 use super::former::KeptEntry;
 use super::guest::guest_names;
-use super::log::Log;
 use super::prepared;
 use super::queue;
 use super::queue::{AmdQueue, AmdShared, FIRST, NOTHING};
@@ -70,28 +69,25 @@ crate::chassis::opaque!(AmdVi, AtomicU64);
 /// Memory that the hardware is going to be told of.
 struct AmdAllocations<P: UnitPlatform> {
     queue: Ring<P>,
-    events: Events<P>,
-    requests: Option<Log<P>>,
+    logs: Logs<P>,
     table: DeviceTable,
 }
 
 impl<P: UnitPlatform> AmdAllocations<P> {
     fn new(mem: &impl TableMem<AtomicU64>, config: &Config) -> Result<Self, IommuError> {
         let queue: Ring<P> = queue::ring(mem, config.queue_lg2)?;
-        let (events, requests) = logs(mem, config).inspect_err(|_| queue.free(mem))?;
+        let logs = Logs::new(mem, config).inspect_err(|_| queue.free(mem))?;
         let table = DeviceTable::new(mem, config);
         let table = table.inspect_err(|_| {
             queue.free(mem);
-            events.log.free(mem);
-            requests.iter().for_each(|log| log.free(mem));
+            logs.free(mem);
         })?;
-        Ok(Self { queue, events, requests, table })
+        Ok(Self { queue, logs, table })
     }
 
     fn free(&self, mem: &impl TableMem<AtomicU64>) {
         self.queue.free(mem);
-        self.events.log.free(mem);
-        self.requests.iter().for_each(|log| log.free(mem));
+        self.logs.free(mem);
         self.table.free(mem);
     }
 }
@@ -126,6 +122,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         let features = control.features;
         features.can_mark(config.dirty)?;
         features.can_log_requests(config.requests_lg2)?;
+        features.can_post(&config)?;
         config.reserved.within(prepared::address_lg2(&features, &config));
         config.reserved.hold(UnitKind::AmdVi.not_translated());
         let mem = &control.mem;
@@ -145,14 +142,13 @@ impl<P: UnitPlatform> AmdVi<P> {
         for KeptEntry { stream, memory } in &kept {
             parts.table.prepare(mem, *stream, *memory);
         }
-        let AmdAllocations { queue, events, requests, table } = parts;
+        let AmdAllocations { queue, logs, table } = parts;
         let ranges = Ranges::of(&features.capabilities());
         let submitters = Submitters::new(&control.clock, ranges, config.combining);
         let shared = Arc::new(AmdShared {
             control,
             queue,
-            events,
-            requests,
+            logs,
             requests_cut: AtomicBool::new(false),
             atcs: Sets::default(),
             ids,
@@ -277,7 +273,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         // Domains that are still held keep the queue: they will find it off.
         if let Some(shared) = Arc::into_inner(shared) {
             shared.queue.free(&shared.control.mem);
-            shared.free_logs();
+            shared.logs.free(&shared.control.mem);
         }
         Ok(())
     }

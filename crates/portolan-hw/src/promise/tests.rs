@@ -5,7 +5,7 @@ mod promised;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::dma::Doorbell;
-use portolan::platform::{InterruptFileAddress, PostedAddress, PreservedMemory};
+use portolan::platform::{ApicPageAddress, InterruptFileAddress, PostedAddress, PreservedMemory};
 
 use super::TrustedDescription;
 
@@ -42,4 +42,10 @@ pub(crate) fn preserved<'r>(
 ) -> PreservedMemory<'r> {
     // SAFETY: as above.
     unsafe { PreservedMemory::new(tables, buffers) }
+}
+
+/// A backing page of a model's virtual CPU.
+pub(crate) fn page_at(at: PhysAddr) -> ApicPageAddress {
+    // SAFETY: as above.
+    unsafe { ApicPageAddress::new(at) }
 }

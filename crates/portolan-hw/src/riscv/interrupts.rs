@@ -218,7 +218,7 @@ impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
     fn post(&self, interrupt: &mut Interrupt, to: Posting) -> Result<(), InterruptError> {
         match to {
             Posting::File(to) => self.post_to_file(interrupt, &to),
-            Posting::Descriptor(_) => Err(InterruptError::Unposted),
+            Posting::Descriptor(_) | Posting::Apic(_) => Err(InterruptError::Unposted),
         }
     }
 

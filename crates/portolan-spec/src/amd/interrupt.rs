@@ -23,6 +23,21 @@ pub mod wide {
     }
 }
 
+/// Fields of entries of two words that post to a virtual interrupt controller (2.2.5.3): RemapEn is that of the short
+/// form, the vector and the destination are those of the wide one. The unit keeps no copy of the destination, IsRun,
+/// GALogIntr and GATag.
+pub mod posted {
+    use super::Bits;
+    crate::bits::constants! {
+        /// Word 0: GALogIntr, interrupts of a virtual CPU that does not run are logged.
+        LOGGED: u64 = 1 << 2;
+        RUNS: u64 = 1 << 6 => "Word 0: IsRun, the virtual CPU runs at the destination.";
+        GUEST: u64 = 1 << 7 => "Word 0: GuestMode, the interrupt is posted.";
+        TAG: Bits = Bits::new(32, 32) => "Word 0: GATag, number of the virtual CPU.";
+        PAGE: u64 = 0x000f_ffff_ffff_f000 => "Word 1: bits 51:12 of the backing page's address.";
+    }
+}
+
 /// Value of the register that says where an interrupt of the unit's own goes (3.4.31).
 pub mod own {
     use super::Bits;

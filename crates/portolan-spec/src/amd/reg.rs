@@ -13,6 +13,11 @@ crate::bits::constants! {
     /// Target of the unit's interrupts for events, where [`control::WIDE_OWN`] is set.
     EVENT_TARGET: usize = 0x170;
     FEATURES2: usize = 0x1a0 => "Extended features, second register.";
+    GUEST_LOG_TARGET: usize = 0x180 => "The same for the guest virtual APIC log.";
+    GUEST_LOG_BASE: usize = 0xe0 => "Guest virtual APIC log base.";
+    GUEST_LOG_TAIL_COPY: usize = 0xe8 => "Address to which the unit writes that log's tail.";
+    GUEST_LOG_HEAD: usize = 0x2040 => "Guest virtual APIC log head.";
+    GUEST_LOG_TAIL: usize = 0x2048 => "Guest virtual APIC log tail.";
     REQUEST_BASE: usize = 0x38 => "Page request log base.";
     COMMAND_HEAD: usize = 0x2000 => "Command buffer head.";
     COMMAND_TAIL: usize = 0x2008 => "Command buffer tail.";
@@ -25,8 +30,9 @@ crate::bits::constants! {
     COUNTERS: usize = 0x4000;
 
     TABLE_SIZE: Bits = Bits::new(0, 9) => "[`DEVICE_TABLE`]: pages of 4 KiB, less one.";
-    /// [`COMMAND_BASE`], [`EVENT_BASE`] and [`REQUEST_BASE`]: entries, as an exponent from 8 to 15.
+    /// Bases of buffers and logs: bytes in units of 16, as an exponent from 8 to 15.
     LENGTH: Bits = Bits::new(56, 4);
+    POINTER: Bits = Bits::new(0, 19) => "Heads and tails: offset in bytes.";
     INDEX: Bits = Bits::new(4, 15) => "Heads and tails: offset in bytes, in units of 16.";
 }
 
@@ -51,7 +57,10 @@ pub mod control {
         REQUESTS: u64 = 1 << 15 => "PPREn: page requests are served.";
         GUESTS: u64 = 1 << 16 => "GTEn: guest tables are used where entries say so.";
         WIDE_ENTRIES: u64 = 1 << 17 => "GAEn: entries of interrupt tables have two words.";
-        GUEST_LOG: u64 = 3 << 28 => "GALogEn, GAIntEn: interrupts for guests are logged.";
+        /// GAMEn: entries of interrupt tables may post; value 1 for guest virtual APICs.
+        GUEST_APIC: Bits = Bits::new(25, 3);
+        GUEST_LOG: u64 = 1 << 28 => "GALogEn: interrupts for guests are logged.";
+        GUEST_LOG_INTERRUPT: u64 = 1 << 29 => "GAIntEn: an interrupt for each of them.";
         SEGMENTS: u64 = 7 << 34 => "DevTblSegEn: the device table is in several segments.";
         /// PPRAutoRspEn: page requests for which the log has no room are answered by the unit.
         AUTO_RESPONSE: u64 = 1 << 39;
@@ -72,6 +81,8 @@ pub mod features {
         INVALIDATE_ALL: u64 = 1 << 6 => "IASup: INVALIDATE_IOMMU_ALL.";
         COUNTERS: u64 = 1 << 9 => "PCSup: performance counters.";
         WIDE_ENTRIES: u64 = 1 << 7 => "GASup: entries of interrupt tables may have two words.";
+        /// GAMSup: entries of interrupt tables may post; value 1 for guest virtual APICs.
+        GUEST_APIC: Bits = Bits::new(21, 3);
         MARKS: u64 = 1 << 49 | 1 << 52 => "HASup, HDSup: marks in leaves of host tables.";
         AUTO_RESPONSE: u64 = 1 << 41 => "PPRAutoRspSup: the unit answers page requests that it cannot log.";
         REQUESTS_BY_ENTRY: u64 = 1 << 50 => "EPHSup: entries say who may send page requests.";
@@ -105,6 +116,8 @@ pub mod status {
         REQUEST_OVERFLOW: u64 = 1 << 5 => "Page requests were lost; written 1 to clear.";
         REQUEST_INTERRUPT: u64 = 1 << 6 => "A page request came; written 1 to clear.";
         REQUESTS_RUN: u64 = 1 << 7 => "Page requests are being logged.";
+        GUEST_LOG_OVERFLOW: u64 = 1 << 9 => "Interrupts for guests were lost; written 1 to clear.";
+        GUEST_LOG_INTERRUPT: u64 = 1 << 10 => "An interrupt for a guest came; written 1 to clear.";
         GUEST_LOG_RUNS: u64 = 1 << 8 => "Interrupts for guests are being logged.";
     }
 }

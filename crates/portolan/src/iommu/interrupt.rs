@@ -12,9 +12,9 @@
 use alloc::vec::Vec;
 use thiserror::Error;
 
-use super::IommuError;
+use super::{GuestTag, IommuError};
 use crate::addr::{PhysAddr, RequesterId, StreamId};
-use crate::platform::contract::{InterruptFileAddress, PostedAddress};
+use crate::platform::contract::{ApicPageAddress, InterruptFileAddress, PostedAddress};
 
 /// The number by which a CPU finds its handler (16 to 255).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,6 +193,36 @@ pub enum Posting {
     Descriptor(DescriptorPosting),
     /// A memory-resident interrupt file, which RISC-V IOMMUs have.
     File(FilePosting),
+    /// A backing page of a virtual interrupt controller, which AMD-Vi has.
+    Apic(ApicPosting),
+}
+
+/// Virtual CPU's interrupt that is pending in the backing page of its interrupt controller.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApicPosting {
+    /// The virtual CPU's [`GuestApicPage`](super::GuestApicPage).
+    pub page: ApicPageAddress,
+    /// The guest's number for the interrupt.
+    pub vector: Vector,
+    /// Number of the virtual CPU, by which the unit names it.
+    pub tag: GuestTag,
+    /// State of the virtual CPU. A posting in which nothing else changes waits for no hardware, and loses nothing.
+    pub cpu: GuestCpu,
+}
+
+/// State of a virtual CPU, for a unit that posts interrupts to it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestCpu {
+    /// It runs at the CPU with that physical identifier, which the unit tells of each interrupt.
+    Runs(Destination),
+    /// It does not run. What is pending is delivered when it does.
+    Waits,
+    /// It does not run before the unit names it: each interrupt is recorded for the monitor.
+    Sleeps,
 }
 
 /// Virtual CPU's interrupt that is pending in a memory-resident interrupt file. Its identity is the number that the
@@ -379,10 +409,11 @@ pub trait RemapInterrupts: Send + Sync {
         target: InterruptTarget,
     ) -> Result<(), InterruptError>;
 
-    /// Has the interrupt be pending in a virtual CPU's descriptor or file from now on, until it is
+    /// Has the interrupt be pending in a virtual CPU's descriptor, file or page from now on, until it is
     /// [retargeted](RemapInterrupts::retarget). None is lost: each arrives as one or the other, and as the new one only
     /// once this has returned. What came before is pending at its former place, which the caller looks at once more,
-    /// and may have sent the new notification.
+    /// and may have sent the new notification. Only an entry that comes to lead to a page or ceases to
+    /// ([`Posting::Apic`]) refuses interrupts for a moment: afterwards the caller raises one itself.
     ///
     /// # Errors
     /// [`InterruptError::Unposted`] if the unit posts no interrupts, or none to such a place. On

@@ -14,6 +14,7 @@ mod bound;
 mod claim;
 mod error;
 mod fault;
+mod guest_apic;
 pub mod handover;
 mod interrupt;
 mod interrupt_file;
@@ -29,10 +30,11 @@ pub use error::{
     TrackDirtyError, UnmapPartError,
 };
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
+pub use guest_apic::{GuestApicPage, GuestTag};
 pub use interrupt::{
-    Delivery, DescriptorPosting, Destination, FilePosting, Interrupt, InterruptError,
-    InterruptPlace, InterruptSource, InterruptTarget, MsiMessage, Polarity, Posting,
-    RedirectionEntry, RemapInterrupts, Trigger, Vector,
+    ApicPosting, Delivery, DescriptorPosting, Destination, FilePosting, GuestCpu, Interrupt,
+    InterruptError, InterruptPlace, InterruptSource, InterruptTarget, MsiMessage, Polarity,
+    Posting, RedirectionEntry, RemapInterrupts, Trigger, Vector,
 };
 pub use interrupt_file::{FiledInterrupts, InterruptIdentity, MemoryInterruptFile};
 pub use paged::{PagedDomain, TagPool};

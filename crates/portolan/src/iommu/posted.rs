@@ -48,6 +48,11 @@ pub struct PostedDescriptor {
 pub struct PendingInterrupts([u64; 4]);
 
 impl PendingInterrupts {
+    /// Those of these words.
+    pub(super) const fn new(words: [u64; 4]) -> Self {
+        Self(words)
+    }
+
     /// Their words, the lowest vectors first: for a virtual controller's request register.
     pub const fn words(self) -> [u64; 4] {
         self.0

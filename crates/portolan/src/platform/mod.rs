@@ -10,7 +10,8 @@
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
 //! * [`DmaMemory`], [`AllMemory`]: memory that devices may be given, by promise.
-//! * [`PostedAddress`], [`InterruptFileAddress`]: memory to which interrupts are posted, by promise.
+//! * [`PostedAddress`], [`InterruptFileAddress`], [`ApicPageAddress`]: memory to which interrupts are posted, by
+//!   promise.
 //! * [`PreservedMemory`]: memory that a former kernel left, by promise; [`TableClaims`]: its pages in use.
 //! * [`TrustedBase`]: an implementer's promise for parts that isolation rests on.
 //! * [`Mmio`]: the registers of a device; [`MappedRegisters`]: those that a kernel has mapped, with barriers.
@@ -44,9 +45,9 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{
-    AliasedMemory, AllMemory, ClaimError, DmaMemory, ForeignTables, InterruptFileAddress,
-    MappedRegisters, Platform, PostedAddress, PreservedMemory, PromisedMappings, RawMemory,
-    TableClaims, TrustedBase,
+    AliasedMemory, AllMemory, ApicPageAddress, ClaimError, DmaMemory, ForeignTables,
+    InterruptFileAddress, MappedRegisters, Platform, PostedAddress, PreservedMemory,
+    PromisedMappings, RawMemory, TableClaims, TrustedBase,
 };
 pub use copy::{Clearing, PhysMemory, Transfer};
 pub(crate) use cpus::{CachePadded, count_of};

@@ -108,7 +108,9 @@ impl AmdRegisters {
         let sent = quiet && registers.control & control::EVENT_INTERRUPT != 0;
         registers.status |= status::EVENT_INTERRUPT;
         if sent {
-            send_own(state);
+            state.counts.event_interrupts += 1;
+            let target = state.own.registers.event_target;
+            send_own(state, target);
         }
         match self.setup.records {
             Pace::AtOnce => self.write_record(at, words),

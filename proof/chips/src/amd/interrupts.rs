@@ -1,5 +1,5 @@
 //! Interrupt messages: section 2.2.5, with entries of 32 bits and, where the control register says so, of two
-//! words. And the unit's own (3.4.31).
+//! words, of which some are posted (2.2.5.3). And the unit's own (3.4.31).
 
 use portolan::addr::{PhysAddr, StreamId};
 
@@ -14,6 +14,17 @@ pub struct AmdInterrupt {
     pub vector: u8,
     /// The identifier, or the logical address.
     pub destination: u32,
+}
+
+/// End of a message that is not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmdDelivered {
+    /// An interrupt arrives at the CPUs.
+    Arrived(AmdInterrupt),
+    /// It is pending in a backing page, and the CPU with this identifier is told by its doorbell.
+    Rung(u32),
+    /// It is pending in a backing page, and no CPU is told.
+    Pending,
 }
 
 /// Form of entries.
@@ -32,8 +43,13 @@ const INTERRUPT: u64 = 1 << 51;
 /// IO_PAGE_FAULT.
 const PAGE_FAULT: u64 = 2;
 
-fn field(word: u64, low: u32, bits: u32) -> u64 {
+pub(super) fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
+}
+
+/// Tells if an entry of two words counts and has GuestMode.
+pub(super) fn is_posted([low, _]: [u64; 2]) -> bool {
+    field(low, 7, 1) == 1 && low & 1 == 1
 }
 
 impl EntryForm {
@@ -62,7 +78,7 @@ impl EntryForm {
 
     /// Decodes an entry; nothing if it remaps none, or is malformed.
     fn decode(self, [low, high]: [u64; 2]) -> Option<AmdInterrupt> {
-        // GuestMode, of which nothing is modelled, counts as one of the reserved bits.
+        // GuestMode counts as one of the reserved bits, where nothing is posted.
         let (reserved, vector, destination) = match self {
             Self::Short => {
                 (field(low, 7, 1) | field(low, 24, 8), field(low, 16, 8), field(low, 8, 8))
@@ -85,6 +101,14 @@ impl AmdRegisters {
     /// Lets the device with identifier `stream` (its low 16 bits) write `data` to `address` in the window of
     /// interrupt messages. Returns the interrupt that arrives; `None` if the unit refuses it, which is logged.
     pub fn message(&self, stream: StreamId, address: u64, data: u32) -> Option<AmdInterrupt> {
+        match self.deliver(stream, address, data)? {
+            AmdDelivered::Arrived(interrupt) => Some(interrupt),
+            AmdDelivered::Rung(_) | AmdDelivered::Pending => None,
+        }
+    }
+
+    /// As [`AmdRegisters::message`], with interrupts that are posted.
+    pub fn deliver(&self, stream: StreamId, address: u64, data: u32) -> Option<AmdDelivered> {
         let mut state = self.lock();
         self.go_on(&mut state);
         let arrived = self.remap(&mut state, stream.get() as u16, address, data);
@@ -102,9 +126,10 @@ impl AmdRegisters {
         device: u16,
         address: u64,
         data: u32,
-    ) -> Option<AmdInterrupt> {
-        let plain =
-            Some(AmdInterrupt { vector: data as u8, destination: (address >> 12) as u32 & 0xff });
+    ) -> Option<AmdDelivered> {
+        let destination = (address >> 12) as u32 & 0xff;
+        let plain = AmdInterrupt { vector: data as u8, destination };
+        let plain = Some(AmdDelivered::Arrived(plain));
         if !state.own.registers.enabled() {
             return plain;
         }
@@ -126,20 +151,25 @@ impl AmdRegisters {
             return None;
         }
         let form = EntryForm::of(&state.own.registers);
+        let table = word & 0x000f_ffff_ffff_ffc0;
         let kept = state.own.interrupts.get(&(device, index)).copied();
         let entry = match kept {
             Some(kept) => kept,
             None => {
-                let table = word & 0x000f_ffff_ffff_ffc0;
                 let entry = form.read(&self.memory.snooped(), table, index)?;
                 state.own.interrupts.insert((device, index), entry);
                 entry
             }
         };
-        form.decode(entry)
+        let posts = state.own.registers.control & control::POSTED != 0;
+        if posts && form != EntryForm::Short && is_posted(entry) {
+            let again = || form.read(&self.memory.snooped(), table, index);
+            return self.post(state, device, entry, again);
+        }
+        form.decode(entry).map(AmdDelivered::Arrived)
     }
 
-    /// Interrupts of the unit's own for events, oldest first: where each went, or `None` for one by the MSI
+    /// Interrupts of the unit's own, oldest first: where each went, or `None` for one by the MSI
     /// capability.
     pub fn own_interrupts(&self) -> Vec<Option<AmdInterrupt>> {
         self.lock().own.sent.clone()
@@ -162,14 +192,12 @@ impl AmdRegisters {
     }
 }
 
-/// Notes that the unit sends its interrupt for events.
-pub(super) fn send_own(state: &mut State) {
+/// Notes that the unit sends an interrupt of its own, for which a register has `target`.
+pub(super) fn send_own(state: &mut State, target: u64) {
     let registers = &state.own.registers;
-    let target = registers.event_target;
     let by_register = registers.control & control::OWN_TARGETS != 0;
     state.own.sent.push(by_register.then_some(AmdInterrupt {
         vector: field(target, 32, 8) as u8,
         destination: (field(target, 8, 24) | field(target, 56, 8) << 24) as u32,
     }));
-    state.counts.event_interrupts += 1;
 }

@@ -13,9 +13,9 @@
 //! invalidation of them without an answer; page requests and their log, with overflow.
 //!
 //! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
-//! a call of their own (`AmdRegisters::message`), with a cache of entries of either form. The unit's
-//! interrupt for events is counted, with its target. Not modelled: interrupts of other kinds, guest virtual
-//! APIC, device TLBs of PASIDs, suppressed events (SE, SA), skipped
+//! a call of their own (`AmdRegisters::message`), with a cache of entries of either form; some are posted to guest
+//! virtual APICs, with a log. The unit's interrupts for events and for that log are counted, with their targets. Not
+//! modelled: interrupts of other kinds, device TLBs of PASIDs, suppressed events (SE, SA), skipped
 //! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that
 //! the unit does not snoop.
 
@@ -25,6 +25,7 @@ mod entries;
 mod events;
 mod guest;
 mod interrupts;
+mod posted;
 mod queue;
 mod registers;
 mod requests;
@@ -35,7 +36,7 @@ mod translate;
 mod unit;
 
 pub use commands::CommandKind;
-pub use interrupts::AmdInterrupt;
+pub use interrupts::{AmdDelivered, AmdInterrupt};
 pub use setup::{AmdCounts, AmdEvent, AmdIdentification, AmdSetup};
 pub use unit::AmdVi;
 

@@ -18,6 +18,11 @@ pub(super) struct Registers {
     pub exclusion: [u64; 2],
     features: [u64; 2],
     pub event_target: u64,
+    pub guest_target: u64,
+    pub guest_base: u64,
+    pub guest_tail_copy: u64,
+    pub guest_head: u64,
+    pub guest_tail: u64,
     pub request_base: u64,
     pub request_head: u64,
     pub request_tail: u64,
@@ -40,6 +45,11 @@ pub(super) mod control {
     pub const AUTO_RESPONSE: u64 = 1 << 39;
     pub const GUESTS: u64 = 1 << 16;
     pub const GUEST_APIC: u64 = 1 << 17;
+    /// GAMEn, of which only the value 1 is known.
+    pub const POSTED: u64 = 1 << 25;
+    pub const OTHER_POSTED: u64 = 6 << 25;
+    pub const GUEST_LOG: u64 = 1 << 28;
+    pub const GUEST_INTERRUPT: u64 = 1 << 29;
     pub const X2APIC: u64 = 1 << 50;
     pub const OWN_TARGETS: u64 = 1 << 51;
     pub const ROOTS_OVER_HOST: u64 = 1 << 58;
@@ -55,6 +65,9 @@ pub(super) mod status {
     pub const REQUEST_OVERFLOW: u64 = 1 << 5;
     pub const REQUEST_INTERRUPT: u64 = 1 << 6;
     pub const REQUEST_RUN: u64 = 1 << 7;
+    pub const GUEST_RUN: u64 = 1 << 8;
+    pub const GUEST_OVERFLOW: u64 = 1 << 9;
+    pub const GUEST_INTERRUPT: u64 = 1 << 10;
 }
 
 /// Bits of the status register that are cleared by writing them.
@@ -62,9 +75,12 @@ const CLEARED: u64 = status::EVENT_OVERFLOW
     | status::EVENT_INTERRUPT
     | status::WAIT_INTERRUPT
     | status::REQUEST_OVERFLOW
-    | status::REQUEST_INTERRUPT;
-/// Bits of heads and tails: offsets of entries of 16 bytes.
+    | status::REQUEST_INTERRUPT
+    | status::GUEST_OVERFLOW
+    | status::GUEST_INTERRUPT;
+/// Bits of heads and tails: offsets of entries of 16 bytes, and of those of 8 bytes.
 const POINTER: u64 = 0x7_fff0;
+const GUEST_POINTER: u64 = 0x7_fff8;
 const STATUS: usize = 0x2020;
 
 impl Registers {
@@ -93,7 +109,12 @@ impl Registers {
             0x30 => &mut self.features[0],
             0x1a0 => &mut self.features[1],
             0x38 => &mut self.request_base,
+            0xe0 => &mut self.guest_base,
+            0xe8 => &mut self.guest_tail_copy,
             0x170 => &mut self.event_target,
+            0x180 => &mut self.guest_target,
+            0x2040 => &mut self.guest_head,
+            0x2048 => &mut self.guest_tail,
             0x2000 => &mut self.command_head,
             0x2008 => &mut self.command_tail,
             0x2010 => &mut self.event_head,
@@ -135,6 +156,7 @@ impl AmdRegisters {
             0x08 | 0x2000 => runs & status::COMMANDS_RUN != 0,
             0x10 | 0x2018 => runs & status::EVENT_RUN != 0,
             0x38 | 0x2038 => runs & status::REQUEST_RUN != 0,
+            0xe0 | 0xe8 | 0x2048 => runs & status::GUEST_RUN != 0,
             _ => false,
         };
         if in_use {
@@ -147,6 +169,7 @@ impl AmdRegisters {
             (0x30 | 0x1a0 | 0x4000, _) => {}
             (STATUS, Some(status)) => *status &= !(value & CLEARED),
             (0x2000..=0x2018 | 0x2030..=0x2038, Some(pointer)) => *pointer = value & POINTER,
+            (0x2040 | 0x2048, Some(pointer)) => *pointer = value & GUEST_POINTER,
             (_, Some(register)) => *register = value,
             (_, None) => state.violations.push(Violation::BadAccess { offset }),
         }
@@ -169,6 +192,7 @@ fn switch(state: &mut State, value: u64) {
         (control::COMMANDS, status::COMMANDS_RUN, 0),
         (control::EVENT_LOG, status::EVENT_RUN, status::EVENT_OVERFLOW),
         (control::REQUEST_LOG, status::REQUEST_RUN, status::REQUEST_OVERFLOW),
+        (control::GUEST_LOG, status::GUEST_RUN, status::GUEST_OVERFLOW),
     ] {
         let both = bit | control::ENABLE;
         if value & both != both {

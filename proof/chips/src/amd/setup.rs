@@ -32,6 +32,12 @@ const INVALIDATE_ALL: u64 = 1 << 6;
 const GUEST_APIC: u64 = 1 << 7;
 /// `PCSup`.
 const COUNTERS: u64 = 1 << 9;
+/// `GAMSup`, and its value for guest virtual APICs.
+const POSTING: u64 = 7 << 21;
+const POSTS: u64 = 1 << 21;
+/// `GAMEn`, `GALogEn`, `GAIntEn`.
+const POSTED: u64 =
+    control::POSTED | control::OTHER_POSTED | control::GUEST_LOG | control::GUEST_INTERRUPT;
 /// `HASup`, `HDSup`.
 const MARKS: u64 = 1 << 49 | 1 << 52;
 /// Features: `PPRAutoRspSup`, `EPHSup`.
@@ -135,19 +141,25 @@ impl AmdIdentification {
         self.features & INVALIDATE_ALL != 0
     }
 
-    /// Bits of the control register that features have to be there for: `GAEn`, `XTEn`, `IntCapXTEn`, `GTEn`
-    /// and `GCR3TRPMode`.
+    /// Bits of the control register that features have to be there for: `GAEn`, `GAMEn`, `GALogEn`, `XTEn`,
+    /// `IntCapXTEn`, `GTEn` and `GCR3TRPMode`.
     pub(super) fn lacks(&self) -> u64 {
         let without = |feature: u64, bits: u64| if self.features & feature == 0 { bits } else { 0 };
         without(GUEST_APIC, control::GUEST_APIC)
             | without(PAGE_REQUESTS, control::REQUEST_LOG | control::REQUESTS)
             | without(AUTO_RESPONSE, control::AUTO_RESPONSE)
+            | if self.posts() { control::OTHER_POSTED } else { POSTED }
             | without(X2APIC, control::X2APIC | control::OWN_TARGETS)
             | without(GUESTS, control::GUESTS)
             | match self.features2 & ROOTS_OVER_HOST {
                 0 => control::ROOTS_OVER_HOST,
                 _ => 0,
             }
+    }
+
+    /// Posts interrupts to guest virtual APICs (`GAMSup`).
+    pub(super) fn posts(&self) -> bool {
+        self.features & POSTING == POSTS
     }
 
     /// Most levels of page tables (`HATS`).
@@ -174,6 +186,10 @@ counts! {
         event_interrupts: u64,
         /// Events that found no room, or no log.
         lost_events: u64,
+        /// Interrupts for guests that found no room in their log, or no log.
+        lost_sleepers: u64,
+        /// Interrupts for that log. One covers all records until the last is acknowledged.
+        sleeper_interrupts: u64,
         /// Page requests that found no room.
         lost_requests: u64,
     }

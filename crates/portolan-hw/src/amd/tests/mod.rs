@@ -11,6 +11,7 @@ mod handover;
 mod interrupts;
 mod machine;
 mod nested;
+mod posted;
 mod queue;
 mod remapping;
 mod reserved;

@@ -8,7 +8,7 @@
 //! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
 //!   [`Doorbell`]: a register that is.
-//! * [`PostedAddress`], [`InterruptFileAddress`]: memory to which interrupts are posted.
+//! * [`PostedAddress`], [`InterruptFileAddress`], [`ApicPageAddress`]: memory to which interrupts are posted.
 //! * [`PreservedMemory`]: memory that a former kernel left to this one.
 //! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: the memory that a device reaches
 //!   untranslated.
@@ -45,7 +45,7 @@ pub(crate) use parked::Parked;
 pub use part::MappedPart;
 pub(crate) use part::PartShare;
 pub use platform::Platform;
-pub use posted::{InterruptFileAddress, PostedAddress};
+pub use posted::{ApicPageAddress, InterruptFileAddress, PostedAddress};
 pub use preserved::{ClaimError, PreservedMemory, TableClaims};
 pub use reach::{AllMemory, DmaMemory, PromisedMappings};
 pub use registers::MappedRegisters;
