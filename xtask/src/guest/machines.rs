@@ -209,7 +209,7 @@ pub const IOMMUFD: Machine = Machine {
     runs: &["tests ::kernel_ --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| {
-        if ran.console.contains("SKIP") || !ran.console.contains("ok. 12 passed") {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 16 passed") {
             Err("not all of the kernel's tests ran".to_owned())
         } else {
             Ok(())

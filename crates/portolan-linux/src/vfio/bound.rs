@@ -23,6 +23,7 @@ use super::sysfs;
 use crate::calls::{count, refused};
 use crate::domain::{Reach, UserDomain};
 use crate::sys::iommufd as call;
+use crate::sys::iommufd::nested::describe;
 
 /// A device that is bound.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Bound {
     /// Gone once its owner has closed it, and then it is attached to nothing.
     device: Weak<OwnedFd>,
     id: u32,
+    /// Address space that it was in when it was handed over.
+    handed_in: Option<Ioas>,
     /// Where requests with a PASID are.
     pasids: Mutex<BTreeMap<u32, Tables>>,
 }
@@ -85,13 +88,22 @@ impl Bound {
         iommufd: &Arc<Iommufd>,
     ) -> Result<(Self, Arc<OwnedFd>), OpenError> {
         let Candidate { name, token, origin } = candidate;
+        if let Origin::Bound(device, number, ioas) = origin {
+            // A number of nothing, or of something else than a device, is an error here and not in the first attach.
+            let there = describe(iommufd.descriptor(), number.get());
+            there.map_err(VfioError::of(Step::Bind))?;
+            let handed_in = Some(Ioas::handed(iommufd, ioas.get()));
+            return Ok(Self::of(iommufd, device.into(), number.get(), handed_in));
+        }
         let (device, group) = match origin {
             Origin::Named => {
                 let group = sysfs::group(name)?;
                 (open_node(name, group)?, Some(group))
             }
             Origin::Node(node) => (node.into(), sysfs::group(name).ok()),
-            Origin::Group(..) => return Err(OpenError::OtherInterface { device: name }),
+            Origin::Group(..) | Origin::Bound(..) => {
+                return Err(OpenError::OtherInterface { device: name });
+            }
         };
         let token = token.as_ref().map(VfToken::bytes);
         let id = call::bind(device.as_fd(), iommufd.descriptor(), token);
@@ -105,22 +117,30 @@ impl Bound {
             (Some(Errno::BUSY), Some(group)) => OpenError::Busy { group },
             _ => VfioError::of(Step::Bind)(error).into(),
         })?;
+        Ok(Self::of(iommufd, device, id, None))
+    }
+
+    fn of(
+        iommufd: &Arc<Iommufd>,
+        device: OwnedFd,
+        id: u32,
+        handed_in: Option<Ioas>,
+    ) -> (Self, Arc<OwnedFd>) {
         let device = Arc::new(device);
-        let bound = Self {
-            iommufd: iommufd.clone(),
-            device: Arc::downgrade(&device),
-            id,
-            pasids: Mutex::default(),
-        };
-        Ok((bound, device))
+        let (iommufd, weak) = (iommufd.clone(), Arc::downgrade(&device));
+        (Self { iommufd, device: weak, id, handed_in, pasids: Mutex::default() }, device)
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.iommufd.descriptor()
     }
 
-    /// The addresses and pages that the kernel names, once the device is in an address space: an empty one.
+    /// The addresses and pages that the kernel names, once the device is in an address space: an empty one, unless it
+    /// is at work in one.
     pub(super) fn reach(&self) -> Result<Reach, VfioError> {
+        if let Some(ioas) = &self.handed_in {
+            return ioas.ranges();
+        }
         let asked = |error| VfioError::of(Step::Info)(error);
         let device = self.device.upgrade().ok_or(VfioError::Gone)?;
         let ioas = Ioas::new(&self.iommufd, &DomainOptions::default());

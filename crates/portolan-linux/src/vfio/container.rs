@@ -146,7 +146,9 @@ impl Container {
         let name = std::ffi::CString::new(candidate.in_group()).unwrap_or_default();
         let Candidate { name: device, token, origin } = candidate;
         let (fd, node, group) = match origin {
-            Origin::Node(_) => return Err(OpenError::OtherInterface { device }),
+            Origin::Node(_) | Origin::Bound(..) => {
+                return Err(OpenError::OtherInterface { device });
+            }
             Origin::Group(container, node) => {
                 (container.into(), Some(node.into()), sysfs::group(device).ok())
             }

@@ -1,6 +1,6 @@
 //! A device that this process has.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
@@ -70,6 +70,13 @@ pub(super) fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
         (true, None) => vec![(0, bytes)],
     };
     Ok(Region { offset, bytes, areas })
+}
+
+/// For a process that goes on with it ([`Candidate::bound`](super::Candidate::bound)).
+impl AsFd for VfioDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (*self.fd).as_fd()
+    }
 }
 
 impl VfioDevice {

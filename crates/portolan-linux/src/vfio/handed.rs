@@ -3,7 +3,10 @@
 //! linux/vfio.h, linux/iommufd.h. The kind of a descriptor is asked of the kernel before anything is done with it, by
 //! calls that change nothing; one of another kind comes back with the error.
 //!
-//! Not supported: devices that another process has bound to an iommufd.
+//! A device that another process has bound to an iommufd stays where it is: a monitor that executes itself anew keeps
+//! its devices at work.
+//!
+//! Not supported: the kernel's word on the iommufd that a device is bound to; the caller has to know.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +18,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::error::errno;
-use super::name::{DeviceName, VfToken};
+use super::name::{BoundNumber, DeviceName, IoasId, VfToken};
 use crate::sys as call;
 
 /// Kind of a descriptor.
@@ -141,6 +144,11 @@ file! {
     DeviceFile, DeviceNode
 }
 
+file! {
+    /// A device that is open: bound to an iommufd, by another process or before this one was executed anew.
+    BoundDeviceFile, OpenDevice
+}
+
 /// Descriptors of a device that is to be opened.
 #[derive(Debug)]
 pub(super) enum Origin {
@@ -148,6 +156,7 @@ pub(super) enum Origin {
     Named,
     Node(DeviceFile),
     Group(ContainerFile, GroupFile),
+    Bound(BoundDeviceFile, BoundNumber, IoasId),
 }
 
 /// A device that is to be opened by [`open_from`](super::open_from).
@@ -196,6 +205,18 @@ impl Candidate {
     /// container that has an address space already is of type 1, version 2.
     pub fn group(function: PciFunction, container: ContainerFile, group: GroupFile) -> Self {
         Self { origin: Origin::Group(container, group), ..Self::from(function) }
+    }
+
+    /// A PCI function that is bound already to the iommufd that it is opened through. Its number there
+    /// ([`UserUnit::bound_number`](super::UserUnit::bound_number)) and the address space that it is in are from the
+    /// process that bound it. It stays there until it is attached to a domain, and keeps reaching its mappings.
+    pub fn bound(
+        function: PciFunction,
+        device: BoundDeviceFile,
+        number: BoundNumber,
+        ioas: IoasId,
+    ) -> Self {
+        Self { origin: Origin::Bound(device, number, ioas), ..Self::from(function) }
     }
 
     /// The same of another device than a PCI function.

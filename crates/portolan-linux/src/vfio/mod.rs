@@ -44,17 +44,20 @@ pub use device::VfioDevice;
 pub use error::{OpenError, Step, VfioError};
 pub use faults::FaultQueue;
 pub use handed::{
-    Candidate, ContainerFile, DescriptorKind, DeviceFile, GroupFile, Interface, IommufdFile,
-    Through, WrongDescriptor,
+    BoundDeviceFile, Candidate, ContainerFile, DescriptorKind, DeviceFile, GroupFile, Interface,
+    IommufdFile, Through, WrongDescriptor,
 };
 pub use hardware::{Hardware, HardwareRegisters};
 pub use interrupts::{InterruptKind, Interrupts, Line, Removal};
 pub use ioas::DomainOptions;
-pub use name::{BadPlatformName, BadVfToken, DeviceName, IoasId, PlatformName, VfToken};
+pub use name::{
+    BadPlatformName, BadVfToken, BoundNumber, DeviceName, IoasId, PlatformName, VfToken,
+};
 pub use nested::{
-    AboveTables, AmdFirstStage, EventQueue, FirstStage, GuestStream, InvalidateError,
-    NestedOptions, NestedTables, SmmuFirstStage, VirtualDevice, VirtualEvents, VirtualIommu,
-    VirtualKind, VirtualSmmu, VtdFirstStage, VtdInvalidation,
+    AboveTables, CommandQueue, EventQueue, FirstStage, GuestStream, InvalidateError, NestedOptions,
+    NestedTables, PassedDevice, QueueKind, QueueRegisters, SmmuFirstStage, VirtualCmdqv,
+    VirtualDevice, VirtualEvents, VirtualIommu, VirtualKind, VirtualSmmu, VtdFirstStage,
+    VtdInvalidation,
 };
 pub use port::RawSpace;
 pub use sysfs::{bind, unbind};

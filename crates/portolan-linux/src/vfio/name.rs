@@ -84,6 +84,22 @@ impl IoasId {
     }
 }
 
+/// Number of a device of an iommufd, as `VFIO_DEVICE_BIND_IOMMUFD` returned it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BoundNumber(u32);
+
+impl BoundNumber {
+    /// The device of that number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
 /// Longest name of a platform device.
 const LONGEST: usize = 62;
 

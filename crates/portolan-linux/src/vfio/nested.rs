@@ -1,11 +1,9 @@
 //! Page tables of a guest in the hardware: its first stage above the tables of a domain.
 //!
 //! linux/iommufd.h (`IOMMU_HWPT_ALLOC`, `IOMMU_HWPT_INVALIDATE`, `IOMMU_VIOMMU_ALLOC`, `IOMMU_VDEVICE_ALLOC`,
-//! `IOMMU_VEVENTQ_ALLOC`), as of Linux 7.3. The domain is the guest's memory
+//! `IOMMU_VEVENTQ_ALLOC`, `IOMMU_HW_QUEUE_ALLOC`), as of Linux 7.3. The domain is the guest's memory
 //! ([`DomainOptions::second_stage`](super::DomainOptions)): a monitor maps it once. The hardware walks the guest's
 //! tables, and the monitor forwards the guest's invalidations.
-//!
-//! Not supported: queues that the guest's own commands go to (`IOMMU_HW_QUEUE_ALLOC`).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -22,14 +20,18 @@ use crate::sys::iommufd::nested as call;
 
 pub(super) mod events;
 pub(super) mod kinds;
+mod passed;
+mod queues;
 mod unit;
 mod viommu;
 
 pub use events::{EventQueue, VirtualEvents};
 pub use kinds::{
-    AboveTables, AmdFirstStage, FirstStage, SmmuFirstStage, VirtualKind, VirtualSmmu,
+    AboveTables, FirstStage, QueueKind, SmmuFirstStage, VirtualCmdqv, VirtualKind, VirtualSmmu,
     VtdFirstStage, VtdInvalidation,
 };
+pub use passed::PassedDevice;
+pub use queues::{CommandQueue, QueueRegisters};
 pub use viommu::{GuestStream, VirtualDevice, VirtualIommu};
 
 use kinds::sealed::{Requests, Stage};
@@ -186,7 +188,5 @@ impl NestedTables<VtdFirstStage> {
     }
 }
 
-#[cfg(test)]
-mod emulated;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use super::faults::FaultQueue;
 use super::handed::{Candidate, Interface, Through};
 use super::ioas::{DomainOptions, HandedIoas, Ioas, NewIoas};
 use super::iommufd::Iommufd;
-use super::name::{DeviceName, IoasId};
+use super::name::{BoundNumber, DeviceName, IoasId};
 use super::port::{Port, RawSpace};
 use crate::calls::{CallCounts, Counters, Spaces};
 use crate::chain::InfoError;
@@ -228,6 +228,12 @@ impl UserUnit {
     /// A domain of this unit, for a space.
     pub fn bind(self: &Arc<Self>, domain: Arc<UserDomain>) -> BoundDomain {
         BoundDomain::new(self.clone(), domain, crate::sys::kernel())
+    }
+
+    /// Number of `stream` in the iommufd, for the process that goes on ([`Candidate::bound`]); none over type 1.
+    pub fn bound_number(&self, stream: StreamId) -> Option<BoundNumber> {
+        let port = self.ports.iter().find(|port| port.stream == stream)?;
+        Some(BoundNumber::new(port.number()?))
     }
 
     /// The interface that was chosen.

@@ -105,21 +105,25 @@ pub(crate) fn invalidate<const N: usize>(
     }
 }
 
-/// IOMMU_VIOMMU_ALLOC: a virtual IOMMU above page tables that others may lie above.
+/// IOMMU_VIOMMU_ALLOC: a virtual IOMMU above page tables that others may lie above. `data` is what a kind hands the
+/// kernel, and the kernel's answer.
 pub(crate) fn new_viommu(
     fd: BorrowedFd<'_>,
     device: u32,
     tables: u32,
     kind: u32,
+    data: &mut [u64],
 ) -> io::Result<u32> {
     let mut value = sys::iommu_viommu_alloc {
         size: size::<sys::iommu_viommu_alloc>(),
         type_: kind,
         dev_id: device,
         hwpt_id: tables,
+        data_len: size_of_val(data) as u32,
+        data_uptr: data.as_mut_ptr() as u64,
         ..Default::default()
     };
-    // SAFETY: the structure names no data.
+    // SAFETY: the kernel reads and writes `data_len` bytes there.
     unsafe { command(fd, sys::IOMMUFD_CMD_VIOMMU_ALLOC, &mut value) }?;
     Ok(value.out_viommu_id)
 }
@@ -141,6 +145,32 @@ pub(crate) fn new_vdevice(
     // SAFETY: there is nothing behind the structure.
     unsafe { command(fd, sys::IOMMUFD_CMD_VDEVICE_ALLOC, &mut value) }?;
     Ok(value.out_vdevice_id)
+}
+
+/// A queue in a guest's memory that the hardware reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HwQueue {
+    pub(crate) viommu: u32,
+    pub(crate) kind: u32,
+    pub(crate) index: u32,
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+}
+
+/// IOMMU_HW_QUEUE_ALLOC.
+pub(crate) fn new_hw_queue(fd: BorrowedFd<'_>, queue: HwQueue) -> io::Result<u32> {
+    let mut value = sys::iommu_hw_queue_alloc {
+        size: size::<sys::iommu_hw_queue_alloc>(),
+        viommu_id: queue.viommu,
+        type_: queue.kind,
+        index: queue.index,
+        nesting_parent_iova: queue.start,
+        length: queue.length,
+        ..Default::default()
+    };
+    // SAFETY: there is nothing behind the structure; the memory is the guest's, which the domain below maps.
+    unsafe { command(fd, sys::IOMMUFD_CMD_HW_QUEUE_ALLOC, &mut value) }?;
+    Ok(value.out_hw_queue_id)
 }
 
 /// IOMMU_VEVENTQ_ALLOC: a queue of `depth` events; its number, and the file that it is read by.

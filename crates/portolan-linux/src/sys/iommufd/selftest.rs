@@ -31,6 +31,9 @@ pub(crate) const TABLES: u32 = 0xdead;
 /// Invalidations, and a virtual IOMMU.
 pub(crate) const INVALIDATION: u32 = 0xdead_beef;
 pub(crate) const VIOMMU: u32 = 0xdead_beef;
+/// Queues of such a virtual IOMMU in its guest's memory, and the first word of its registers.
+pub(crate) const QUEUE: u32 = 0xdead_beef;
+pub(crate) const FIRST: u32 = 0x5eed;
 /// Events of such a virtual IOMMU.
 pub(crate) const EVENTS: u32 = 0xbeef_beef;
 /// The description of its hardware: its kind, and the value of its register.

@@ -28,6 +28,7 @@ fn calls_have_the_kernels_numbers_and_lengths() {
         (number(sys::IOMMUFD_CMD_VDEVICE_ALLOC), size::<sys::iommu_vdevice_alloc>()),
         (number(sys::IOMMUFD_CMD_IOAS_CHANGE_PROCESS), size::<sys::iommu_ioas_change_process>()),
         (number(sys::IOMMUFD_CMD_VEVENTQ_ALLOC), size::<sys::iommu_veventq_alloc>()),
+        (number(sys::IOMMUFD_CMD_HW_QUEUE_ALLOC), size::<sys::iommu_hw_queue_alloc>()),
     ];
     let wanted = [
         (0x3b80, 8),
@@ -46,6 +47,7 @@ fn calls_have_the_kernels_numbers_and_lengths() {
         (0x3b91, 24),
         (0x3b92, 8),
         (0x3b93, 32),
+        (0x3b94, 40),
     ];
     assert_eq!(calls, wanted);
     assert_eq!(size::<vfio::vfio_device_attach_iommufd_pt>(), 16);

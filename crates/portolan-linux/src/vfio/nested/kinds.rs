@@ -1,9 +1,11 @@
 //! Kinds of hardware whose first stage a guest may own, with their words for the kernel.
 //!
 //! linux/iommufd.h, as of Linux 7.3: `iommu_hwpt_vtd_s1`, `iommu_hwpt_vtd_s1_invalidate`, `iommu_hwpt_arm_smmuv3`,
-//! `iommu_viommu_arm_smmuv3_invalidate`, `iommu_vevent_arm_smmuv3`, `iommu_hwpt_amd_guest`.
+//! `iommu_viommu_arm_smmuv3_invalidate`, `iommu_vevent_arm_smmuv3`.
 //!
-//! Not supported: NVIDIA's command queues for virtual machines (`IOMMU_VIOMMU_TYPE_TEGRA241_CMDQV`).
+//! Not supported: AMD's `iommu_hwpt_amd_guest`, which no IOMMU takes under Linux 7.3: the driver's operations lead to
+//! no code for it, and the virtual IOMMU that it belongs to has no type. Errors of NVIDIA's queues
+//! (`IOMMU_VEVENTQ_TYPE_TEGRA241_CMDQV`).
 
 use iommufd_bindings::iommufd as sys;
 use portolan::addr::Iova;
@@ -26,11 +28,20 @@ pub(in crate::vfio) mod sealed {
         const KIND: u32;
     }
 
+    /// Queues of a virtual IOMMU that the hardware reads.
+    pub trait Queues: Virtual {
+        const QUEUE: u32;
+        /// Word of the kernel's answer that is the offset of the queues' registers; their length follows.
+        const REGISTERS: usize;
+    }
+
     /// A virtual IOMMU and its events.
     pub trait Virtual: Send + Sync + std::fmt::Debug {
         const KIND: u32;
         const INVALIDATION: u32;
         const EVENTS: u32;
+        /// Words that are handed over for it, in whose place the kernel puts its answer.
+        const DATA: &'static [u64] = &[];
         /// Bytes of an event behind its header.
         const EVENT: usize;
         type Event;
@@ -41,79 +52,30 @@ pub(in crate::vfio) mod sealed {
 
 /// Type of a PASID entry's translation (PGTT): by a first stage.
 const FIRST_STAGE: u64 = 1;
+/// Config of a stream table entry: translation by a first stage, and by no second.
+const SMMU_FIRST_STAGE: u64 = 0b101;
+/// Fields of a stream table entry that Linux takes: V, Config, S1Fmt, S1ContextPtr and S1CDMax; S1DSS, S1CIR, S1COR,
+/// S1CSH, S1STALLD and EATS.
+const TAKEN: [u64; 2] = [0xf80f_ffff_ffff_ffff, 0x3800_00ff];
 
-/// First stage of a guest: VT-d's, AMD's, or SMMUv3's.
+/// First stage of a guest: VT-d's, or SMMUv3's.
 pub trait FirstStage: sealed::Stage {}
 
-/// First stage directly above the host's tables: VT-d's, AMD's.
+/// First stage directly above the host's tables: VT-d's.
 ///
 /// An SMMUv3's needs a [`VirtualIommu`](super::VirtualIommu) between them.
 pub trait AboveTables: FirstStage {}
 
-/// Kind of virtual IOMMU: SMMUv3's.
+/// Kind of virtual IOMMU whose hardware reads queues of the guest's itself: NVIDIA's.
+pub trait QueueKind: VirtualKind + sealed::Queues {}
+
+/// Kind of virtual IOMMU: SMMUv3's, alone or with NVIDIA's queues.
 pub trait VirtualKind: sealed::Virtual {
     /// First stage of its devices.
     type Stage: FirstStage;
 }
 
 /// First stage of a guest behind VT-d: what its PASID entry says of it.
-///
-/// ```no_run
-/// use portolan::addr::{IovaRange, PageSize, StreamId};
-/// use portolan::inval::Depth;
-/// use portolan::iommu::{Attach, Iommu};
-/// use portolan_linux::UserDomain;
-/// use portolan_linux::vfio::{NestedOptions, NestedTables, UserUnit, VtdFirstStage, VtdInvalidation};
-/// use portolan_vmm::emulated::{GuestEntry, Hardware};
-/// use std::io;
-/// use std::sync::{Arc, Mutex};
-///
-/// /// A device that a monitor passes through, behind its emulated VT-d.
-/// #[derive(Debug)]
-/// struct Passed {
-///     unit: Arc<UserUnit>,
-///     stream: StreamId,
-///     /// The guest's memory, with [`DomainOptions::second_stage`](crate::vfio::DomainOptions).
-///     memory: Arc<UserDomain>,
-///     tables: Mutex<Option<NestedTables<VtdFirstStage>>>,
-/// }
-///
-/// impl Hardware for Passed {
-///     fn attach(&self, entry: GuestEntry<'_>) -> io::Result<()> {
-///         let (unit, stream) = (&self.unit, self.stream);
-///         let tables = match entry {
-///             GuestEntry::Tables(words) => {
-///                 let stage = VtdFirstStage::of_pasid_entry(words).ok_or(io::ErrorKind::InvalidData)?;
-///                 let tables = unit.nested(stream, &self.memory, &stage, NestedOptions::default());
-///                 let tables = tables.map_err(io::Error::other)?;
-///                 unit.attach_nested(stream, None, &tables).map_err(io::Error::other)?;
-///                 Some(tables)
-///             }
-///             GuestEntry::PassThrough => {
-///                 unit.attach(stream, &self.memory).map_err(io::Error::other)?;
-///                 None
-///             }
-///             _ => {
-///                 unit.block(stream).map_err(io::Error::other)?;
-///                 None
-///             }
-///         };
-///         *self.tables.lock().expect("no thread has panicked") = tables;
-///         Ok(())
-///     }
-///
-///     fn invalidate(&self, range: Option<IovaRange>) -> io::Result<()> {
-///         let request = range.map_or(VtdInvalidation::All, |range| VtdInvalidation::Pages {
-///             start: range.start(),
-///             count: range.pages(PageSize::SIZE_4K),
-///             depth: Depth::AllLevels,
-///         });
-///         let tables = self.tables.lock().expect("no thread has panicked");
-///         let tables = tables.as_ref().ok_or(io::ErrorKind::NotFound)?;
-///         tables.invalidate(&[request]).map_err(io::Error::other)
-///     }
-/// }
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VtdFirstStage {
     /// Its root table, at an address of the guest's.
@@ -168,11 +130,36 @@ pub struct SmmuFirstStage {
     pub entry: [u64; 2],
 }
 
-/// First stage of a guest behind AMD-Vi: its device table entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AmdFirstStage {
-    /// The four words of the entry.
-    pub entry: [u64; 4],
+impl SmmuFirstStage {
+    /// The first stage of a guest's stream table entry (Arm IHI 0070 G.a, 5.2), as the guest wrote it, without the
+    /// fields that Linux refuses; `None` if the entry is not valid, of something else than a first stage, of another
+    /// exception level than EL1 (STRW), or not 8 words long.
+    ///
+    /// ```
+    /// use portolan_linux::vfio::SmmuFirstStage;
+    ///
+    /// // Valid, a first stage by the descriptors at 0x10_0000, faults merged (MEV), which is the host's to decide.
+    /// let stage = SmmuFirstStage::of_stream_entry(&[0x10_0000 | 5 << 1 | 1, 1 << 19, 0, 0, 0, 0, 0, 0]);
+    /// assert_eq!(stage.map(|stage| stage.entry), Some([0x10_000b, 0]));
+    /// ```
+    pub fn of_stream_entry(entry: &[u64]) -> Option<Self> {
+        let [first, second, ..] = *<&[u64; 8]>::try_from(entry).ok()?;
+        let (valid, config, level) = (first & 1, first >> 1 & 7, second >> 30 & 3);
+        match (valid, config, level) {
+            (1, SMMU_FIRST_STAGE, 0) => Some(Self { entry: [first & TAKEN[0], second & TAKEN[1]] }),
+            _ => None,
+        }
+    }
+
+    /// Tells if the entry gives the device a TLB (EATS).
+    pub(super) fn has_device_tlb(self) -> bool {
+        self.entry[1] >> 28 & 3 == 1
+    }
+
+    /// Tells if the entry has substreams (S1CDMax).
+    pub(super) fn has_substreams(self) -> bool {
+        self.entry[0] >> 59 != 0
+    }
 }
 
 impl sealed::Stage for VtdFirstStage {
@@ -195,19 +182,9 @@ impl sealed::Stage for SmmuFirstStage {
     }
 }
 
-impl sealed::Stage for AmdFirstStage {
-    const KIND: u32 = sys::iommu_hwpt_data_type_IOMMU_HWPT_DATA_AMD_GUEST;
-
-    fn words(&self) -> Vec<u64> {
-        self.entry.to_vec()
-    }
-}
-
 impl FirstStage for VtdFirstStage {}
 impl FirstStage for SmmuFirstStage {}
-impl FirstStage for AmdFirstStage {}
 impl AboveTables for VtdFirstStage {}
-impl AboveTables for AmdFirstStage {}
 
 impl sealed::Requests for VtdFirstStage {
     const KIND: u32 = sys::iommu_hwpt_invalidate_data_type_IOMMU_HWPT_INVALIDATE_DATA_VTD_S1;
@@ -239,6 +216,35 @@ impl VtdInvalidation {
                 [start.get(), count, flags.into()]
             }
         }
+    }
+}
+
+/// A virtual SMMUv3 with NVIDIA's queues for commands (Tegra241, CMDQV). The guest's VINTF_CONFIG has HYP_OWN clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualCmdqv;
+
+impl VirtualKind for VirtualCmdqv {
+    type Stage = SmmuFirstStage;
+}
+
+impl QueueKind for VirtualCmdqv {}
+
+impl sealed::Queues for VirtualCmdqv {
+    const QUEUE: u32 = sys::iommu_hw_queue_type_IOMMU_HW_QUEUE_TYPE_TEGRA241_CMDQV;
+    /// `iommu_viommu_tegra241_cmdqv` is both words.
+    const REGISTERS: usize = 0;
+}
+
+impl sealed::Virtual for VirtualCmdqv {
+    const KIND: u32 = sys::iommu_viommu_type_IOMMU_VIOMMU_TYPE_TEGRA241_CMDQV;
+    const INVALIDATION: u32 = <VirtualSmmu as sealed::Virtual>::INVALIDATION;
+    const EVENTS: u32 = <VirtualSmmu as sealed::Virtual>::EVENTS;
+    const DATA: &'static [u64] = &[0; 2];
+    const EVENT: usize = <VirtualSmmu as sealed::Virtual>::EVENT;
+    type Event = [u64; 4];
+
+    fn event(bytes: &[u8]) -> Result<[u64; 4], InfoError> {
+        VirtualSmmu::event(bytes)
     }
 }
 

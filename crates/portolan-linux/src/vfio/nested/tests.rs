@@ -3,13 +3,13 @@
 
 use std::num::NonZeroU32;
 
-use portolan::addr::{Iova, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan::inval::{Depth, Gather};
 use portolan::iommu::Domain as _;
 use portolan::table::Access;
 use rustix::io::Errno;
 
-use super::kinds::sealed;
+use super::kinds::sealed::{self, Virtual as _};
 use super::*;
 use crate::chain::{InfoError, word};
 use crate::memory::Pages;
@@ -44,7 +44,7 @@ pub(super) fn request(entry: Option<u32>) -> [u64; 1] {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct MockViommu;
+pub(super) struct MockViommu;
 
 impl VirtualKind for MockViommu {
     type Stage = MockStage;
@@ -54,6 +54,8 @@ impl sealed::Virtual for MockViommu {
     const KIND: u32 = selftest::VIOMMU;
     const INVALIDATION: u32 = selftest::INVALIDATION;
     const EVENTS: u32 = selftest::EVENTS;
+    /// `iommu_viommu_selftest`: a word that comes back, and the place of its registers.
+    const DATA: &'static [u64] = &[selftest::FIRST as u64, 0, 0];
     const EVENT: usize = 4;
     type Event = u32;
 
@@ -62,8 +64,15 @@ impl sealed::Virtual for MockViommu {
     }
 }
 
+impl QueueKind for MockViommu {}
+
+impl sealed::Queues for MockViommu {
+    const QUEUE: u32 = selftest::QUEUE;
+    const REGISTERS: usize = 1;
+}
+
 /// A command of its guest: an entry of a device by the guest's name.
-fn command(name: GuestStream, entry: u32) -> [u64; 2] {
+pub(super) fn command(name: GuestStream, entry: u32) -> [u64; 2] {
     [name.get() << 32, entry.into()]
 }
 
@@ -105,8 +114,9 @@ fn words_are_those_of_the_kernels_structures() {
     assert_eq!(extended.words()[0], 0b110);
     assert_eq!(SmmuFirstStage { entry: [3, 4] }.words(), [3, 4]);
     assert_eq!(size_of::<sys::iommu_hwpt_arm_smmuv3>(), 16);
-    assert_eq!(AmdFirstStage { entry: [1, 2, 3, 4] }.words(), [1, 2, 3, 4]);
-    assert_eq!(size_of::<sys::iommu_hwpt_amd_guest>(), 32);
+    assert_eq!(size_of::<sys::iommu_viommu_tegra241_cmdqv>(), bytes(VirtualCmdqv::DATA));
+    let cmdqv = (VirtualCmdqv::KIND, <VirtualCmdqv as sealed::Queues>::QUEUE);
+    assert_eq!((cmdqv, VirtualCmdqv::INVALIDATION, VirtualCmdqv::EVENTS), ((2, 1), 1, 1));
     assert_eq!(VtdInvalidation::All.words(), [0, u64::MAX, 0]);
     let pages = |depth| VtdInvalidation::Pages { start: Iova::new(0x7000), count: 3, depth };
     assert_eq!(pages(Depth::LeafOnly).words(), [0x7000, 3, 1]);
@@ -201,6 +211,46 @@ fn kernel_carries_out_what_a_guest_commands_of_its_own_device() {
     drop(device);
     assert_eq!(viommu.requests(&[command(name, 2)]).unwrap_err().done, 0);
     assert_eq!(left(), [false, false, true, false]);
+}
+
+#[test]
+fn kernel_reads_a_guests_queues_and_maps_their_registers() {
+    let Some(mock) = mock("kernel_reads_a_guests_queues_and_maps_their_registers") else {
+        return;
+    };
+    let domain = mock.domain(second_stage());
+    let viommu = VirtualIommu::<MockViommu>::above(&mock.site(), &domain).unwrap();
+    let other = VirtualIommu::<MockViommu>::above(&mock.site(), &domain).unwrap();
+    let memory = Pages::new(2 * 4096).unwrap();
+    let start = domain.input_range().start();
+    let (pa, mut owed) = (PhysAddr::new(memory.as_ptr() as u64), Gather::new());
+    let at = |page: u64| IovaRange::from_len(Iova::new(start.get() + page * 4096), 4096).unwrap();
+    assert!(viommu.queue(None, at(0)).is_err(), "nothing is mapped");
+    let all = domain.map(start, promised(pa, 2 * 4096), Access::READ_WRITE, &mut owed).unwrap();
+    let first = viommu.queue(None, at(0)).unwrap();
+    let exists = IommuError::Refused { code: Errno::EXIST.raw_os_error().unsigned_abs() };
+    assert_eq!(viommu.queue(None, at(1)).unwrap_err(), exists);
+    assert_eq!(other.queue(Some(&first), at(1)).unwrap_err(), IommuError::Unsupported);
+    let second = viommu.queue(Some(&first), at(1)).unwrap();
+    assert!(viommu.queue(Some(&second), at(1)).is_err(), "the device has two queues");
+    assert_eq!((first.index(), second.index()), (0, 1));
+
+    let registers = viommu.registers().unwrap();
+    assert_eq!(registers.view().len(), 2 * 4096);
+    // SAFETY: the mapping is that long, and stays.
+    #[allow(unsafe_code)]
+    let word = unsafe { registers.view().cast::<u32>().read_volatile() };
+    assert_eq!(word, selftest::FIRST);
+
+    // In any order: the last queue goes first, and the virtual IOMMU after all.
+    let ids = [first.id(), second.id(), viommu.id()];
+    drop((viommu, first));
+    drop(second);
+    assert!(ids[..2].iter().all(|id| is_gone(&mock, *id)));
+    drop(registers);
+    assert!(is_gone(&mock, ids[2]));
+    domain.unmap(all, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]

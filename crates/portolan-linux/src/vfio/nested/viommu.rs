@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan::iommu::{AttachError, IommuError};
 
 use super::events::EventQueue;
-use super::kinds::{VirtualKind, VirtualSmmu};
+use super::kinds::{SmmuFirstStage, VirtualKind};
 use super::{Below, InvalidateError, Kept, NestedOptions, NestedTables, Site, invalidate};
 use crate::calls::refused;
 use crate::domain::UserDomain;
@@ -34,14 +34,22 @@ impl GuestStream {
 pub(super) struct Inner {
     // Destroyed before the tables below it.
     pub(super) object: Object,
-    _domain: Arc<UserDomain>,
+    /// Answer of the kernel's of its kind.
+    pub(super) data: Vec<u64>,
+    domain: Arc<UserDomain>,
 }
 
 /// A guest's IOMMU in the hardware: above one domain, for devices behind one unit of the host's.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct VirtualIommu<K> {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     kind: PhantomData<fn(K)>,
+}
+
+impl<K> Clone for VirtualIommu<K> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), kind: PhantomData }
+    }
 }
 
 /// A device as the guest names it; the name goes with it.
@@ -58,11 +66,17 @@ impl<K: VirtualKind> VirtualIommu<K> {
         domain: &Arc<UserDomain>,
     ) -> Result<Self, AttachError> {
         let tables = domain.placed()?.second_stage(site.device)?;
-        let id = call::new_viommu(site.iommufd.descriptor(), site.device, tables, K::KIND);
+        let (fd, mut data) = (site.iommufd.descriptor(), K::DATA.to_vec());
+        let id = call::new_viommu(fd, site.device, tables, K::KIND, &mut data);
         let id = id.map_err(|error| refused(&error))?;
         let object = Object { iommufd: site.iommufd.clone(), id };
-        let inner = Arc::new(Inner { object, _domain: domain.clone() });
+        let inner = Arc::new(Inner { object, data, domain: domain.clone() });
         Ok(Self { inner, kind: PhantomData })
+    }
+
+    /// The guest's memory.
+    pub(super) fn memory(&self) -> &Arc<UserDomain> {
+        &self.inner.domain
     }
 
     #[cfg(test)]
@@ -121,7 +135,7 @@ impl<K: VirtualKind> VirtualIommu<K> {
     }
 }
 
-impl VirtualIommu<VirtualSmmu> {
+impl<K: VirtualKind<Stage = SmmuFirstStage>> VirtualIommu<K> {
     /// Carries out commands of the guest's, in their order. Linux takes those that invalidate: TLBI_NSNH_ALL,
     /// TLBI_NH_ALL, TLBI_NH_ASID, TLBI_NH_VA, TLBI_NH_VAA, ATC_INV, CFGI_CD, CFGI_CD_ALL, with the guest's number of
     /// the stream.
