@@ -67,6 +67,24 @@ pub(crate) fn preserved<'r>(
     unsafe { portolan::platform::PreservedMemory::new(tables, buffers) }
 }
 
+/// A descriptor of a simulated machine's virtual CPU.
+pub(crate) fn descriptor_at(at: PhysAddr) -> portolan::platform::PostedAddress {
+    // SAFETY: as above; the scenario reads and writes it by copies.
+    unsafe { portolan::platform::PostedAddress::new(at) }
+}
+
+/// An interrupt file of a simulated machine's virtual CPU.
+pub(crate) fn file_at(at: PhysAddr) -> portolan::platform::InterruptFileAddress {
+    // SAFETY: as above.
+    unsafe { portolan::platform::InterruptFileAddress::new(at) }
+}
+
+/// A backing page of a simulated machine's virtual CPU.
+pub(crate) fn page_at(at: PhysAddr) -> portolan::platform::ApicPageAddress {
+    // SAFETY: as above.
+    unsafe { portolan::platform::ApicPageAddress::new(at) }
+}
+
 /// Promises that a simulated machine is as described.
 #[cfg(feature = "units")]
 pub(crate) fn described() -> portolan_hw::TrustedDescription {

@@ -150,6 +150,7 @@ where
         config.sizes = AmdSizes::Between;
     }
     config.requests_lg2 = Some(8);
+    config.sleepers_lg2 = (kind == AmdKind::X2Apic).then_some(9);
     config.pasid_bits = 20;
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));

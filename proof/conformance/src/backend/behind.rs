@@ -9,7 +9,7 @@ use portolan::iommu::MsiMessage;
 use portolan::platform::Word;
 use portolan_chips::amd::AmdRegisters;
 use portolan_chips::inject::{Piece, RegisterFaults, Violation};
-use portolan_chips::riscv::RiscvRegisters;
+use portolan_chips::riscv::{RiscvDelivered, RiscvRegisters};
 use portolan_chips::smmuv2::SmmuV2Registers;
 use portolan_chips::smmuv3::SmmuRegisters;
 use portolan_chips::tegra_smmu::TegraRegisters;
@@ -240,13 +240,16 @@ impl UnitModel for RiscvRegisters {
 
     refuses!(ILLEGAL: 1 << 10);
 
-    /// Raises an interrupt; the interrupt file that is written to tells which.
+    /// Raises an interrupt, or stores one and gives notice; the interrupt file that is written to tells which.
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
-        let at = Iova::new(message.address);
-        let pieces = self.dma(device, None, at, AccessKind::Write, 4).ok()?;
-        let inside = pieces.first()?.pa.get().checked_sub(INTERRUPT_FILES.get())?;
+        let (at, number) = match self.deliver(device, message.address, message.data).ok()? {
+            RiscvDelivered::Written(at, data) => (at, data),
+            RiscvDelivered::Stored { page, number } => (page, number),
+            RiscvDelivered::Discarded => return None,
+        };
+        let inside = at.get().checked_sub(INTERRUPT_FILES.get())?;
         Some(Raised {
-            vector: u8::try_from(message.data).ok()?,
+            vector: u8::try_from(number).ok()?,
             destination: u32::try_from(inside >> 12).ok()?,
         })
     }

@@ -101,7 +101,8 @@ where
     let plain = RiscvIdentification::able().pasids().ats();
     let identification = match kind {
         RiscvKind::Plain => plain.updates(),
-        RiscvKind::Extended | RiscvKind::Interrupts => plain.extended(),
+        RiscvKind::Extended => plain.extended(),
+        RiscvKind::Interrupts => plain.extended().interrupt_files(),
     };
     let setup = RiscvSetup { identification, ..RiscvSetup::default() };
     let mut config = Config::default();

@@ -146,7 +146,7 @@ where
             (scalable, Visibility::AtOnce)
         }
     };
-    let setup = VtdSetup { identification: identification.interrupts(), ..VtdSetup::default() };
+    let setup = VtdSetup { identification: identification.posted(), ..VtdSetup::default() };
     let config = config_of(kind);
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));

@@ -22,7 +22,7 @@ pub(super) const FIRST: Raised = Raised { vector: 0x52, destination: 1 };
 const FAR: Raised = Raised { vector: 0x52, destination: 0x0102_0304 };
 pub(super) const SECOND: Raised = Raised { vector: 0x63, destination: 0 };
 
-fn target(of: Raised) -> Result<InterruptTarget, Outcome> {
+pub(super) fn target(of: Raised) -> Result<InterruptTarget, Outcome> {
     let vector = Vector::new(of.vector).ok_or_else(|| fail("no such vector"))?;
     let destination = Destination::Physical(of.destination);
     Ok(InterruptTarget::new(vector, destination))
@@ -51,7 +51,7 @@ pub(super) fn set_up<M: Machine>(
 }
 
 /// Checks that `message` of `device` raises nothing, and that the record has the reason.
-fn must_be_refused<M: Machine>(
+pub(super) fn must_be_refused<M: Machine>(
     machine: &M,
     device: StreamId,
     message: MsiMessage,

@@ -18,6 +18,7 @@ mod handover;
 mod interrupts;
 mod migration;
 mod moves;
+mod posted;
 mod power;
 mod rig;
 mod run;
@@ -222,7 +223,8 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
     ];
     let tables = foreign::all().into_iter().chain(guest::all());
     let kernels = power::all().into_iter().chain(handover::all());
-    let all = all.into_iter().chain(tables).chain(interrupts::all()).chain(kernels);
+    let all =
+        all.into_iter().chain(tables).chain(interrupts::all()).chain(posted::all()).chain(kernels);
     all.map(Scenario::new).collect()
 }
 
