@@ -25,6 +25,7 @@ use portolan_spec::pci::id;
 use super::asks::{asking_by_tlb, request_event};
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
+use super::nested::Nested;
 use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
 use crate::conformance::{
@@ -45,6 +46,9 @@ pub type ModelRig<D> = Rig<AmdVi<ModelMachine>, D, ModelHost<AmdRegisters>>;
 pub type OnModel = ModelRig<AmdDomain<ModelMachine>>;
 /// The driver on the model, with guest tables.
 pub type GuestsOnModel = ModelRig<AmdGuestDomain<ModelMachine>>;
+/// The driver on the model, with guests' tables over host tables.
+pub type NestedOnModel =
+    Rig<Nested<AmdVi<ModelMachine>>, AmdDomain<ModelMachine>, ModelHost<AmdRegisters>>;
 type Opened = AmdVi<QemuMachine>;
 /// The driver on QEMU.
 pub type OnQemu = Rig<Opened, AmdDomain<QemuMachine>, QemuHost>;
@@ -62,6 +66,10 @@ pub enum AmdKind {
     Guests,
     /// The same; absence is cached.
     GuestsCacheAbsence,
+    /// Guest tables over host tables.
+    Nested,
+    /// The same; absence is cached.
+    NestedCachesAbsence,
 }
 
 /// Reason why plain messages are not refused: the data of every message is taken for the index of an entry.
@@ -122,6 +130,31 @@ pub fn guests_on_model(kind: AmdKind, seam: Seam) -> Result<GuestsOnModel, Outco
     Ok(rig)
 }
 
+/// A new model with a unit of `kind` whose domains carry guests.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn nested_on_model(kind: AmdKind, seam: Seam) -> Result<NestedOnModel, Outcome> {
+    let rig = model(kind, seam, |unit| unit.domain().map(Arc::new))?;
+    let memory = rig.host.ram().clone();
+    Ok(Rig {
+        abilities: Abilities {
+            page_exact: Has::No("what both tables came to goes as a whole"),
+            ..rig.abilities
+        },
+        interrupts: Some(|unit| &unit.unit),
+        queue_entries: rig.queue_entries,
+        fault_room: rig.fault_room,
+        bad_command: |unit, host| Some(host.refuse_one(&unit.unit.queue())),
+        ..Rig::new(
+            Nested::over_amd(rig.unit, memory).map_err(failed)?,
+            rig.host,
+            |unit| unit.unit.domain().map(Arc::new),
+            |unit| submitted(&unit.unit),
+        )
+    })
+}
+
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
     kind: AmdKind,
@@ -136,6 +169,8 @@ where
     let (identification, apic) = match kind {
         AmdKind::Guests => (guests, ApicMode::XApic),
         AmdKind::GuestsCacheAbsence => (guests.caching_absence(), ApicMode::XApic),
+        AmdKind::Nested => (guests.nesting(), ApicMode::XApic),
+        AmdKind::NestedCachesAbsence => (guests.nesting().caching_absence(), ApicMode::XApic),
         AmdKind::Plain => (RAVEN_RIDGE.identification.marks(), ApicMode::XApic),
         AmdKind::CachesAbsence => (RAVEN_RIDGE.identification.caching_absence(), ApicMode::XApic),
         AmdKind::X2Apic => (ROME.identification, ApicMode::X2Apic),

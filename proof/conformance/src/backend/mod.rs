@@ -1,7 +1,7 @@
 //! Machines to run the conformance scenarios on.
 //!
 //! [`BackendName`] names them. [`smmuv2`], [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`riscv`],
-//! [`virtio`]: those drivers. [`nested`]: the SMMUv3 driver with guests. [`seam`]: layers between a
+//! [`virtio`]: those drivers. [`nested`]: drivers with guests. [`seam`]: layers between a
 //! driver and its hardware. [`qemu`]: QEMU's memory and devices; [`model`]: those of the model
 //! behind registers.
 

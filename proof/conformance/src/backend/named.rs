@@ -92,6 +92,11 @@ backends! {
     /// The same, caching absence.
     ModelAmdGuestCachesAbsence = "model:amd-guest-caches-absence":
         |seam| amd::guests_on_model(amd::AmdKind::GuestsCacheAbsence, seam);
+    /// The same unit as [`BackendName::ModelAmd`], with a guest's tables over each domain.
+    ModelAmdNested = "model:amd-nested": |seam| amd::nested_on_model(amd::AmdKind::Nested, seam);
+    /// The same, caching absence.
+    ModelAmdNestedCachesAbsence = "model:amd-nested-caches-absence":
+        |seam| amd::nested_on_model(amd::AmdKind::NestedCachesAbsence, seam);
     /// The model's RISC-V IOMMU, first stage.
     ModelRiscv = "model:riscv": |seam| riscv::first_on_model(riscv::RiscvKind::Plain, seam);
     /// The same with contexts in extended format, ranges, and entries above the leaves.

@@ -59,9 +59,9 @@ pub type FirstOnQemu = FirstStage<12, QemuMachine>;
 pub type SecondOnQemu = SecondStage<12, QemuMachine>;
 
 /// A guest in each domain, on the model.
-pub type NestedModelRig = Rig<Nested<ModelMachine>, SecondOnModel, ModelHost<SmmuRegisters>>;
+pub type NestedModelRig = Rig<Nested<Smmu<ModelMachine>>, SecondOnModel, ModelHost<SmmuRegisters>>;
 /// A guest in each domain, on QEMU.
-pub type NestedQemuRig = Rig<Nested<QemuMachine>, SecondOnQemu, QemuHost>;
+pub type NestedQemuRig = Rig<Nested<Smmu<QemuMachine>>, SecondOnQemu, QemuHost>;
 
 /// Kind of unit that the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,33 +227,33 @@ pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
     let memory = rig.host.ram().clone();
     let unit = Nested::new(rig.unit, memory).map_err(failed)?;
     Ok(Rig {
-        guest: Some(unit.guest()),
+        guest: unit.guest(),
         abilities: NESTED,
         faulting: Some(Faulting {
             ways: &[FaultSource::Requests, FaultSource::Stalls],
             enable: |unit, stream, way| match way {
-                FaultSource::Requests => unit.smmu.enable_ats(stream, all_memory()),
+                FaultSource::Requests => unit.unit.enable_ats(stream, all_memory()),
                 FaultSource::Stalls => {
                     unit.stall();
-                    unit.smmu.enable_stalls(stream)
+                    unit.unit.enable_stalls(stream)
                 }
             },
-            disable: Some(|unit, stream| unit.smmu.disable_ats(stream)),
-            gone: |unit, stream| unit.smmu.device_gone(stream),
-            next: |unit| asked(&unit.smmu),
-            respond: |unit, to, response| unit.smmu.respond(to, response),
+            disable: Some(|unit, stream| unit.unit.disable_ats(stream)),
+            gone: |unit, stream| unit.unit.device_gone(stream),
+            next: |unit| asked(&unit.unit),
+            respond: |unit, to, response| unit.unit.respond(to, response),
         }),
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
-        bad_command: |unit, host| Some(host.refuse_one(&unit.smmu.queue())),
+        bad_command: |unit, host| Some(host.refuse_one(&unit.unit.queue())),
         ..Rig::new(
             unit,
             rig.host,
             |unit| {
-                let domain = unit.smmu.second_stage(&SmmuDomainOptions::default());
+                let domain = unit.unit.second_stage(&SmmuDomainOptions::default());
                 domain.map(Arc::new)
             },
-            |unit| submitted(&unit.smmu),
+            |unit| submitted(&unit.unit),
         )
     })
 }
@@ -329,10 +329,10 @@ pub fn nested_on_qemu(seam: Seam) -> Result<NestedQemuRig, Outcome> {
             unit.map_err(failed)?,
             rig.host,
             |unit| {
-                let domain = unit.smmu.second_stage(&SmmuDomainOptions::default());
+                let domain = unit.unit.second_stage(&SmmuDomainOptions::default());
                 domain.map(Arc::new)
             },
-            |unit| submitted(&unit.smmu),
+            |unit| submitted(&unit.unit),
         )
     })
 }

@@ -62,6 +62,12 @@ mutants! {
         "INVALIDATE_IOMMU_PAGES of guest tables", commands(amd::without_guests)
             => "pass-through-to-paging" "pasid-moves";
     }
+    ModelAmdNested => {
+        "INVALIDATE_IOMMU_PAGES of guests' domains", commands(amd::without_domain)
+            => "unmapped-access-faults" "stale-until-sync";
+        "GCR3 tables behind host tables (GCR3TRPMode)", write(amd::without_roots_over_host)
+            => "mapped-access-succeeds";
+    }
     ModelAmdCachesAbsence => {
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)
             => "pass-through-to-paging" "fault-room-overflows";
@@ -211,6 +217,16 @@ mod amd {
     /// The address of the device table is written once.
     pub fn devices_once(offset: usize, _: u32) -> Arrives {
         once(offset == DEVICE_TABLE)
+    }
+
+    /// GCR3 tables are looked for in memory.
+    pub fn without_roots_over_host(offset: usize, value: u32) -> Arrives {
+        const ROOTS: u32 = (control::ROOTS_OVER_HOST >> 32) as u32;
+        const UPPER: usize = CONTROL + 4;
+        match offset {
+            UPPER => Arrives::As(value & !ROOTS),
+            _ => Arrives::Yes,
+        }
     }
 
     /// Translation goes off with the queue.
