@@ -25,7 +25,7 @@ use super::{driver, opened, packet};
 const TABLES: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0x8000_0000), PageSize::of_lg2(24))];
 const BUFFERS: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(32))];
 
-fn preserved() -> PreservedMemory<'static> {
+pub(super) fn preserved() -> PreservedMemory<'static> {
     // SAFETY: the model's memory is one kernel's after the other, and its devices reach none of this process.
     unsafe { PreservedMemory::new(&TABLES, &BUFFERS) }
 }

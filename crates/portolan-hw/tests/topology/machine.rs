@@ -431,6 +431,11 @@ pub(crate) fn iort_of_two([one, other]: [u64; 2]) -> Vec<u8> {
 /// IVRS with two blocks of units: at 0:0.2, for [`OTHER`] and for 0:5.0, which accesses memory as 0:5.1,
 /// and at `second`, for all from 0:2.0 to 0:3.7; and with memory of the display.
 pub(crate) fn ivrs(second: PciFunction) -> Vec<u8> {
+    ivrs_with(second, &[])
+}
+
+/// The same, of which the second unit has more entries.
+pub(crate) fn ivrs_with(second: PciFunction, more: &[u8]) -> Vec<u8> {
     let unit = |function: PciFunction, registers: u64, entries: &[u8]| {
         let mut block = vec![0x10, 0, 24 + entries.len() as u8, 0];
         block.extend(function.requester.get().to_le_bytes());
@@ -446,7 +451,7 @@ pub(crate) fn ivrs(second: PciFunction) -> Vec<u8> {
         REGISTERS,
         &[2, 0x20, 0, 0, 0x42, 0x28, 0, 0, 0, 0x29, 0, 0],
     ));
-    let all = [3, 0x10, 0, 0, 4, 0x1f, 0, 0];
+    let all = [&[3, 0x10, 0, 0, 4, 0x1f, 0, 0][..], more].concat();
     body.extend(unit(second, OTHER_REGISTERS, &all));
     // For one device; mapped one to one, readable and writable.
     body.extend([0x21, 0b0111, 32, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -6,6 +6,7 @@ mod asleep;
 mod chips;
 mod embedder;
 mod grouped;
+mod handed_interrupts;
 mod handed_over;
 mod lies;
 mod limits;

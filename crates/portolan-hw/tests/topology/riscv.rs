@@ -136,7 +136,7 @@ fn platform_device_with(more: impl FnOnce(&mut Tree)) -> Vec<u8> {
 }
 
 /// The file of the first of four harts, each with one for a guest.
-const INTERRUPT_FILES: u64 = 0x2800_0000;
+pub(crate) const INTERRUPT_FILES: u64 = 0x2800_0000;
 
 fn imsic(tree: &mut Tree) {
     tree.set("compatible", b"riscv,imsics\0");
