@@ -186,6 +186,7 @@ pub const VFIO_OWN: Machine = Machine {
                 PIN,
                 PARTS_TOO,
                 PIN_TOO,
+                GONE_ON,
             ],
         )
     },
@@ -318,13 +319,16 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// Beginnings of the driver's other lines: after another driver was killed, and about the kernel's abilities.
-const BESIDE: [&str; 8] = [
+const BESIDE: [&str; 11] = [
     "filtered: ",
     ": given back when ",
     "pinned pages: ",
     ": dirty tracking: ",
     ": page requests: ",
     ": one domain for two: ",
+    ": memory of another disk: ",
+    ": PASIDs: ",
+    ": opened anew ",
     ": combined writes ",
     " raised the pin",
 ];
@@ -334,8 +338,9 @@ const UNMARKED: &str = "iommufd: dirty tracking: none: the IOMMU keeps no marks"
 const RETURNED: &str = "type 1: given back when the kernel took it out, and found again";
 const RETURNED_TOO: &str = "iommufd: given back when the kernel took it out, and found again";
 const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by one address";
-const PEER: &str =
-    "iommufd: memory of another disk: mapped, and mapped anew after its reset: 2 maps";
+const PEER: &str = "iommufd: memory of another disk: mapped, and mapped anew after its reset: 2 maps by a \
+     descriptor; a page read by one disk into it";
+const GONE_ON: &str = "iommufd: opened anew while it is bound";
 const PASIDS: &str = "iommufd: PASIDs: ";
 const PARTS: &str = "type 1: combined writes reached the device";
 const PIN: &str = "type 1: 32 of 32 pages of 4096 bytes raised the pin";

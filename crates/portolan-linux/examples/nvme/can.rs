@@ -9,6 +9,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, Pasid};
 use portolan::dma::{Constraints, Device, DeviceError, Direction, DmaSpace, Mapping, SpaceOptions};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach as _, AttachError, Domain as _, Iommu as _, IommuError};
+use portolan::platform::Mmio as _;
 use portolan::table::format::DirtyTracking;
 use portolan_linux::UserDomain;
 use portolan_linux::memory::{FilePart, Pages, Process};
@@ -56,6 +57,37 @@ fn pasids(opened: &Opened) -> Result<String> {
     Ok(format!("{bits} bits, one attached and taken away"))
 }
 
+/// BAR of a controller's own memory (CMB).
+const CMB: u8 = 2;
+
+/// Maps memory of the second disk for the first one, which reads a page of its own into it; returns if the second has
+/// memory.
+fn data(opened: &Opened, device: &Device<Process>) -> Result<bool> {
+    let [first, second] = &opened.devices[..] else {
+        anyhow::bail!("there are not two functions");
+    };
+    let buffer = match second.bar_dma_buf(CMB, FilePart { offset: 0, bytes: PAGE as u64 }) {
+        Err(VfioError::NoRegion { .. }) => return Ok(false),
+        buffer => buffer?,
+    };
+    let there = device.map(buffer, Direction::Bidirectional).map_err(|failed| failed.error)?;
+    let memory = map(device, Direction::FromDevice)?;
+    let mut controller = Controller::start(first.bar(0)?, device, 1, None)?;
+    one(&mut controller, Transfer::Read, 1, there.iova())?;
+    one(&mut controller, Transfer::Read, 1, memory.iova())?;
+    controller.stop()?;
+    let memory = memory.unmap().map_err(|failed| failed.error)?;
+    let bar = second.bar(CMB)?;
+    let words =
+        memory.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    for (number, word) in words.enumerate() {
+        ensure!(bar.read64(8 * number) == word, "word {number} did not arrive");
+    }
+    ensure!(memory.iter().any(|byte| *byte != 0), "the first disk has nothing");
+    there.unmap().map_err(|failed| failed.error)?;
+    Ok(true)
+}
+
 /// Maps registers of the second disk for the first one, before and after a reset.
 fn peer(opened: &Opened) -> Result<String> {
     let [_, second] = &opened.devices[..] else {
@@ -78,7 +110,8 @@ fn peer(opened: &Opened) -> Result<String> {
         mapping.unmap().map_err(|failed| failed.error)?;
     }
     let maps = opened.unit.counts().map_file;
-    Ok(format!("mapped, and mapped anew after its reset: {maps} maps by a descriptor"))
+    let arrived = if data(opened, &device)? { "; a page read by one disk into it" } else { "" };
+    Ok(format!("mapped, and mapped anew after its reset: {maps} maps by a descriptor{arrived}"))
 }
 
 /// Has two disks in one domain: the second writes the data that the first reads, from the same address.

@@ -2,16 +2,17 @@
 //! combined.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use portolan::addr::PciFunction;
+use portolan::iommu::Attach as _;
 use portolan::platform::Mmio as _;
 use portolan_linux::vfio::{
-    self, Candidate, ContainerFile, DescriptorKind, DeviceFile, GroupFile, Interface, IommufdFile,
-    Opened, Through, VfioError,
+    self, BoundDeviceFile, BoundNumber, Candidate, ContainerFile, DescriptorKind, DeviceFile,
+    GroupFile, Interface, IoasId, IommufdFile, Opened, RawSpace, Through, VfioError,
 };
 
 use crate::Arguments;
@@ -60,6 +61,28 @@ fn handed(function: PciFunction, over: Interface) -> Result<Opened> {
         }
     };
     Ok(vfio::open_from(through, vec![candidate])?)
+}
+
+/// The disk for a process that goes on with it: from copies of the descriptors, by its number, while it is bound and in
+/// an address space. The former unit stays, as its process would.
+fn gone_on(former: &Opened, function: PciFunction) -> Result<Option<Opened>> {
+    let device = former.devices.first().context("no device")?;
+    let stream = device.stream();
+    let Some(number) = former.unit.bound_number(stream) else { return Ok(None) };
+    former.unit.attach(stream, &former.unit.domain())?;
+    let Some(RawSpace::Ioas { iommufd, ioas }) = former.unit.raw(stream) else {
+        anyhow::bail!("it is in no address space");
+    };
+    let iommufd = || iommufd.try_clone_to_owned();
+    let open = |number| -> Result<_> {
+        let copy = device.as_fd().try_clone_to_owned()?;
+        let copy = BoundDeviceFile::try_from(copy).map_err(|failed| failed.error)?;
+        let iommufd = IommufdFile::try_from(iommufd()?).map_err(|failed| failed.error)?;
+        let candidate = Candidate::bound(function, copy, number, IoasId::new(ioas));
+        Ok(vfio::open_from(Through::Handed(iommufd), vec![candidate]))
+    };
+    ensure!(open(BoundNumber::new(ioas))?.is_err(), "an address space is taken for a device");
+    Ok(Some(open(number)??))
 }
 
 /// Writes words by stores that are combined, if the controller has memory; returns the words.
@@ -126,15 +149,20 @@ fn by_pin(opened: &Opened, arguments: &Arguments) -> Result<u64> {
 /// For each interface: the disk from descriptors, its pin, its memory.
 pub fn run(arguments: &Arguments) -> Result<()> {
     for over in arguments.interface.iter().copied().map(Interface::from) {
-        let opened = handed(arguments.function, over)?;
+        let former = handed(arguments.function, over)?;
         portolan_cli::print(&format!("{over}: opened by handed descriptors\n"))?;
-        if let Some(words) = combined(&opened)? {
+        let after = gone_on(&former, arguments.function)?;
+        if after.is_some() {
+            portolan_cli::print(&format!("{over}: opened anew while it is bound\n"))?;
+        }
+        let opened = after.as_ref().unwrap_or(&former);
+        if let Some(words) = combined(opened)? {
             let bar = opened.devices.first().context("no device")?.bar(CMB)?;
             let found = (0..words.len()).map(|n| bar.read64(0x800 + 8 * n));
             ensure!(found.eq(words), "the controller's memory has other words");
             portolan_cli::print(&format!("{over}: combined writes reached the device\n"))?;
         }
-        let raised = by_pin(&opened, arguments)?;
+        let raised = by_pin(opened, arguments)?;
         portolan_cli::print(&format!(
             "{over}: {raised} of 32 pages of {PAGE} bytes raised the pin\n"
         ))?;
