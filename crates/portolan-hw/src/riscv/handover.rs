@@ -73,7 +73,12 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             }
             let requester = |stream| Requester { stream: StreamId::new(stream), pasid: None };
             let alone = |at: &Attachment<Option<RiscvTag>>| at.to.is_some() && at.domain.is_none();
+            let tag = tables.messages.as_ref().map(MessageTables::tag);
             let all = || streams.attached(..).map(|((stream, _), at)| (requester(stream), at));
+            // One that goes on through tables of the kernel before this.
+            if all().any(|(_, at)| alone(at) && at.to != tag) {
+                return Err(IommuError::Unsupported);
+            }
             let interrupts = all().filter(|(_, at)| alone(at)).map(|(requester, _)| {
                 let target = HandoverTarget::Interrupts;
                 StreamHandover { requester, target, tlb: None }

@@ -9,6 +9,7 @@ mod events;
 mod faults;
 mod features;
 mod filed;
+mod former;
 mod handover;
 mod interrupts;
 mod messages;

@@ -61,11 +61,34 @@ impl DirectoryShape {
         Some(Self { levels, words, lg2 })
     }
 
+    /// That of `levels` levels, for numbers of `lg2` bits at most.
+    pub(super) fn of_levels(levels: u32, words: usize, lg2: u32) -> Self {
+        let most = Self::leaf_lg2(words) + INDEX_LG2 * (levels - 1);
+        Self { levels, words, lg2: lg2.min(most) }
+    }
+
+    /// Index of `stream` in a page of `level`; contexts are level 0, and the pages above them begin with it.
+    pub(super) fn index(self, stream: u32, level: u32) -> u64 {
+        u64::from(self.above(stream, level)) & ((1 << INDEX_LG2) - 1)
+    }
+
+    /// First word of the context of `stream` in its page.
+    pub(super) fn slot(self, stream: u32) -> usize {
+        (stream as usize & ((1 << Self::leaf_lg2(self.words)) - 1)) * self.words
+    }
+
     /// The device's number without the bits that `level` and those below resolve; contexts are
     /// level 0.
     fn above(self, stream: u32, level: u32) -> u32 {
         stream >> (Self::leaf_lg2(self.words) + INDEX_LG2 * level)
     }
+}
+
+/// Stream that goes on through the tables of a former kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeptContext {
+    pub(super) stream: u32,
+    pub(super) words: Words,
 }
 
 /// The tree. A caller that has it changes it alone.
@@ -82,6 +105,43 @@ impl Directory {
     pub(super) fn new(root: Block, shape: DirectoryShape) -> Self {
         let pages = BTreeMap::new();
         Self { shape, root, pages }
+    }
+
+    /// A directory over a new root with the contexts of `kept`, of which the unit was not told.
+    ///
+    /// # Errors
+    /// [`IommuError::Memory`].
+    pub(super) fn filled(
+        mem: &impl TableMem<AtomicU64>,
+        shape: DirectoryShape,
+        kept: &[KeptContext],
+    ) -> Result<Self, IommuError> {
+        let mut directory = Self::new(Block::new(mem, 12)?, shape);
+        let fill = |one: &KeptContext| -> Result<(), IommuError> {
+            let at = directory.place(mem, one.stream)?;
+            at.fill(mem, Walker::Coherent, &one.words);
+            Ok(())
+        };
+        let filled = kept.iter().try_for_each(fill);
+        filled.inspect_err(|_| directory.free(mem))?;
+        Ok(directory)
+    }
+
+    /// Has the root that the unit uses, at `root`, lead to what this one's leads to, by one store for each entry: a
+    /// context that it holds stays or is closed. It is this directory's root from then on.
+    pub(super) fn move_to(&mut self, mem: &impl TableMem<AtomicU64>, root: PhysAddr) {
+        let former = Block { at: root, size: PageSize::SIZE_4K };
+        let words = match self.shape.levels {
+            1 => self.shape.words,
+            _ => 1,
+        };
+        let both = former.words(mem).iter().zip(self.root.words(mem));
+        for (word, new) in both.step_by(words) {
+            Word::store(word, Word::load(new));
+        }
+        former.entry(0, 1).publish(mem, Walker::Coherent);
+        self.root.free(mem);
+        self.root = former;
     }
 
     /// Finds the pages of a directory that a former kernel left, and claims each of them.
@@ -141,8 +201,7 @@ impl Directory {
             1 => root,
             _ => pages.get(&(0, shape.above(stream, 0)))?,
         };
-        let index = stream as usize & ((1 << DirectoryShape::leaf_lg2(shape.words)) - 1);
-        Some(page.entry(index * shape.words, shape.words))
+        Some(page.entry(shape.slot(stream), shape.words))
     }
 
     /// `stream`, if it can have a context.
@@ -173,8 +232,7 @@ impl Directory {
                 Some(known) => *known,
                 None => {
                     let new = Block::new(mem, 12)?;
-                    let index = above as usize & ((1 << INDEX_LG2) - 1);
-                    let at = page.entry(index, 1);
+                    let at = page.entry(shape.index(stream, level) as usize, 1);
                     at.publish(mem, Walker::Coherent);
                     at.write(mem, 0, V | page_of(new.at.get()));
                     pages.insert((level, above), new);
@@ -182,8 +240,7 @@ impl Directory {
                 }
             };
         }
-        let index = stream as usize & ((1 << DirectoryShape::leaf_lg2(shape.words)) - 1);
-        Ok(page.entry(index * shape.words, shape.words))
+        Ok(page.entry(shape.slot(stream), shape.words))
     }
 
     /// Number of levels.

@@ -19,6 +19,7 @@ use crate::reservations::Reservations;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64};
+use portolan::addr::StreamId;
 use portolan::inval::{Capabilities, Ranges};
 use portolan::iommu::{Attach as _, IommuError, PagedDomain};
 use portolan::platform::{AllMemory, TableMem, UnitPlatform};
@@ -192,9 +193,18 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     ) -> Result<Self, IommuError> {
         let (features, shape) = Self::offered(&regs, &mut config)?;
         let control = RiscvControl::new(regs, mem, clock, &config, features);
+        Self::enable_over(control, shape, config)
+    }
+
+    /// The same with a directory of `shape`, or a deeper one.
+    pub(super) fn enable_over(
+        control: RiscvControl<P>,
+        shape: DirectoryShape,
+        config: Config,
+    ) -> Result<Self, IommuError> {
         let at_work = !config.reserved.at_work()?.is_empty();
         let mem = &control.mem;
-        let mut parts = RiscvAllocations::new(mem, &config, &features)?;
+        let mut parts = RiscvAllocations::new(mem, &config, &control.features)?;
         let root = Block::new(mem, 12).inspect_err(|_| parts.free(mem))?;
         stop(&control, config.signal, at_work).inspect_err(|_| {
             parts.free(mem);
@@ -220,24 +230,31 @@ impl<P: UnitPlatform> RiscvIommu<P> {
 
     /// Has the unit use its directory, in which the streams that firmware has at work are.
     fn use_tables(&self) -> Result<(), IommuError> {
-        self.keep_at_work()?;
+        self.keep_at_work(&|_| false)?;
         let control = &self.shared.control;
         self.book
             .with(self.turn(), |streams| use_directory(control, &mut streams.state.directory))?
     }
 
-    /// Attaches the streams that firmware has at work, to domains of the kind that others get.
-    fn keep_at_work(&self) -> Result<(), IommuError> {
+    /// Attaches the streams that firmware has at work, but for those that are `kept`, to domains of the kind that
+    /// others get.
+    pub(super) fn keep_at_work(&self, kept: &dyn Fn(StreamId) -> bool) -> Result<(), IommuError> {
         let reserved = &self.config.reserved;
         let first = self.best_first();
         match (first.filter(|_| self.interrupts_config().is_none()), self.best_second()) {
             (Some(levels), _) => {
                 let new = || self.first_stage(levels);
-                reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
+                reserved.keep_at_work(new, |stream, domain| match kept(stream) {
+                    true => Ok(()),
+                    false => self.attach(stream, domain),
+                })
             }
             (None, Some(levels)) => {
                 let new = || self.second_stage(levels);
-                reserved.keep_at_work(new, |stream, domain| self.attach(stream, domain))
+                reserved.keep_at_work(new, |stream, domain| match kept(stream) {
+                    true => Ok(()),
+                    false => self.attach(stream, domain),
+                })
             }
             // The unit walks no tables.
             (None, None) => Ok(()),

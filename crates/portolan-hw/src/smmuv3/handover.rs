@@ -162,7 +162,7 @@ impl<P: UnitPlatform> Smmu<P> {
     }
 
     /// Has the unit use this driver's queues while it goes on translating, and forget everything.
-    fn restart_queues(&self) -> Result<(), IommuError> {
+    pub(super) fn restart_queues(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let kept = machine.read(reg::CR0ACK)? & reg::cr0::ALL & !QUEUES;
         machine.control(reg::CR0, reg::CR0ACK, kept)?;

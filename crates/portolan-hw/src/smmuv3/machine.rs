@@ -5,6 +5,7 @@
 
 use crate::chassis::NextRecord;
 use crate::chassis::arm;
+use crate::chassis::arm::WhenDisabled;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::{Block, Present, wait_for, wait_until};
 use portolan::addr::{PhysAddr, PhysRange};
@@ -15,7 +16,8 @@ use portolan_spec::smmuv3::reg;
 
 /// Base of the driver: registers, memory, time.
 ///
-/// *Context.* Interrupt, but for [`SmmuHardware::wait`] and [`SmmuHardware::control`], which wait for the
+/// *Context.* Interrupt, but for [`SmmuHardware::wait`], [`SmmuHardware::control`] and
+/// [`SmmuHardware::set_bypass`], which wait for the
 /// unit: atomic.
 pub(super) struct SmmuHardware<P: UnitPlatform> {
     pub registers: P::Registers,
@@ -79,6 +81,23 @@ impl<P: UnitPlatform> SmmuHardware<P> {
         *seen = *seen & !mask | now & mask;
         self.registers.write32(reg::GERRORN, *seen);
         Ok(())
+    }
+
+    /// Sets the treatment of accesses while the unit is disabled. Units may ignore it.
+    pub fn set_bypass(&self, when: WhenDisabled) -> Result<(), IommuError> {
+        let settled = || {
+            self.wait(Awaited::Control, || {
+                let value = self.read(reg::GBPA)?;
+                Ok((value & reg::gbpa::UPDATE == 0).then_some(value))
+            })
+        };
+        let rest = settled()? & !reg::gbpa::ABORT;
+        let value = match when {
+            WhenDisabled::Abort => rest | reg::gbpa::ABORT,
+            WhenDisabled::Bypass(_) => rest,
+        };
+        self.registers.write32(reg::GBPA, value | reg::gbpa::UPDATE);
+        settled().map(drop)
     }
 
     /// Zeroed memory of `2^lg2` bytes, aligned to its size, at least a page of 4 KiB.
@@ -184,12 +203,20 @@ impl SmmuRecordQueue {
     }
 
     /// Gives the unit the queue by register `base`; the queue must be disabled.
-    pub fn install<P: UnitPlatform>(&mut self, machine: &SmmuHardware<P>, base: usize) {
+    ///
+    /// # Errors
+    /// [`IommuError::Nonsense`] if the unit does not hold it.
+    pub fn install<P: UnitPlatform>(
+        &mut self,
+        machine: &SmmuHardware<P>,
+        base: usize,
+    ) -> Result<(), IommuError> {
         self.at = 0;
         let value = reg::BASE_ALLOCATE.at(1) | self.block.at.get() | u64::from(self.lg2);
         machine.registers.write64(base, value);
         machine.registers.write32(self.produced, 0);
         machine.registers.write32(self.consumed, 0);
+        machine.registers.holds(base, value)
     }
 
     /// Takes the oldest record out, if `accept` can do its work for it at once. It runs under the

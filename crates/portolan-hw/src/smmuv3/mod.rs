@@ -22,12 +22,14 @@ mod command;
 mod domain;
 mod faults;
 mod features;
+mod former;
 mod handover;
 mod machine;
 mod moves;
 mod queue;
 mod quirks;
 mod tables;
+mod takeover;
 #[cfg(test)]
 mod tests;
 mod unit;

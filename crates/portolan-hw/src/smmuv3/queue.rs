@@ -99,13 +99,14 @@ impl<P: UnitPlatform> CommandQueue<P> {
         Self::at(machine, place, operation, RingSettings { lg2, most_unsynced, messages })
     }
 
-    /// Gives the unit the queue, which must be disabled.
-    pub fn install(&self) {
+    /// Gives the unit the queue, which must be disabled; returns the value of its base.
+    pub fn install(&self) -> u64 {
         let (at, lg2) = (self.ring.commands().at, self.ring.shape().lg2_slots);
         let base = reg::BASE_ALLOCATE.at(1) | at.get() | u64::from(lg2);
         self.ring.restart::<Self>();
         self.machine.barrier();
         self.place.set(&self.machine, base);
+        base
     }
 
     /// Begins with a queue beside the unit's own, whatever state it is found in.

@@ -6,6 +6,8 @@
 //! from one address space to another by one word of its entry. Tables of descriptors are linear up to
 //! 1,024 substreams and of two levels beyond, with second-level tables of 64 KiB made on demand.
 
+mod kept;
+
 use super::command::SmmuTag;
 use super::features::Features;
 use super::machine::SmmuHardware;
@@ -245,6 +247,8 @@ impl StreamTableShape {
 /// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
 pub(super) struct StreamTable<P: UnitPlatform> {
     lg2: u32,
+    /// Exponent of the number of streams of a second-level table.
+    split: u32,
     base: Block,
     blocking: Blocking,
     /// `None` for a linear table.
@@ -260,7 +264,8 @@ impl<P: UnitPlatform> StreamTable<P> {
     ) -> Result<Self, IommuError> {
         let base = machine.alloc(shape.bytes_lg2())?;
         let StreamTableShape { lg2, two_level } = shape;
-        let table = Self { lg2, base, blocking, second: two_level.then(Second::default) };
+        let second = two_level.then(Second::default);
+        let table = Self { lg2, split: SPLIT, base, blocking, second };
         if !two_level {
             table.block_all(machine, base);
         }
@@ -282,7 +287,7 @@ impl<P: UnitPlatform> StreamTable<P> {
         let base = Block { at: PhysAddr::new(former.root & ADDRESS), size };
         let second = shape.two_level.then(Second::default);
         let StreamTableShape { lg2, .. } = shape;
-        let table = Self { lg2, base, blocking, second };
+        let table = Self { lg2, split: SPLIT, base, blocking, second };
         if table.shape() != former.shape || !base.at.is_aligned(size) {
             return Err(AdoptError::Shape { root: base.at });
         }
@@ -295,7 +300,7 @@ impl<P: UnitPlatform> StreamTable<P> {
             }
             let size = PageSize::of_lg2(SPLIT + ste::LG2_BYTES);
             let block = Block { at: PhysAddr::new(descriptor[0] & ADDRESS & !0x1f), size };
-            if descriptor != level1(block) {
+            if descriptor != level1(block, SPLIT) {
                 return Err(AdoptError::Unrecorded { table: base.at });
             }
             claims.claim(block.at, size)?;
@@ -308,7 +313,7 @@ impl<P: UnitPlatform> StreamTable<P> {
     fn shape(&self) -> u64 {
         let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
         if self.second.is_some() {
-            config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
+            config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(self.split.into());
         }
         config
     }
@@ -319,7 +324,8 @@ impl<P: UnitPlatform> StreamTable<P> {
             Some(second) => {
                 let mut second = second.lock();
                 let all = second.list().iter();
-                all.map(|(upper, block)| (*upper << SPLIT, 1 << SPLIT, *block)).collect()
+                let lg2 = self.split;
+                all.map(|(upper, block)| (*upper << lg2, 1 << lg2, *block)).collect()
             }
             None => Vec::from([(0, 1 << self.lg2, self.base)]),
         };
@@ -344,8 +350,8 @@ impl<P: UnitPlatform> StreamTable<P> {
         }
         let (block, index) = match &self.second {
             Some(second) => {
-                let block = *second.lock().get(index >> SPLIT)?;
-                (block, index & ((1 << SPLIT) - 1))
+                let block = *second.lock().get(index >> self.split)?;
+                (block, index & ((1 << self.split) - 1))
             }
             None => (self.base, index),
         };
@@ -393,13 +399,13 @@ impl<P: UnitPlatform> StreamTable<P> {
             let word = index as usize * ste::WORDS;
             return Ok(self.base.entry(word, ste::WORDS));
         };
-        let upper = index >> SPLIT;
+        let upper = index >> self.split;
         let known = second.lock().get(upper).copied();
         let block = match known {
             Some(block) => block,
             None => self.add_second(machine, second, upper)?,
         };
-        let word = (index & ((1 << SPLIT) - 1)) as usize * ste::WORDS;
+        let word = (index & ((1 << self.split) - 1)) as usize * ste::WORDS;
         Ok(block.entry(word, ste::WORDS))
     }
 
@@ -410,9 +416,9 @@ impl<P: UnitPlatform> StreamTable<P> {
         second: &Second<P>,
         upper: u32,
     ) -> Result<Block, IommuError> {
-        let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
+        let block = machine.alloc(self.split + ste::LG2_BYTES)?;
         self.block_all(machine, block);
-        let descriptor = level1(block);
+        let descriptor = level1(block, self.split);
         machine.barrier();
         let known = with_room(second, Sorted::list, |second| {
             let known = second.get(upper).copied();
@@ -427,20 +433,25 @@ impl<P: UnitPlatform> StreamTable<P> {
 
     /// Gives the memory back. The unit must be disabled.
     pub fn release(&self, machine: &SmmuHardware<P>) {
+        self.release_second(machine);
+        machine.free(self.base);
+    }
+
+    /// Gives the second-level tables back.
+    fn release_second(&self, machine: &SmmuHardware<P>) {
         if let Some(second) = &self.second {
             let blocks = core::mem::take(second.lock().list());
             for (_, block) in blocks {
                 machine.free(block);
             }
         }
-        machine.free(self.base);
     }
 }
 
-/// The descriptor of a second-level table.
-fn level1(block: Block) -> [u64; 1] {
+/// The descriptor of a second-level table of `2^lg2` streams.
+fn level1(block: Block, lg2: u32) -> [u64; 1] {
     let mut descriptor = [block.at.get()];
-    ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
+    ste::level1::SPAN.set(&mut descriptor, u64::from(lg2) + 1);
     descriptor
 }
 

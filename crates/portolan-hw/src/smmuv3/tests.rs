@@ -5,6 +5,7 @@ mod ats;
 mod beside;
 mod chips;
 mod edges;
+mod former;
 mod handover;
 mod interrupts;
 pub(super) mod kit;

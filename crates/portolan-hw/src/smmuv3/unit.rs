@@ -12,15 +12,15 @@ use super::quirks::{Errata, SYNC_OFTEN_LIMIT};
 use super::tables::NamedStreams;
 use super::tables::{Blocking, StreamTable, StreamTableShape};
 use crate::at_work::AtWork;
-use crate::chassis::OperationState;
 use crate::chassis::arm::WhenDisabled;
 use crate::chassis::handed::Adopted;
+use crate::chassis::{OperationState, Present as _};
 use crate::reservations::Reservations;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::StreamId;
 use portolan::inval::CombineOptions;
-use portolan::iommu::{Awaited, IommuError};
+use portolan::iommu::IommuError;
 use portolan::platform::{Guarded, Mmio, Nanos, UnitPlatform};
 use portolan_spec::smmuv3::{event, reg};
 use portolan_tables::overrides::CoherencyOverride;
@@ -181,14 +181,15 @@ pub struct Smmu<P: UnitPlatform> {
 
 /// Queues of a unit, and the state that it shares with its domains.
 pub(super) struct SmmuQueues<P: UnitPlatform> {
-    shared: Arc<SmmuShared<P>>,
+    pub(super) shared: Arc<SmmuShared<P>>,
     events: SmmuRecordQueue,
     requests: Option<SmmuRecordQueue>,
 }
 
 impl<P: UnitPlatform> SmmuQueues<P> {
     /// Gives back all but the command queue, which gives itself back.
-    fn free(&self, machine: &SmmuHardware<P>) {
+    pub(super) fn free(&self) {
+        let machine = &*self.shared.machine;
         machine.free(self.events.block());
         self.requests.iter().for_each(|requests| machine.free(requests.block()));
     }
@@ -264,9 +265,15 @@ impl<P: UnitPlatform> Smmu<P> {
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let machine = Arc::new(machine);
         let queues = Self::queues(&machine, features, &config, more)?;
-        let shape = StreamTableShape::new(&features, config.streams());
+        Self::enable_over(queues, config)
+    }
+
+    /// The same over queues that are allocated.
+    pub(super) fn enable_over(queues: SmmuQueues<P>, config: Config) -> Result<Self, IommuError> {
+        let machine = queues.shared.machine.clone();
+        let shape = StreamTableShape::new(&queues.shared.features, config.streams());
         let table = StreamTable::new(&machine, shape, config.blocking);
-        let table = table.inspect_err(|_| queues.free(&machine))?;
+        let table = table.inspect_err(|_| queues.free())?;
         let unit = Self::of(queues, table, config);
         unit.start()?;
         // From here on a failure drops the unit, which disables it.
@@ -275,7 +282,7 @@ impl<P: UnitPlatform> Smmu<P> {
         unit.prepare_on(found)?;
         unit.switch_on(0)?;
         if found == FoundEnabled::No {
-            unit.set_bypass(WhenDisabled::Abort)?;
+            unit.shared.machine.set_bypass(WhenDisabled::Abort)?;
         }
         Ok(unit)
     }
@@ -350,7 +357,7 @@ impl<P: UnitPlatform> Smmu<P> {
         let features = &self.shared.features;
         // Where the unit is off, devices that are at work go on as they do until it is on.
         if found == FoundEnabled::Yes {
-            self.set_bypass(WhenDisabled::Abort)?;
+            machine.set_bypass(WhenDisabled::Abort)?;
         }
         self.turn_off()?;
         let attributes =
@@ -367,10 +374,12 @@ impl<P: UnitPlatform> Smmu<P> {
         let machine = &*self.shared.machine;
         let features = &self.shared.features;
         self.forget_messages();
-        self.shared.queue.install();
-        self.events.lock().install(machine, reg::EVENTQ_BASE);
+        let base = self.shared.queue.install();
+        // A former kernel's queue would complete commands of its own.
+        machine.registers.holds(reg::CMDQ_BASE, base)?;
+        self.events.lock().install(machine, reg::EVENTQ_BASE)?;
         if let Some(requests) = &self.requests {
-            requests.lock().install(machine, reg::PRIQ_BASE);
+            requests.lock().install(machine, reg::PRIQ_BASE)?;
         }
         machine.acknowledge(machine.errors()?)?;
         machine.control(reg::CR0, reg::CR0ACK, kept | reg::cr0::CMDQEN)?;
@@ -379,6 +388,11 @@ impl<P: UnitPlatform> Smmu<P> {
         }
         self.shared.more.iter().try_for_each(CommandQueue::start)?;
         self.shared.queue.operation.set(OperationState::Running);
+        if kept & reg::cr0::SMMUEN != 0 {
+            // Commands without a sync between them have no order (4.8): an entry that is still cached would fill in
+            // translations behind the command that drops them.
+            self.shared.run([command::config_everything()])?;
+        }
         let mut forget = [command::config_everything(); 3];
         forget[1] = command::invalidate_everything();
         forget[2] = command::invalidate_hyp();
@@ -433,25 +447,6 @@ impl<P: UnitPlatform> Smmu<P> {
         }
     }
 
-    /// Sets the treatment of accesses while the unit is disabled. Units may ignore it.
-    fn set_bypass(&self, when: WhenDisabled) -> Result<(), IommuError> {
-        let machine = &*self.shared.machine;
-        let settled = || {
-            machine.wait(Awaited::Control, || {
-                let value = machine.read(reg::GBPA)?;
-                Ok((value & reg::gbpa::UPDATE == 0).then_some(value))
-            })
-        };
-        let rest = settled()? & !reg::gbpa::ABORT;
-        let value = match when {
-            WhenDisabled::Abort => rest | reg::gbpa::ABORT,
-            WhenDisabled::Bypass(_) => rest,
-        };
-        let value = value | reg::gbpa::UPDATE;
-        machine.registers.write32(reg::GBPA, value);
-        settled().map(drop)
-    }
-
     /// Disables the unit. From then on streams cannot be moved, accesses meet
     /// [`Config::when_disabled`], and domains can be dropped.
     ///
@@ -476,7 +471,7 @@ impl<P: UnitPlatform> Smmu<P> {
             operation.set(OperationState::Stopped);
         }
         let result = self.turn_off().and_then(|()| match self.config.when_disabled {
-            when @ WhenDisabled::Bypass(_) => self.set_bypass(when),
+            when @ WhenDisabled::Bypass(_) => self.shared.machine.set_bypass(when),
             WhenDisabled::Abort => Ok(()),
         });
         self.end_change(&result, EnableState::Off);

@@ -5,6 +5,7 @@ mod devices;
 mod dirty;
 mod faults;
 mod filed;
+mod former;
 mod handover;
 mod machine;
 mod messages;

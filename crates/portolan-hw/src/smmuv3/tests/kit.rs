@@ -61,6 +61,8 @@ pub(in crate::smmuv3) trait Kit {
     fn take_codes(&self) -> Vec<u64>;
     /// Appends a record to the event queue.
     fn record(&self, words: [u64; 4]);
+    /// Address of the stream table entry as the unit finds it; `None` if out of range.
+    fn place(&self, stream: u32) -> Option<u64>;
     /// The stream table entry as the unit finds it; `None` if out of range.
     fn entry(&self, stream: u32) -> Option<ste::Ste>;
     /// The context descriptor of a substream as the unit finds it.
@@ -107,7 +109,7 @@ impl Kit for SmmuMachine {
         self.unit().record(EventRecord { words });
     }
 
-    fn entry(&self, stream: u32) -> Option<ste::Ste> {
+    fn place(&self, stream: u32) -> Option<u64> {
         let config = u64::from(self.reg32(reg::STRTAB_BASE_CFG));
         if u64::from(stream) >> reg::STRTAB_LOG2SIZE.of(config) != 0 {
             return None;
@@ -124,7 +126,12 @@ impl Kit for SmmuMachine {
             }
             at = spec::address(upper, 6);
         }
-        Some(from_fn(|word| self.word(at + index * 64 + word as u64 * 8)))
+        Some(at + index * 64)
+    }
+
+    fn entry(&self, stream: u32) -> Option<ste::Ste> {
+        let at = self.place(stream)?;
+        Some(from_fn(|word| self.word(at + word as u64 * 8)))
     }
 
     fn descriptor(&self, entry: &ste::Ste, pasid: u32) -> Option<cd::Cd> {
