@@ -350,6 +350,8 @@ fn what_cannot_be_kept_is_an_error_before_anything_is_changed() {
 fn a_unit_that_does_not_follow_lets_nothing_through() {
     for offset in [reg::CMDQ_BASE, reg::CMDQ_PROD, reg::EVENTQ_BASE] {
         let machine = crashed();
+        // The former kernel would have had accesses pass by a unit that is off.
+        machine.write32(reg::GBPA, reg::gbpa::UPDATE);
         machine.withhold(offset, Withheld::Locked);
         let error = take(&machine, &[STREAM]).err();
         assert!(matches!(error, Some(AdoptError::Iommu(_))), "{offset:#x} {error:?}");
