@@ -130,7 +130,8 @@ mutants! {
         "IOTLB invalidations by domain", commands(intel::without_domain)
             => "identifier-reuse-forgets";
         "invalidations of interrupt entries by index", commands(intel::without_interrupt_entries)
-            => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
+            => "remapped-interrupts-arrive" "freed-interrupts-are-refused"
+               "posted-interrupts-are-pending";
         "the right interrupt entries", commands(intel::wrong_interrupt_entries)
             => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
         "context-cache invalidations", commands(intel::without_context)

@@ -46,7 +46,8 @@ mutants! {
     }
     ModelAmdX2Apic => {
         "INVALIDATE_INTERRUPT_TABLE", commands(amd::without_interrupts)
-            => "far-cpus-are-reached-or-refused" "freed-interrupts-are-refused";
+            => "far-cpus-are-reached-or-refused" "freed-interrupts-are-refused"
+               "posted-interrupts-are-pending";
         "the device table after sleep", write(amd::devices_once)
             => "sleep-keeps-mappings" "sleep-keeps-interrupts";
     }

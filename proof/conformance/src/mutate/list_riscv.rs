@@ -61,7 +61,8 @@ mutants! {
     }
     ModelRiscvInterrupts => {
         "IOTINVAL.GVMA of an interrupt's page", commands(riscv::without_guest_pages)
-            => "remapped-interrupts-arrive" "freed-interrupts-are-refused";
+            => "remapped-interrupts-arrive" "freed-interrupts-are-refused"
+               "posted-interrupts-are-pending";
         "the right GSCID of an interrupt's page", commands(riscv::wrong_second)
             => "freed-interrupts-are-refused";
     }
