@@ -271,7 +271,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     ///
     /// # Errors
     /// See [`TakeError`]; nothing is taken.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         let (want, inside) = self.want(need)?;
         let areas = self.areas.len();
@@ -289,7 +289,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     }
 
     /// The run for `need`, and the offset of its data in the first slot.
-    #[inline]
+    #[inline(always)]
     fn want(&self, need: &Need) -> Result<(Want, u64), TakeError> {
         if need.bytes == 0 {
             return Err(TakeError::Empty);
@@ -373,7 +373,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     ///
     /// # Errors
     /// See [`GiveError`]; nothing is given back.
-    #[inline]
+    #[inline(always)]
     pub fn give(&self, slots: Slots) -> Result<(), GiveError> {
         if !self.lent(&slots) {
             let at = slots.data.start();

@@ -100,8 +100,8 @@ const BUDGETS: &[Budget] = &[
     budget("bounce_copy_4k", 4700.0, MEASURED),
     budget("bounce_copy_64k", 67000.0, MEASURED),
     budget("dma_4k_copied", 5471.0, MEASURED),
-    budget("slot_5", 344.0, CHECKED_AREA),
-    budget("slot_90", 344.0, CHECKED_AREA),
+    budget("slot_5", 254.0, CHECKED_AREA),
+    budget("slot_90", 254.0, CHECKED_AREA),
 ];
 
 /// A row of the output.
