@@ -13,7 +13,7 @@ use crate::ids::Ids;
 use alloc::vec::Vec;
 use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan::platform::{OutOfTableMemory, UnitPlatform};
+use portolan::platform::{FormerMemory, OutOfTableMemory, UnitPlatform};
 use portolan_spec::amd::ADDRESS;
 use portolan_spec::amd::entry::{
     DEVICE_TLB, DOMAIN, GUEST, IR, IW, LG2_BYTES, MARKS, MODE, TV, V, WORDS,
@@ -40,18 +40,21 @@ impl KeptEntry {
 }
 
 /// The device table that a former kernel left.
-pub(super) struct FormerEntries<R> {
+struct FormerEntries<'r> {
     /// Value of the register of its base.
     base: u64,
-    read: R,
+    memory: FormerMemory<'r>,
 }
 
-impl<R: Fn(PhysAddr) -> Option<u64>> FormerEntries<R> {
+impl<'r> FormerEntries<'r> {
     /// The table that the unit uses, if it is one whole.
-    fn of<P: UnitPlatform>(unit: &AmdControl<P>, read: R) -> Result<Option<Self>, IommuError> {
+    fn of<P: UnitPlatform>(
+        unit: &AmdControl<P>,
+        memory: FormerMemory<'r>,
+    ) -> Result<Option<Self>, IommuError> {
         let how = unit.read(reg::CONTROL)? & (control::ENABLE | control::SEGMENTS);
         let base = unit.read(reg::DEVICE_TABLE)?;
-        Ok((how == control::ENABLE).then_some(Self { base, read }))
+        Ok((how == control::ENABLE).then_some(Self { base, memory }))
     }
 
     /// The words about memory of the entry of `stream`, if it lets something through that can be kept.
@@ -59,12 +62,13 @@ impl<R: Fn(PhysAddr) -> Option<u64>> FormerEntries<R> {
         let streams = (reg::TABLE_SIZE.of(self.base) + 1) << (PageSize::SIZE_4K.lg2() - LG2_BYTES);
         let index = u64::from(stream);
         let first = (self.base & ADDRESS) + index * WORDS as u64 * 8;
-        let word = |number: u64| (self.read)(PhysAddr::new(first + number * 8));
+        let word = |number: u64| self.memory.word(PhysAddr::new(first + number * 8));
         let old = [word(0).filter(|_| index < streams)?, word(1)?];
         let mut memory = [old[0] & COPIED[0], old[1] & COPIED[1]];
         let valid = old[0] & (V | TV) == V | TV && old[0] & GUEST == 0;
         match MODE.of(memory[0]) {
             _ if !valid || ENTRY.is_closed(memory[0]) => None,
+            0 if self.memory.passes().is_none() => None,
             // No tables hang on it, so that any domain will do.
             0 => {
                 memory[1] = memory[1] & !DOMAIN.mask() | DOMAIN.at(PASS.into());
@@ -85,10 +89,10 @@ pub(super) fn kept<P: UnitPlatform>(
     table: &DeviceTable,
     ids: &Ids<P>,
     keep: &[StreamId],
-    read: impl Fn(PhysAddr) -> Option<u64>,
+    memory: FormerMemory<'_>,
 ) -> Result<Vec<KeptEntry>, IommuError> {
     let mut all: Vec<KeptEntry> = Vec::new();
-    let Some(former) = FormerEntries::of(unit, read)? else { return Ok(all) };
+    let Some(former) = FormerEntries::of(unit, memory)? else { return Ok(all) };
     all.try_reserve(keep.len()).map_err(|_| OutOfTableMemory { size: PageSize::SIZE_4K })?;
     for stream in keep.iter().filter_map(|stream| table.has(*stream)) {
         if all.iter().any(|one| one.stream == stream) {

@@ -32,13 +32,13 @@ use crate::promise::of_former_kernel;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
-use portolan::addr::{InvalTag, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, StreamId};
 use portolan::inval::Ranges;
 use portolan::iommu::handover::{
     DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
 };
 use portolan::iommu::{IommuError, PagedDomain, Requester};
-use portolan::platform::{Guarded, TableClaims, UnitPlatform};
+use portolan::platform::{FormerMemory, Guarded, TableClaims, UnitPlatform};
 use portolan::table::format::AmdLevels;
 use portolan::table::{Format as _, FormerTable};
 use portolan_spec::amd::reg::{self, control};
@@ -284,11 +284,9 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// in use. For a kernel that starts after a crash, and has to write its memory to a disk that is still at work.
     /// Returns the streams that were kept: all others are blocked or reach what [`Config::reserved`] names for them,
     /// also those whose old entry blocks, has no TV, has guest tables, cannot be read, or has a domain identifier that
-    /// is needed otherwise.
+    /// is needed otherwise. Those that passed through are kept with leave alone ([`FormerMemory::passing`]).
     ///
-    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if there is none; at
-    /// most two words are read for each stream. The memory of the old tables, and all that they map, has to be left
-    /// alone as long as a stream is kept. Interrupts, page requests and PASIDs are not kept.
+    /// At most two words of `former` are read for each stream. Interrupts, page requests and PASIDs are not kept.
     ///
     /// *Context.* Task.
     ///
@@ -301,13 +299,13 @@ impl<P: UnitPlatform> AmdVi<P> {
         capability: Capability,
         config: Config,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<(Self, Vec<StreamId>), IommuError> {
         let features = Features::read(&regs, capability, config.host_translation)?;
         let control = AmdControl::new(regs, mem, clock, config.limit, features);
         let mut streams = Vec::new();
         let unit = Self::enable_keeping(control, config, |unit, table, ids| {
-            let kept = former::kept(unit, table, ids, keep, &read)?;
+            let kept = former::kept(unit, table, ids, keep, former)?;
             streams = kept.iter().map(|one| StreamId::new(one.stream.into())).collect();
             Ok(kept)
         })?;

@@ -5,7 +5,9 @@ mod promised;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::dma::Doorbell;
-use portolan::platform::{ApicPageAddress, InterruptFileAddress, PostedAddress, PreservedMemory};
+use portolan::platform::{
+    ApicPageAddress, FormerMemory, InterruptFileAddress, PostedAddress, PreservedMemory,
+};
 
 use super::TrustedDescription;
 
@@ -42,6 +44,12 @@ pub(crate) fn preserved<'r>(
 ) -> PreservedMemory<'r> {
     // SAFETY: as above.
     unsafe { PreservedMemory::new(tables, buffers) }
+}
+
+/// Tables that a kernel of a model left when it crashed.
+pub(crate) fn crashed(read: &dyn Fn(PhysAddr) -> Option<u64>) -> FormerMemory<'_> {
+    // SAFETY: as above.
+    unsafe { FormerMemory::new(read) }
 }
 
 /// A backing page of a model's virtual CPU.

@@ -25,7 +25,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan::platform::{OutOfTableMemory, TableClaims, UnitPlatform};
+use portolan::platform::{FormerMemory, OutOfTableMemory, TableClaims, UnitPlatform};
 use portolan_spec::riscv::PPN;
 use portolan_spec::riscv::context::{
     ATTRIBUTES, CONTROL, DIRECTORY, FIRST, GSCID, MODE, PSCID, SECOND, TRANSLATES, V,
@@ -52,7 +52,7 @@ impl KeptContext {
 pub(super) struct FormerDirectory<'r> {
     pub(super) root: PhysAddr,
     pub(super) shape: DirectoryShape,
-    read: &'r dyn Fn(PhysAddr) -> Option<u64>,
+    memory: FormerMemory<'r>,
 }
 
 impl<'r> FormerDirectory<'r> {
@@ -63,7 +63,7 @@ impl<'r> FormerDirectory<'r> {
     fn of<P: UnitPlatform>(
         control: &RiscvControl<P>,
         lg2: u32,
-        read: &'r dyn Fn(PhysAddr) -> Option<u64>,
+        memory: FormerMemory<'r>,
     ) -> Result<Option<Self>, IommuError> {
         let value = control.directory()?;
         let levels = match directory::MODE.of(value).checked_sub(directory::ONE_LEVEL) {
@@ -72,7 +72,7 @@ impl<'r> FormerDirectory<'r> {
             Some(_) => return Err(IommuError::Nonsense { offset: reg::DIRECTORY, value }),
         };
         let shape = DirectoryShape::of_levels(levels, control.features.context_words(), lg2);
-        Ok(Some(Self { root: PhysAddr::new(PPN.of(value) << 12), shape, read }))
+        Ok(Some(Self { root: PhysAddr::new(PPN.of(value) << 12), shape, memory }))
     }
 
     /// The context with which `stream` goes on, if it lets something through that can be kept.
@@ -80,24 +80,25 @@ impl<'r> FormerDirectory<'r> {
         let stream = Directory::has(self.shape.lg2, stream)?;
         let mut page = self.root.get();
         for level in (0..self.shape.levels - 1).rev() {
-            let word = (self.read)(PhysAddr::new(page + self.shape.index(stream, level) * 8))?;
+            let word =
+                self.memory.word(PhysAddr::new(page + self.shape.index(stream, level) * 8))?;
             page = Some(PPN.of(word) << 12).filter(|_| word & V != 0)?;
         }
         let first = page + self.shape.slot(stream) as u64 * 8;
         let mut words = Words::default();
         for (number, word) in (0..).zip(words.iter_mut().take(self.shape.words)) {
-            *word = (self.read)(PhysAddr::new(first + number * 8))?;
+            *word = self.memory.word(PhysAddr::new(first + number * 8))?;
         }
         let valid = words[CONTROL] & (V | DIRECTORY) == V;
         valid.then_some(KeptContext { stream, words })
     }
 
-    /// The streams of `keep` that can go on, in order; those that pass through if `passes`.
-    fn all_kept(&self, keep: &[StreamId], passes: bool) -> Result<Vec<KeptContext>, IommuError> {
+    /// The streams of `keep` that can go on, in order; those that pass through with leave alone.
+    fn all_kept(&self, keep: &[StreamId]) -> Result<Vec<KeptContext>, IommuError> {
         let mut kept: Vec<KeptContext> = Vec::new();
         kept.try_reserve(keep.len()).map_err(|_| OutOfTableMemory { size: PageSize::SIZE_4K })?;
         kept.extend(keep.iter().filter_map(|stream| self.kept(*stream)));
-        kept.retain(|one| passes || one.tag().is_some());
+        kept.retain(|one| self.memory.passes().is_some() || one.tag().is_some());
         kept.sort_by_key(|one| one.stream);
         kept.dedup_by_key(|one| one.stream);
         Ok(kept)
@@ -130,14 +131,11 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     /// that is still at work. Returns the streams that were kept: all others are blocked or reach what
     /// [`Config::reserved`] names for them, also those whose old context is not valid, cannot be read, has a process
     /// directory or an identifier that is needed otherwise. Those that passed through are kept with leave alone
-    /// ([`PreservedMemory::passing`](portolan::platform::PreservedMemory::passing)). If none is kept, the unit has a
-    /// directory of its own as by [`RiscvIommu::enable`].
+    /// ([`FormerMemory::passing`]). If none is kept, the unit has a directory of its own as by [`RiscvIommu::enable`].
     ///
-    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if there is none; at most
-    /// ten words are read for each stream. `claims` have the page of the old root: it stays in use, and has room for as
-    /// many streams as the former kernel wanted. All other memory of the old tables, and all that they map, has to
-    /// be left alone as long as a stream is kept. Page requests and PASIDs are not kept; messages go on through an MSI
-    /// page table that the old context names.
+    /// At most ten words of `former` are read for each stream. `claims` have the page of the old root: it stays in use,
+    /// and has room for as many streams as the former kernel wanted. Page requests and PASIDs are not kept; messages go
+    /// on through an MSI page table that the old context names.
     ///
     /// *Context.* Task.
     ///
@@ -152,17 +150,17 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         clock: P,
         mut config: Config,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
         claims: &mut TableClaims<'_>,
     ) -> Result<(Self, Vec<StreamId>), AdoptError> {
         let (features, own) = Self::offered(&regs, &mut config)?;
         let control = RiscvControl::new(regs, mem, clock, &config, features);
-        let former = FormerDirectory::of(&control, config.streams_lg2, &read)?;
-        let kept = match &former {
-            Some(former) => former.all_kept(keep, claims.memory().passes().is_some())?,
+        let directory = FormerDirectory::of(&control, config.streams_lg2, former)?;
+        let kept = match &directory {
+            Some(directory) => directory.all_kept(keep)?,
             None => Vec::new(),
         };
-        let Some(former) = former.filter(|_| !kept.is_empty()) else {
+        let Some(former) = directory.filter(|_| !kept.is_empty()) else {
             return Ok((Self::enable_over(control, own, config)?, Vec::new()));
         };
         if !has_features(&control, config.signal)? {

@@ -61,7 +61,7 @@ impl DirectoryShape {
         Some(Self { levels, words, lg2 })
     }
 
-    /// That of `levels` levels, for numbers of `lg2` bits at most.
+    /// Directory of `levels` levels, for numbers of `lg2` bits at most.
     pub(super) fn of_levels(levels: u32, words: usize, lg2: u32) -> Self {
         let most = Self::leaf_lg2(words) + INDEX_LG2 * (levels - 1);
         Self { levels, words, lg2: lg2.min(most) }

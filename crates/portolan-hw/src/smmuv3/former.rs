@@ -12,9 +12,9 @@ use super::machine::SmmuHardware;
 use super::queue::SmmuShared;
 use crate::chassis::Present as _;
 use alloc::vec::Vec;
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan::platform::UnitPlatform;
+use portolan::platform::{FormerMemory, OutOfTableMemory, UnitPlatform};
 use portolan_spec::smmuv3::{address, cd, reg, ste};
 
 /// Exponents of the number of streams of a second-level table that the architecture has.
@@ -61,7 +61,7 @@ pub(super) struct KeptStream {
 /// The stream table that a former kernel left.
 pub(super) struct FormerStreams<'r> {
     pub(super) shape: FormerShape,
-    read: &'r dyn Fn(PhysAddr) -> Option<u64>,
+    memory: FormerMemory<'r>,
 }
 
 impl<'r> FormerStreams<'r> {
@@ -72,7 +72,7 @@ impl<'r> FormerStreams<'r> {
     pub(super) fn of<P: UnitPlatform>(
         machine: &SmmuHardware<P>,
         features: &Features,
-        read: &'r dyn Fn(PhysAddr) -> Option<u64>,
+        memory: FormerMemory<'r>,
     ) -> Result<Option<Self>, IommuError> {
         if machine.read(reg::CR0ACK)? & reg::cr0::SMMUEN == 0 {
             return Ok(None);
@@ -91,11 +91,11 @@ impl<'r> FormerStreams<'r> {
         let lg2 = (reg::STRTAB_LOG2SIZE.of(value) as u32).min(features.stream_lg2);
         let mut shape = FormerShape { root: PhysAddr::new(0), lg2, split };
         shape.root = PhysAddr::new(address(base, shape.bytes_lg2().max(ste::LG2_BYTES)));
-        Ok(Some(Self { shape, read }))
+        Ok(Some(Self { shape, memory }))
     }
 
     fn word(&self, at: u64) -> Option<u64> {
-        (self.read)(PhysAddr::new(at))
+        self.memory.word(PhysAddr::new(at))
     }
 
     /// The entry of `stream`, if there is one.
@@ -137,6 +137,17 @@ impl<'r> FormerStreams<'r> {
             _ => return None,
         };
         Some(KeptStream { stream, entry, tags })
+    }
+
+    /// The streams of `keep` that can go on, in order; those that pass through with leave alone.
+    pub(super) fn all_kept(&self, keep: &[StreamId]) -> Result<Vec<KeptStream>, IommuError> {
+        let mut kept: Vec<KeptStream> = Vec::new();
+        kept.try_reserve(keep.len()).map_err(|_| OutOfTableMemory { size: PageSize::SIZE_4K })?;
+        kept.extend(keep.iter().filter_map(|stream| self.kept(*stream)));
+        kept.retain(|one| self.memory.passes().is_some() || one.tags.is_some());
+        kept.sort_by_key(|one| one.stream);
+        kept.dedup_by_key(|one| one.stream);
+        Ok(kept)
     }
 
     /// Leaves one descriptor to `entry`, and returns its ASID; none if accesses without a substream pass through.

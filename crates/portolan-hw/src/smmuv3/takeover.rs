@@ -22,9 +22,9 @@ use crate::handover::AdoptError;
 use crate::turn::TurnWait;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use portolan::addr::{Asid, PageSize, PhysAddr, StreamId, Vmid};
+use portolan::addr::{Asid, PageSize, StreamId, Vmid};
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Mmio, OutOfTableMemory, TableClaims, UnitPlatform};
+use portolan::platform::{FormerMemory, Mmio, TableClaims, UnitPlatform};
 use portolan_spec::smmuv3::{reg, ste};
 
 impl KeptTags {
@@ -45,14 +45,11 @@ impl<P: UnitPlatform> Smmu<P> {
     /// still at work. Returns the streams that were kept: all others are blocked or those of [`Config::at_work`], also
     /// those whose old entry blocks, cannot be read, terminates accesses without a substream, or has an identifier that
     /// is needed otherwise. Those that passed through are kept with leave alone
-    /// ([`PreservedMemory::passing`](portolan::platform::PreservedMemory::passing)). If none is kept, the unit has a
-    /// table of its own as by [`Smmu::enable`].
+    /// ([`FormerMemory::passing`]). If none is kept, the unit has a table of its own as by [`Smmu::enable`].
     ///
-    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if there is none; at most
-    /// eleven words are read for each stream. `claims` have the memory of the old stream table, or of its first level:
-    /// it stays in use, and names as many streams as the former kernel wanted. All other memory of the old
-    /// tables, and all that they map, has to be left alone as long as a stream is kept. Page requests and substreams
-    /// are not kept.
+    /// At most eleven words of `former` are read for each stream. `claims` have the memory of the old stream table, or
+    /// of its first level: it stays in use, and names as many streams as the former kernel wanted. Page requests and
+    /// substreams are not kept.
     ///
     /// *Context.* Task.
     ///
@@ -67,17 +64,16 @@ impl<P: UnitPlatform> Smmu<P> {
         clock: P,
         mut config: Config,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
         claims: &mut TableClaims<'_>,
     ) -> Result<(Self, Vec<StreamId>), AdoptError> {
         let features = Features::read(&registers)?.on_board(config.coherency, config.update);
         config.reserved.within(features.output_lg2);
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let machine = Arc::new(machine);
-        let former = FormerStreams::of(&machine, &features, &read)?;
-        let passes = claims.memory().passes().is_some();
+        let former = FormerStreams::of(&machine, &features, former)?;
         let mut kept = match &former {
-            Some(former) => all_kept(former, keep, passes)?,
+            Some(former) => former.all_kept(keep)?,
             None => Vec::new(),
         };
         let queues = Self::queues(&machine, features, &config, MoreQueues::None)?;
@@ -129,21 +125,6 @@ impl<P: UnitPlatform> Smmu<P> {
             Ok(()) | Err(_) => Ok(()),
         }
     }
-}
-
-/// The streams of `keep` that can go on, in order; those that pass through if `passes`.
-fn all_kept(
-    former: &FormerStreams<'_>,
-    keep: &[StreamId],
-    passes: bool,
-) -> Result<Vec<KeptStream>, IommuError> {
-    let mut kept: Vec<KeptStream> = Vec::new();
-    kept.try_reserve(keep.len()).map_err(|_| OutOfTableMemory { size: PageSize::SIZE_4K })?;
-    kept.extend(keep.iter().filter_map(|stream| former.kept(*stream)));
-    kept.retain(|one| passes || one.tags.is_some());
-    kept.sort_by_key(|one| one.stream);
-    kept.dedup_by_key(|one| one.stream);
-    Ok(kept)
 }
 
 /// The former kernel's table, claimed, for a unit that aborts accesses should it be disabled. The unit sees nothing of

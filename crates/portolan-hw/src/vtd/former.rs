@@ -12,6 +12,7 @@ use crate::chassis::entry::Words;
 use alloc::collections::BTreeSet;
 use core::cell::Cell;
 use portolan::addr::PhysAddr;
+use portolan::platform::FormerMemory;
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
 
@@ -69,19 +70,24 @@ struct Unreadable;
 pub(super) struct FormerTables<'r> {
     root: u64,
     mode: Mode,
-    read: &'r dyn Fn(PhysAddr) -> Option<u64>,
+    memory: FormerMemory<'r>,
     /// Reads that are left.
     left: Cell<u32>,
 }
 
 impl<'r> FormerTables<'r> {
-    pub(super) fn new(root: u64, mode: Mode, read: &'r dyn Fn(PhysAddr) -> Option<u64>) -> Self {
-        Self { root, mode, read, left: Cell::new(MOST_READS) }
+    pub(super) fn new(root: u64, mode: Mode, memory: FormerMemory<'r>) -> Self {
+        Self { root, mode, memory, left: Cell::new(MOST_READS) }
+    }
+
+    /// Tells if streams that passed through may go on doing so.
+    pub(super) fn may_pass(&self) -> bool {
+        self.memory.passes().is_some()
     }
 
     fn word(&self, table: u64, index: usize) -> Result<u64, Unreadable> {
         self.left.set(self.left.get().checked_sub(1).ok_or(Unreadable)?);
-        (self.read)(PhysAddr::new((table & ADDRESS) + index as u64 * 8)).ok_or(Unreadable)
+        self.memory.word(PhysAddr::new((table & ADDRESS) + index as u64 * 8)).ok_or(Unreadable)
     }
 
     /// The word, if it has the present bit.

@@ -22,10 +22,10 @@ use crate::chassis::{Operation, OperationState, Present, Submitters, wait_until}
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::StreamId;
 use portolan::inval::{Ranges, Walker};
 use portolan::iommu::{Awaited, IommuError, Stage};
-use portolan::platform::{Guarded, Mmio, UnitPlatform};
+use portolan::platform::{FormerMemory, Guarded, Mmio, UnitPlatform};
 use portolan::table::format::DirtyTracking;
 use portolan_spec::vtd::reg::{self, command, fsts, root_mode};
 use portolan_tables::describe::UnitKind;
@@ -127,9 +127,9 @@ impl<P: UnitPlatform> Vtd<P> {
     /// attached in between are never blocked, which those with reserved memory
     /// ([`Config::reserved`]) may not survive.
     ///
-    /// `read` returns eight aligned bytes of the memory that has the tables of before, or `None` if it cannot be
-    /// read. Until the unit has forgotten these tables no domain gets an identifier that they use, so that no
-    /// attached stream hits one of their translations. Where they cannot be read whole, each attachment before
+    /// `former` has the tables of before. Until the unit has forgotten these no domain gets an identifier that they
+    /// use, so that no attached stream hits one of their translations. Where they cannot be read whole, each
+    /// attachment before
     /// [`Vtd::translate`] is [`IommuError::Unsupported`], unless the unit forgets with the change
     /// ([`VtdFeature::ROOT_INVALIDATES`]); so is one that passes through, if their domains use the identifier of
     /// such streams.
@@ -141,11 +141,11 @@ impl<P: UnitPlatform> Vtd<P> {
         mem: P::Memory,
         clock: P,
         config: Config,
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<Self, IommuError> {
         let unit = Self::begin(regs, mem, clock, config)?;
         if !unit.former.lock().are_known() {
-            unit.find_former(&unit.former_tables(&read))?;
+            unit.find_former(&unit.former_tables(former))?;
         }
         Ok(unit)
     }
@@ -180,8 +180,8 @@ impl<P: UnitPlatform> Vtd<P> {
     }
 
     /// The tables that the unit still uses.
-    fn former_tables<'r>(&self, read: &'r dyn Fn(PhysAddr) -> Option<u64>) -> FormerTables<'r> {
-        FormerTables::new(self.core.control.regs.read64(reg::RTADDR), self.config.mode, read)
+    fn former_tables<'r>(&self, memory: FormerMemory<'r>) -> FormerTables<'r> {
+        FormerTables::new(self.core.control.regs.read64(reg::RTADDR), self.config.mode, memory)
     }
 
     /// Keeps the identifiers of the tables of before out of use, if all can be read.
@@ -317,11 +317,10 @@ impl<P: UnitPlatform> Vtd<P> {
     /// tables of these stay in use. For a kernel that starts after a crash, and has to write its
     /// memory to a disk that is still at work. Returns the streams that were kept: all others are
     /// blocked, also those whose old entry is not present, is no entry, or has the domain identifier
-    /// of streams that pass through here.
+    /// of streams that pass through here. Those that passed through are kept with leave alone
+    /// ([`FormerMemory::passing`]).
     ///
-    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if
-    /// there is none. The memory of the old tables, and all that they map, has to be left alone as
-    /// long as a stream is kept. Requests with PASID are not kept, nor are page requests.
+    /// Requests with PASID are not kept, nor are page requests.
     ///
     /// # Errors
     /// As [`Vtd::enable`].
@@ -331,12 +330,12 @@ impl<P: UnitPlatform> Vtd<P> {
         clock: P,
         config: Config,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<(Self, Vec<StreamId>), IommuError> {
         let unit = Self::begin(regs, mem, clock, config)?;
         let mut kept = Vec::new();
         if unit.root.inherited() == InheritedTranslation::Translation {
-            let tables = unit.former_tables(&read);
+            let tables = unit.former_tables(former);
             for &stream in keep {
                 let one = |streams: &mut Streams| unit.keep(streams, stream, &tables);
                 if unit.book.with(unit.turn(), one)?? {
@@ -357,6 +356,9 @@ impl<P: UnitPlatform> Vtd<P> {
     ) -> Result<bool, IommuError> {
         let Ok(stream) = u16::try_from(stream.get()) else { return Ok(false) };
         let Some(old) = tables.entry(stream) else { return Ok(false) };
+        if old.passes && !tables.may_pass() {
+            return Ok(false);
+        }
         let again = streams.attachment((stream, 0)).is_some();
         if again || !self.reserve(streams, &old) {
             return Ok(false);

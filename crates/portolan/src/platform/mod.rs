@@ -12,7 +12,8 @@
 //! * [`DmaMemory`], [`AllMemory`]: memory that devices may be given, by promise.
 //! * [`PostedAddress`], [`InterruptFileAddress`], [`ApicPageAddress`]: memory to which interrupts are posted, by
 //!   promise.
-//! * [`PreservedMemory`]: memory that a former kernel left, by promise; [`TableClaims`]: its pages in use.
+//! * [`PreservedMemory`]: memory that a former kernel left, by promise; [`TableClaims`]: its pages in use;
+//!   [`FormerMemory`]: the tables of one that crashed, for reading, by promise.
 //! * [`TrustedBase`]: an implementer's promise for parts that isolation rests on.
 //! * [`Mmio`]: the registers of a device; [`MappedRegisters`]: those that a kernel has mapped, with barriers.
 //! * [`PhysMemory`]: copies, for bounce pools, as a [`Transfer`] says.
@@ -45,7 +46,7 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{
-    AliasedMemory, AllMemory, ApicPageAddress, ClaimError, DmaMemory, ForeignTables,
+    AliasedMemory, AllMemory, ApicPageAddress, ClaimError, DmaMemory, ForeignTables, FormerMemory,
     InterruptFileAddress, MappedRegisters, Platform, PostedAddress, PreservedMemory,
     PromisedMappings, RawMemory, TableClaims, TrustedBase,
 };

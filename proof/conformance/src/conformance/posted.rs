@@ -26,9 +26,9 @@ const CONTROL: u64 = 32;
 /// A place for an interrupt.
 struct Form {
     to: Posting,
-    /// What arrives at first, and after that.
+    /// Interrupts of the monitor: at first, and after that.
     told: [Option<Raised>; 2],
-    /// Where its bit is.
+    /// Offset of the word that has its bit.
     offset: u64,
     bit: u8,
 }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Domain as _, Iommu as _, IommuDomains as _, IommuError};
-use portolan::platform::Mmio as _;
+use portolan::platform::{FormerMemory, Mmio as _};
 use portolan_chips::amd::AmdMachine;
 use portolan_chips::machine::Withheld;
 use portolan_spec::amd::entry::{GUEST, IR, IW, MODE, TV, V};
@@ -15,6 +15,7 @@ use super::{STREAM, config};
 use crate::amd::{AmdVi, Config};
 use crate::chassis::tests::former::{TakesOver, takes_over};
 use crate::chassis::tests::suite::{BASE, Driven as _};
+use crate::promise::tests::{all_memory, crashed};
 
 /// Address of the device table of the system before: not in memory of this one.
 const OLD: u64 = 0x7000_0000;
@@ -25,11 +26,11 @@ fn take_over(
     machine: &AmdMachine,
     config: Config,
     keep: &[StreamId],
-    read: impl Fn(PhysAddr) -> Option<u64>,
+    former: FormerMemory<'_>,
 ) -> Result<(Iommu, Vec<StreamId>), IommuError> {
     let capability = capability(&machine.unit().identification());
     let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
-    AmdVi::take_over(regs, mem, clock, capability, config, keep, read)
+    AmdVi::take_over(regs, mem, clock, capability, config, keep, former)
 }
 
 impl TakesOver for AmdMachine {
@@ -41,9 +42,9 @@ impl TakesOver for AmdMachine {
     fn take_over(
         &self,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<(Iommu, Vec<StreamId>), IommuError> {
-        take_over(self, config(), keep, read)
+        take_over(self, config(), keep, former)
     }
 }
 
@@ -86,7 +87,8 @@ fn entries_are_kept_as_far_as_they_are_of_host_tables() {
         entry.get(at.get() as usize % 32 / 8).copied()
     };
     let keep: Vec<_> = (0..200).map(StreamId::new).collect();
-    let (unit, kept) = take_over(&machine, config(), &keep, read).unwrap();
+    let (unit, kept) =
+        take_over(&machine, config(), &keep, crashed(&read).passing(all_memory())).unwrap();
     assert_eq!(kept, [0, 1, 2, 3].map(StreamId::new));
     assert_eq!(machine.turned_off(), 0);
     let copied = |stream| machine.entry(stream)[..2].to_vec();
@@ -108,13 +110,23 @@ fn entries_are_kept_as_far_as_they_are_of_host_tables() {
 }
 
 #[test]
+fn a_stream_that_passes_is_kept_with_leave_alone() {
+    let machine = new_machine();
+    translating(&machine);
+    let passes = |_: PhysAddr| Some(V | TV | IR | IW);
+    let (_unit, kept) = take_over(&machine, config(), &[STREAM], crashed(&passes)).unwrap();
+    assert_eq!(kept, []);
+    assert!(machine.is_blocked(STREAM));
+}
+
+#[test]
 fn nothing_is_kept_of_a_unit_that_is_off_or_has_its_table_in_segments() {
     for how in [0, control::ENABLE | control::SEGMENTS] {
         let machine = new_machine();
         machine.write64(reg::DEVICE_TABLE, OLD);
         machine.write64(reg::CONTROL, how);
         let open = |_: PhysAddr| Some(V | TV | IR | IW);
-        let (_unit, kept) = take_over(&machine, config(), &[STREAM], open).unwrap();
+        let (_unit, kept) = take_over(&machine, config(), &[STREAM], crashed(&open)).unwrap();
         assert_eq!(kept, []);
         assert!(machine.is_blocked(STREAM));
     }
@@ -137,7 +149,7 @@ fn commands_that_were_left_refused_do_not_keep_a_unit_from_being_taken_over() {
     core::mem::forget((former, domain));
     let memory = machine.clone();
     let read = |at: PhysAddr| Some(memory.word(at.get()));
-    let (_unit, kept) = take_over(&machine, config(), &[STREAM], read).unwrap();
+    let (_unit, kept) = take_over(&machine, config(), &[STREAM], crashed(&read)).unwrap();
     assert_eq!(kept, [STREAM]);
 }
 
@@ -153,7 +165,7 @@ fn registers_that_are_locked_are_an_error_with_the_old_tables_in_place() {
         machine.withhold(offset, Withheld::Locked);
         let memory = machine.clone();
         let read = |at: PhysAddr| Some(memory.word(at.get()));
-        let error = take_over(&machine, config(), &[STREAM], read).err();
+        let error = take_over(&machine, config(), &[STREAM], crashed(&read)).err();
         let told = matches!(error, Some(IommuError::Nonsense { offset: of, .. }) if of == offset);
         assert!(told, "{error:?}");
         assert_eq!(machine.read(STREAM, BASE.get()), before);

@@ -294,7 +294,7 @@ fn guests_reach_the_hosts_maps_alone_whatever_their_tables_say() {
     }
     let after: Vec<u64> = (0..512).map(|n| rig.machine.word(rig.tables[1] + 8 * n)).collect();
     assert!(reached > 20, "{seed}: {reached}");
-    assert_eq!(before, after, "{seed}: marks in a table that the host lets nobody write");
+    assert_eq!(before, after, "{seed}: marks in a table that the host makes read-only");
     rig.machine.expect_obedience();
 }
 

@@ -7,9 +7,11 @@ use std::sync::Mutex;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach as _, Domain as _, Iommu as _, IommuError};
+use portolan::platform::FormerMemory;
 
 use super::hostile::Hosted;
 use super::suite::{BASE, PAGE, map};
+use crate::promise::tests::crashed;
 
 /// Pages that are mapped for the stream that is kept, and for the other.
 const PAGES: [u64; 2] = [3, 1];
@@ -23,12 +25,12 @@ pub(crate) trait TakesOver: Hosted {
     fn take_over(
         &self,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<(Self::Unit, Vec<StreamId>), IommuError>;
 }
 
 /// A unit whose kernel crashed with two streams at work.
-fn crashed<H: TakesOver>() -> H {
+fn left<H: TakesOver>() -> H {
     let hosted = H::new();
     let (unit, domain) = hosted.attached();
     let other = Arc::new(H::tables(&unit).unwrap());
@@ -71,12 +73,12 @@ fn judged<H: TakesOver + Send + 'static>(hosted: &H) -> Arc<Mutex<u64>> {
 /// A stream that is kept reaches the same memory before, between any two writes of the next kernel, and afterwards,
 /// until its driver opens it; the other is blocked.
 pub(crate) fn a_kept_stream_reaches_the_same_at_each_write<H: TakesOver + Send + 'static>() {
-    let hosted = crashed::<H>();
+    let hosted = left::<H>();
     let [stream, other] = H::STREAMS;
     let count = judged(&hosted);
     let memory = hosted.machine().clone();
     let (unit, kept) =
-        hosted.take_over(&[stream, stream], |at| Some(memory.word(at.get()))).unwrap();
+        hosted.take_over(&[stream, stream], crashed(&|at| Some(memory.word(at.get())))).unwrap();
     assert!(*count.lock().unwrap() >= 3);
     hosted.machine().judge(None);
     assert_eq!(kept, [stream]);
@@ -105,9 +107,9 @@ pub(crate) fn a_kept_stream_reaches_the_same_at_each_write<H: TakesOver + Send +
 
 /// Streams whose old entries cannot be read are blocked, with all others.
 pub(crate) fn a_stream_whose_entry_cannot_be_read_is_blocked<H: TakesOver>() {
-    let hosted = crashed::<H>();
+    let hosted = left::<H>();
     let far = StreamId::new(u32::MAX);
-    let (unit, kept) = hosted.take_over(&[H::STREAMS[0], far], |_| None).unwrap();
+    let (unit, kept) = hosted.take_over(&[H::STREAMS[0], far], crashed(&|_| None)).unwrap();
     assert_eq!(kept, []);
     for stream in H::STREAMS {
         assert_eq!(reached(&hosted, stream), expected(0));
@@ -119,10 +121,10 @@ pub(crate) fn a_stream_whose_entry_cannot_be_read_is_blocked<H: TakesOver>() {
 /// refuses: no other stream reaches anything.
 pub(crate) fn old_memory_that_lies_lets_no_other_stream_through<H: TakesOver>() {
     for bit in 0..64 {
-        let hosted = crashed::<H>();
+        let hosted = left::<H>();
         let memory = hosted.machine().clone();
         let lying = |at: PhysAddr| Some(memory.word(at.get()) ^ 1 << bit);
-        let taken = hosted.take_over(&H::STREAMS[..1], lying);
+        let taken = hosted.take_over(&H::STREAMS[..1], crashed(&lying));
         assert_eq!(reached(&hosted, H::STREAMS[1]), expected(0), "{bit}");
         drop(taken);
     }

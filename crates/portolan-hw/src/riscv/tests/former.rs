@@ -9,7 +9,7 @@ use portolan::iommu::{
     Attach as _, Domain as _, Iommu as _, IommuDomains as _, IommuError, ReservedKind,
     ReservedRegion,
 };
-use portolan::platform::{ClaimError, Mmio as _, TableClaims};
+use portolan::platform::{ClaimError, FormerMemory, Mmio as _, TableClaims};
 use portolan::table::Access;
 use portolan::table::format::RiscvLevels;
 use portolan_chips::inject::{Drain, RegisterFaults};
@@ -26,13 +26,13 @@ use crate::chassis::tests::former::{TakesOver, takes_over};
 use crate::chassis::tests::handover::claims;
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, map};
 use crate::handover::AdoptError;
-use crate::promise::tests::{all_memory, described, preserved};
+use crate::promise::tests::{all_memory, crashed as former_memory, described, preserved};
 use crate::reservations::Reserved;
 use crate::riscv::{Config, RiscvIommu, Signal};
 
 const STREAM: StreamId = <Machine as Driven>::STREAMS[0];
 const OTHER: StreamId = <Machine as Driven>::STREAMS[1];
-/// What the stream reaches at [`BASE`].
+/// Memory behind [`BASE`] of the stream.
 const REACHED: Option<u64> = Some(0x1000);
 
 type Taken = Result<(Iommu, Vec<StreamId>), AdoptError>;
@@ -45,8 +45,18 @@ fn take_with(
 ) -> Taken {
     let memory = machine.clone();
     let read = |at: PhysAddr| Some(memory.word(at.get()));
+    take_from(machine, config, keep, former_memory(&read), claims)
+}
+
+fn take_from(
+    machine: &Machine,
+    config: Config,
+    keep: &[StreamId],
+    former: FormerMemory<'_>,
+    claims: &mut TableClaims<'_>,
+) -> Taken {
     let [regs, mem, clock] = [(); 3].map(|()| machine.clone());
-    RiscvIommu::take_over(regs, mem, clock, config, keep, read, claims)
+    RiscvIommu::take_over(regs, mem, clock, config, keep, former, claims)
 }
 
 fn take(machine: &Machine, keep: &[StreamId]) -> Taken {
@@ -63,10 +73,10 @@ impl TakesOver for Machine {
     fn take_over(
         &self,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<(Iommu, Vec<StreamId>), IommuError> {
         let [regs, mem, clock] = [(); 3].map(|()| self.clone());
-        let taken = RiscvIommu::take_over(regs, mem, clock, config(), keep, read, &mut claims());
+        let taken = RiscvIommu::take_over(regs, mem, clock, config(), keep, former, &mut claims());
         taken.map_err(|error| match error {
             AdoptError::Iommu(error) => error,
             other => panic!("{other}"),
@@ -172,10 +182,13 @@ fn second_stages_are_kept_and_streams_that_pass_with_leave() {
         machine.store(at, V);
         (1..4).for_each(|word| machine.store(at + word * 8, 0));
         let tables = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(40))];
-        let memory = preserved(&tables, &[]);
-        let memory = if leave { memory.passing(all_memory()) } else { memory };
+        let mut claims = TableClaims::new(preserved(&tables, &[]));
+        let memory = machine.clone();
+        let read = |at: PhysAddr| Some(memory.word(at.get()));
+        let former = former_memory(&read);
+        let former = if leave { former.passing(all_memory()) } else { former };
         let keep = [OTHER, STREAM, OTHER];
-        let taken = take_with(&machine, config(), &keep, &mut TableClaims::new(memory));
+        let taken = take_from(&machine, config(), &keep, former, &mut claims);
         let (unit, kept) = taken.unwrap();
         (machine, unit, kept)
     };

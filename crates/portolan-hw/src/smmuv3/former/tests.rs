@@ -5,6 +5,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan_spec::smmuv3::{cd, ste};
 
 use super::{FormerShape, FormerStreams, KeptStream, KeptTags};
+use crate::promise::tests::crashed;
 
 const ROOT: u64 = 0x7000_0000;
 const DESCRIPTORS: u64 = 0x7100_0000;
@@ -30,7 +31,7 @@ fn kept(entry: ste::Ste, at: u64) -> Option<KeptStream> {
     memory.insert(at, cd::V.at(1) | cd::ASID.at(ASID));
     let read = |at: PhysAddr| memory.get(&at.get()).copied();
     let shape = FormerShape { root: PhysAddr::new(ROOT), lg2: 4, split: None };
-    FormerStreams { shape, read: &read }.kept(StreamId::new(0))
+    FormerStreams { shape, memory: crashed(&read) }.kept(StreamId::new(0))
 }
 
 const FIRST: (portolan_spec::smmuv3::Field, u64) = (ste::CONFIG, ste::config::STAGE1);
@@ -109,7 +110,7 @@ fn no_memory_is_read_twice_or_without_end() {
         for split in [None, Some(6), Some(8), Some(10)] {
             count.set(0);
             let shape = FormerShape { root: PhysAddr::new(ROOT), lg2: 32, split };
-            FormerStreams { shape, read: &read }.kept(StreamId::new(!0));
+            FormerStreams { shape, memory: crashed(&read) }.kept(StreamId::new(!0));
             assert!(count.get() <= 11, "{split:?} {}", count.get());
         }
     }

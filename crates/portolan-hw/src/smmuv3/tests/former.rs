@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::iommu::{Attach as _, Domain as _, Iommu as _, IommuDomains as _, IommuError};
-use portolan::platform::{ClaimError, Mmio as _, TableClaims, TableMem as _};
+use portolan::platform::{ClaimError, FormerMemory, Mmio as _, TableClaims, TableMem as _};
 use portolan_chips::inject::{Drain, RegisterFaults};
 use portolan_chips::machine::Withheld;
 use portolan_chips::smmuv3::SmmuMachine;
@@ -20,11 +20,11 @@ use crate::chassis::tests::handover::claims;
 use crate::chassis::tests::hostile::Hosted as _;
 use crate::chassis::tests::suite::{BASE, map};
 use crate::handover::AdoptError;
-use crate::promise::tests::{all_memory, preserved};
+use crate::promise::tests::{all_memory, crashed as former_memory, preserved};
 
 const STREAM: StreamId = SmmuMachine::STREAMS[0];
 const OTHER: StreamId = SmmuMachine::STREAMS[1];
-/// What the stream reaches at [`BASE`].
+/// Memory behind [`BASE`] of the stream.
 const REACHED: Option<u64> = Some(0x1000);
 
 type Taken = Result<(Driver, Vec<StreamId>), AdoptError>;
@@ -37,8 +37,18 @@ fn take_with(
 ) -> Taken {
     let memory = machine.clone();
     let read = |at: PhysAddr| Some(memory.word(at.get()));
+    take_from(machine, config, keep, former_memory(&read), claims)
+}
+
+fn take_from(
+    machine: &SmmuMachine,
+    config: Config,
+    keep: &[StreamId],
+    former: FormerMemory<'_>,
+    claims: &mut TableClaims<'_>,
+) -> Taken {
     let [regs, mem, clock] = [(); 3].map(|()| machine.clone());
-    Smmu::take_over(regs, mem, clock, config, keep, read, claims)
+    Smmu::take_over(regs, mem, clock, config, keep, former, claims)
 }
 
 fn take(machine: &SmmuMachine, keep: &[StreamId]) -> Taken {
@@ -56,10 +66,10 @@ impl TakesOver for SmmuMachine {
     fn take_over(
         &self,
         keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
+        former: FormerMemory<'_>,
     ) -> Result<(Driver, Vec<StreamId>), IommuError> {
         let [regs, mem, clock] = [(); 3].map(|()| self.clone());
-        let taken = Smmu::take_over(regs, mem, clock, config(), keep, read, &mut claims());
+        let taken = Smmu::take_over(regs, mem, clock, config(), keep, former, &mut claims());
         taken.map_err(|error| match error {
             AdoptError::Iommu(error) => error,
             other => panic!("{other}"),
@@ -182,10 +192,13 @@ fn second_stages_are_kept_and_streams_that_pass_with_leave() {
         let at = machine.place(STREAM.get()).unwrap();
         machine.store(at, ste::V.at(1) | ste::CONFIG.at(ste::config::BYPASS));
         let tables = [PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(40))];
-        let memory = preserved(&tables, &[]);
-        let memory = if leave { memory.passing(all_memory()) } else { memory };
+        let mut claims = TableClaims::new(preserved(&tables, &[]));
+        let memory = machine.clone();
+        let read = |at: PhysAddr| Some(memory.word(at.get()));
+        let former = former_memory(&read);
+        let former = if leave { former.passing(all_memory()) } else { former };
         let keep = [OTHER, STREAM, OTHER];
-        let taken = take_with(&machine, config(), &keep, &mut TableClaims::new(memory));
+        let taken = take_from(&machine, config(), &keep, former, &mut claims);
         let (unit, kept) = taken.unwrap();
         (machine, unit, kept)
     };
@@ -217,7 +230,7 @@ fn nothing_is_kept_of_a_unit_that_is_off() {
     machine.expect_obedience();
 }
 
-/// What firmware has at work passes from the moment the unit runs, if nothing else was found of it.
+/// Streams that firmware has at work pass from the moment the unit runs, if nothing else was found of them.
 #[test]
 fn streams_that_firmware_has_at_work_pass() {
     let machine = crashed();

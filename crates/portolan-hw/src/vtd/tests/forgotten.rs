@@ -1,7 +1,7 @@
 //! Invalidations and flushes that audits of other drivers found missing, as the table in
 //! `docs/vtd.md` lists them: one test for each item.
 
-use crate::promise::tests::all_memory;
+use crate::promise::tests::{all_memory, crashed};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -357,7 +357,7 @@ fn reserved_memory_is_mapped_before_a_device_is_translated() {
     let config = super::reserved::config(&[(start, start + 0x2fff)]);
     let machine = new_machine(CAP, ECAP);
     let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
-    let unit = super::Iommu::prepare(regs, mem, clock, config, |_| None).unwrap();
+    let unit = super::Iommu::prepare(regs, mem, clock, config, crashed(&|_| None)).unwrap();
     let on = || machine.reg32(reg::GSTS) & command::TE != 0;
     assert!(!on());
     let domain = Arc::new(unit.second_stage().unwrap());

@@ -1,6 +1,6 @@
 //! Taking over a unit whose translation is on.
 
-use crate::promise::tests::{all_memory, promised};
+use crate::promise::tests::{all_memory, crashed, promised};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -86,7 +86,8 @@ fn former(machine: &VtdMachine, mode: Mode) -> (super::kit::Iommu, Arc<super::Se
 /// The next kernel's unit, before it changes to its own tables.
 fn prepared(machine: &VtdMachine, mode: Mode) -> super::kit::Iommu {
     let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
-    Vtd::prepare(regs, mem, clock, config(mode), |at| Some(machine.word(at.get()))).unwrap()
+    Vtd::prepare(regs, mem, clock, config(mode), crashed(&|at| Some(machine.word(at.get()))))
+        .unwrap()
 }
 
 /// A domain that has another page than the former one.
@@ -150,7 +151,7 @@ fn tables_that_cannot_be_read_whole_let_no_stream_be_attached_before_the_change(
             // Of legacy tables all can be read in time, so that the last word has no memory.
             let last = PhysAddr::new(0x000f_ffff_ffff_fff8);
             let one = |at| word.filter(|_| mode == Mode::Scalable || at != last);
-            let unit = Vtd::prepare(regs, mem, clock, config(mode), one).unwrap();
+            let unit = Vtd::prepare(regs, mem, clock, config(mode), crashed(&one)).unwrap();
             let domain = other_page(&unit);
             let refused = Err(AttachError::Iommu(IommuError::Unsupported));
             assert_eq!(unit.attach(STREAM, &domain), refused);
@@ -227,7 +228,8 @@ fn take_over(
     old: &Old,
 ) -> (super::kit::Iommu, Vec<StreamId>) {
     let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
-    Vtd::take_over(regs, mem, clock, config, keep, |at| old.read(at)).unwrap()
+    let read = |at| old.read(at);
+    Vtd::take_over(regs, mem, clock, config, keep, crashed(&read).passing(all_memory())).unwrap()
 }
 
 #[test]
@@ -274,6 +276,23 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
     unit.block(OTHER).unwrap();
     assert_eq!(entry(16), [0; 2]);
     assert_eq!(handed_over(), None);
+}
+
+#[test]
+fn a_stream_that_passes_is_kept_with_leave_alone() {
+    let contexts = 0x7000_1000;
+    let old = Old(BTreeMap::from([
+        (OLD_ROOT + 16, contexts | 1),
+        (contexts + 16 * 16, 9),
+        (contexts + 16 * 16 + 8, 0x502),
+    ]));
+    let machine = new_machine(CAP, ECAP);
+    translating(&machine, OLD_ROOT);
+    let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
+    let read = |at| old.read(at);
+    let taken = Vtd::take_over(regs, mem, clock, legacy(), &[OTHER], crashed(&read));
+    let (_unit, kept) = taken.unwrap();
+    assert_eq!((kept, machine.read(OTHER, BASE.get())), (Vec::new(), None));
 }
 
 #[test]

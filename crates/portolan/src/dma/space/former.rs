@@ -101,7 +101,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         taken.map_err(|()| FormerError::Memory)??;
         let memory = self.memory_at(range);
         if memory.is_err() {
-            // Without memory it is nobody's, and stays mapped.
+            // No driver has it, and it stays mapped.
             let _ = self.note(range, |known| &mut known.former);
         }
         memory

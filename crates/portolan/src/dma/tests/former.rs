@@ -91,7 +91,7 @@ fn memory_stays_until_the_hardware_has_completed() {
     scene.rig.set_broken(1);
     let failed = former.unmap().unwrap_err();
     assert_eq!(failed.error, UnmapError::Iommu(TIMED_OUT));
-    // Its addresses are nobody's meanwhile.
+    // No mapping gets its addresses meanwhile.
     assert!(!scene.is_free(pages(0, 1)));
     scene.rig.set_broken(0);
     scene.rig.space.recover().unwrap();

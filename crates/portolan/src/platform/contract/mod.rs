@@ -9,7 +9,7 @@
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device, or shared with it ([`Sharing`]);
 //!   [`Doorbell`]: a register that is.
 //! * [`PostedAddress`], [`InterruptFileAddress`], [`ApicPageAddress`]: memory to which interrupts are posted.
-//! * [`PreservedMemory`]: memory that a former kernel left to this one.
+//! * [`PreservedMemory`], [`FormerMemory`]: memory that a former kernel left to this one, handed over or not.
 //! * [`DmaMemory`]: memory that a domain maps; [`AllMemory`]: the memory that a device reaches
 //!   untranslated.
 //!
@@ -46,7 +46,7 @@ pub use part::MappedPart;
 pub(crate) use part::PartShare;
 pub use platform::Platform;
 pub use posted::{ApicPageAddress, InterruptFileAddress, PostedAddress};
-pub use preserved::{ClaimError, PreservedMemory, TableClaims};
+pub use preserved::{ClaimError, FormerMemory, PreservedMemory, TableClaims};
 pub use reach::{AllMemory, DmaMemory, PromisedMappings};
 pub use registers::MappedRegisters;
 pub use shared_data::{AliasedMemory, SharedData};

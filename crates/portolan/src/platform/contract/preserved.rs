@@ -1,6 +1,7 @@
 //! Memory that a former kernel left to this one, and the claims to pages of it.
 
 use alloc::collections::BTreeMap;
+use core::fmt;
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::platform::AllMemory;
@@ -45,6 +46,50 @@ impl<'r> PreservedMemory<'r> {
     /// Tells if devices of the former kernel may reach all of `memory`.
     pub fn lends(&self, memory: PhysRange) -> bool {
         self.buffers.iter().any(|range| range.covers(memory))
+    }
+}
+
+/// Memory that has the tables of a kernel that crashed, for reading, by the embedder's word.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy)]
+pub struct FormerMemory<'r> {
+    read: &'r dyn Fn(PhysAddr) -> Option<u64>,
+    passing: Option<AllMemory>,
+}
+
+impl<'r> FormerMemory<'r> {
+    /// Reads a former kernel's tables by `read`: eight aligned bytes, or `None` where there is no memory.
+    ///
+    /// # Safety
+    /// * `read` returns what the memory holds;
+    /// * as long as a stream is kept on these tables, nothing writes to them or frees them, and for all memory to which
+    ///   they lead, [`DmaMemory::new`](super::DmaMemory::new)'s promise is kept for the devices of the former kernel.
+    pub const unsafe fn new(read: &'r dyn Fn(PhysAddr) -> Option<u64>) -> Self {
+        Self { read, passing: None }
+    }
+
+    /// The same with leave for streams that passed through to go on doing so.
+    #[must_use]
+    pub const fn passing(mut self, all: AllMemory) -> Self {
+        self.passing = Some(all);
+        self
+    }
+
+    /// Leave for streams to pass through, if there is such.
+    pub const fn passes(&self) -> Option<AllMemory> {
+        self.passing
+    }
+
+    /// Eight bytes at `at`, or `None` if there is no memory.
+    pub fn word(&self, at: PhysAddr) -> Option<u64> {
+        (self.read)(at)
+    }
+}
+
+impl fmt::Debug for FormerMemory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FormerMemory").field("passing", &self.passing).finish_non_exhaustive()
     }
 }
 
