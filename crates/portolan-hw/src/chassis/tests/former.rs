@@ -130,6 +130,30 @@ pub(crate) fn old_memory_that_lies_lets_no_other_stream_through<H: TakesOver>() 
     }
 }
 
+/// Without memory the unit goes on as it did, and nothing is lost.
+pub(crate) fn without_memory_nothing_has_changed<H: TakesOver>() {
+    let [stream, other] = H::STREAMS;
+    for nth in 1.. {
+        let hosted = left::<H>();
+        let memory = hosted.machine().clone();
+        let live = memory.live();
+        memory.fail_in(nth);
+        match hosted.take_over(&[stream], crashed(&|at| Some(memory.word(at.get())))) {
+            Ok((unit, _)) => {
+                assert!(nth > 3);
+                drop(unit);
+                break;
+            }
+            Err(error) => {
+                assert!(matches!(error, IommuError::Memory(_)), "{error}");
+                assert_eq!(memory.live(), live, "{nth}");
+                assert_eq!(reached(&hosted, stream), expected(PAGES[0]), "{nth}");
+                assert_eq!(reached(&hosted, other), expected(PAGES[1]), "{nth}");
+            }
+        }
+    }
+}
+
 /// Tests of a unit that is taken over from a kernel that crashed.
 macro_rules! takes_over {
     ($machine:ty) => {
@@ -144,6 +168,11 @@ macro_rules! takes_over {
             #[test]
             fn a_stream_whose_entry_cannot_be_read_is_blocked() {
                 suite::a_stream_whose_entry_cannot_be_read_is_blocked::<$machine>();
+            }
+
+            #[test]
+            fn without_memory_nothing_has_changed() {
+                suite::without_memory_nothing_has_changed::<$machine>();
             }
 
             #[test]

@@ -350,27 +350,6 @@ fn a_unit_that_does_not_follow_lets_nothing_through() {
     assert_eq!(take(&machine, &[STREAM]).err(), Some(AdoptError::Iommu(IommuError::Gone)));
 }
 
-/// Without memory the unit goes on as it did, and nothing is lost.
-#[test]
-fn without_memory_nothing_has_changed() {
-    for nth in 1.. {
-        let machine = crashed();
-        let live = machine.live();
-        machine.fail_in(nth);
-        match take(&machine, &[STREAM]) {
-            Ok((unit, _)) => {
-                assert!(nth > 3);
-                drop(unit);
-                break;
-            }
-            Err(error) => {
-                assert!(matches!(error, AdoptError::Iommu(IommuError::Memory(_))), "{error}");
-                assert_eq!((machine.live(), both(&machine)), (live, [REACHED; 2]), "{nth}");
-            }
-        }
-    }
-}
-
 /// The rest of a former root that holds contexts says nothing.
 #[test]
 fn contexts_of_the_former_root_are_closed_in_place() {
