@@ -7,14 +7,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::fs;
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::RecordError;
 use super::events::{EventSelection, Tells};
+use super::names::TaskNames;
 use super::output::RecordingOutput;
 use crate::trace::binary::events::EventPrinter;
 use crate::trace::binary::ring::{Damaged, LostBefore, Page, PageLayout};
@@ -26,8 +25,6 @@ const BATCH: usize = 256 << 10;
 const HEAD: usize = 8;
 /// End of a round, in place of a CPU number. CPUs whose buffers were not read to their end follow.
 const ROUND: u32 = u32::MAX;
-/// Names of tasks that are remembered.
-const MOST_NAMES: usize = 1 << 16;
 
 /// Appends a page of a CPU to a queue of parcels.
 pub(super) fn put_page(into: &mut Vec<u8>, cpu: u32, page: &[u8]) {
@@ -110,8 +107,8 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
-    /// Makes a merge of the selected events; the file at `names` has names of tasks.
-    pub(crate) fn new(layout: PageLayout, events: &EventSelection, names: PathBuf) -> Self {
+    /// Makes a merge of the selected events, whose tasks have `names`.
+    pub(crate) fn new(layout: PageLayout, events: &EventSelection, names: TaskNames) -> Self {
         let kinds = events.chosen.iter().filter_map(|event| {
             let printer = EventPrinter::parse(&event.format, Disclosure::Masked)?;
             let tells = event.tells;
@@ -123,7 +120,7 @@ impl Merge {
             cpus: HashMap::new(),
             before: 0,
             newest: 0,
-            names: TaskNames::of(names),
+            names,
             text: Vec::new(),
             written: Written::default(),
         }
@@ -193,6 +190,7 @@ impl Merge {
         let last = cut.filter_map(|cpu| self.cpus.get(&cpu)?.back()?.last_ns);
         let until = last.fold(self.before, u64::min);
         self.before = self.newest;
+        self.names.end_round();
         until
     }
 
@@ -307,35 +305,4 @@ fn line(text: &mut Vec<u8>, time: u64, cpu: u32, record: &[u8], names: &mut Task
         is(0x01, 'd'),
         is(0x04, 'N'),
     );
-}
-
-/// Names of tasks, as the kernel remembers them (`saved_cmdlines`).
-struct TaskNames {
-    file: PathBuf,
-    known: HashMap<u32, String>,
-}
-
-impl TaskNames {
-    fn of(file: PathBuf) -> Self {
-        let known = HashMap::from([(0, "<idle>".to_owned())]);
-        Self { file, known }
-    }
-
-    fn of_task(&mut self, pid: u32) -> &str {
-        if !self.known.contains_key(&pid) {
-            if self.known.len() >= MOST_NAMES {
-                self.known.retain(|pid, _| *pid == 0);
-            }
-            let saved = fs::read_to_string(&self.file).unwrap_or_default();
-            let rows = saved.lines().filter_map(|line| line.split_once(' '));
-            for (number, name) in rows {
-                if let Ok(number) = number.parse() {
-                    self.known.entry(number).or_insert_with(|| name.to_owned());
-                }
-            }
-            // One that the kernel forgot.
-            self.known.entry(pid).or_insert_with(|| "<...>".to_owned());
-        }
-        self.known.get(&pid).map_or("<...>", String::as_str)
-    }
 }

@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod instance;
 pub(crate) mod latency;
 pub(crate) mod merge;
+pub(crate) mod names;
 mod output;
 pub(crate) mod restore;
 pub(crate) mod settings;
@@ -45,6 +46,7 @@ use instance::Instance;
 pub use latency::FUNCTIONS;
 use latency::Measuring;
 use merge::{Merge, Written};
+use names::TaskNames;
 pub use output::Existing;
 use output::RecordingOutput;
 use restore::Restore;
@@ -195,7 +197,7 @@ fn record(args: &RecordArgs, tracefs: &Tracefs, root: &Path) -> Result<RecordRep
     // All that can be wrong with the request, before anything is changed.
     let events = selected(&args.devices, tracefs, root)?;
     let layout = tracefs.layout()?;
-    let merge = Merge::new(layout, &events, tracefs.root.join("saved_cmdlines"));
+    let merge = Merge::new(layout, &events, TaskNames::of(tracefs));
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let facts = Facts::read(root);
     let mut output = RecordingOutput::open(&args.output, existing)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod latency;
 pub(crate) mod machine;
+mod names;
 mod pages;
 mod refusals;
 

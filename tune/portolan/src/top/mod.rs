@@ -28,6 +28,7 @@ use crate::record::command::Signals;
 use crate::record::instance::{CpuCounts, Instance};
 use crate::record::latency::Measuring;
 use crate::record::merge::Merge;
+use crate::record::names::TaskNames;
 use crate::record::restore::Restore;
 use crate::record::settings::Changed;
 use crate::record::sweep::Sweeper;
@@ -202,7 +203,7 @@ impl Watch<'_> {
             prices = Prices::of(profile, &facts, &measuring.end()?.lines())?;
         }
         let says_invalidations = events.has("intel_iommu");
-        let merge = Merge::new(layout, &events, tracefs.root.join("saved_cmdlines"));
+        let merge = Merge::new(layout, &events, TaskNames::of(tracefs));
         let tally = LiveTally::new(root, &facts, prices.profile)?;
         instance.start(&events, args.buffer_kb(facts.cpus))?;
         let sweeper = Sweeper::new(&instance, layout, ROUND)?;

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::super::events::{Chosen, EventSelection, Tells};
 use super::super::merge::{Merge, put_page, put_round};
+use super::super::names::TaskNames;
 use super::super::output::{Existing, RecordingOutput};
 use super::machine::{HEADER_PAGE, MAP, Machine, PIECE, UNMAP, event, format, page};
 use crate::trace::binary::events::EventPrinter;
@@ -146,7 +147,7 @@ fn events_of_several_cpus_come_in_the_order_of_time_and_losses_where_they_were()
     put_page(&mut parcels, 1, &one(210, u64::from(u32::MAX)));
     put_page(&mut parcels, 0, &page(230, &[(0, event(99, 1))], 0));
     put_round(&mut parcels, &[]);
-    let merge = Merge::new(layout(), &events, machine.root.join("tracing/saved_cmdlines"));
+    let merge = Merge::new(layout(), &events, TaskNames::of(&machine.tracefs("", Vec::new())));
     let written = merge.run(parcels.as_slice(), &mut output, &AtomicU64::new(0)).unwrap();
     output.finish().unwrap();
     assert_eq!((written.events, written.maps), (9, 4));
@@ -188,7 +189,7 @@ fn a_buffer_that_was_not_read_to_its_end_holds_the_others_back() {
     put_round(&mut parcels, &[1]);
     put_page(&mut parcels, 1, &at(120));
     put_round(&mut parcels, &[]);
-    let merge = Merge::new(layout(), &events, machine.root.join("none"));
+    let merge = Merge::new(layout(), &events, TaskNames::of(&machine.tracefs("", Vec::new())));
     merge.run(parcels.as_slice(), &mut output, &AtomicU64::new(0)).unwrap();
     output.finish().unwrap();
     let text = machine.recorded();
