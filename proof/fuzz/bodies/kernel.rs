@@ -1,5 +1,5 @@
 //! Answers of a kernel to `portolan-linux`: descriptions with chains of capabilities, records of page requests, events
-//! of virtual IOMMUs, descriptions of hardware. The first byte says which.
+//! of virtual IOMMUs and of their queues, descriptions of hardware. The first byte says which.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::device::region;
 use super::faults::{FaultRecord, RECORD};
 use super::hardware::Hardware;
 use super::nested::events::{HEADER, NUMBERS, parse};
-use super::nested::kinds::VirtualSmmu;
+use super::nested::kinds::{CmdqvErrors, EventKind, VirtualSmmu};
 use crate::chain::{areas, capability, long, range_list, word};
 use crate::sys::iommufd::nested::{Described, WORDS};
 
@@ -24,11 +24,12 @@ pub fn answers(bytes: &[u8]) {
     let Some((kind, answer)) = bytes.split_first() else {
         return;
     };
-    match kind % 4 {
+    match kind % 5 {
         0 => chains(answer),
         1 => page_requests(answer),
-        2 => events(answer),
-        _ => hardware(answer),
+        2 => events::<VirtualSmmu>(answer),
+        3 => hardware(answer),
+        _ => events::<CmdqvErrors>(answer),
     }
 }
 
@@ -64,10 +65,10 @@ fn page_requests(bytes: &[u8]) {
     }
 }
 
-fn events(bytes: &[u8]) {
+fn events<K: EventKind>(bytes: &[u8]) {
     let (mut next, mut handed) = (word(bytes, 0).unwrap_or(0) % NUMBERS, 0);
     let bytes = bytes.get(4..).unwrap_or_default();
-    let counts = parse::<VirtualSmmu>(bytes, &mut next, |_| handed += 1);
+    let counts = parse::<K>(bytes, &mut next, |_| handed += 1);
     assert!(next < NUMBERS && handed <= bytes.len() as u64 / HEADER as u64);
     assert!(counts.is_err() || counts.is_ok_and(|counts| counts.taken == handed));
 }

@@ -165,6 +165,7 @@ pub const VFIO_OWN: Machine = Machine {
         "nvme 0000:00:05.0 --kill --interface iommufd",
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0 --interface type1 --interface iommufd",
         "nvme 0000:00:06.0 --bind --parts --interface type1 --interface iommufd",
+        "nvme 0000:00:06.0 --again --with 0000:00:05.0",
         "nvme 0000:00:05.0 --write 7 --rounds 8 --interface type1 --interface iommufd",
         "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
@@ -187,6 +188,8 @@ pub const VFIO_OWN: Machine = Machine {
                 PARTS_TOO,
                 PIN_TOO,
                 GONE_ON,
+                EXECUTED,
+                CHARGED,
             ],
         )
     },
@@ -210,7 +213,7 @@ pub const IOMMUFD: Machine = Machine {
     runs: &["tests ::kernel_ --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| {
-        if ran.console.contains("SKIP") || !ran.console.contains("ok. 16 passed") {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 18 passed") {
             Err("not all of the kernel's tests ran".to_owned())
         } else {
             Ok(())
@@ -319,7 +322,7 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// Beginnings of the driver's other lines: after another driver was killed, and about the kernel's abilities.
-const BESIDE: [&str; 11] = [
+const BESIDE: [&str; 13] = [
     "filtered: ",
     ": given back when ",
     "pinned pages: ",
@@ -329,6 +332,8 @@ const BESIDE: [&str; 11] = [
     ": memory of another disk: ",
     ": PASIDs: ",
     ": opened anew ",
+    ": executed anew: ",
+    ": pinned KiB: ",
     ": combined writes ",
     " raised the pin",
 ];
@@ -341,6 +346,10 @@ const SHARED: &str = "iommufd: one domain for two: 4 pages from disk to disk by 
 const PEER: &str = "iommufd: memory of another disk: mapped, and mapped anew after its reset: 2 maps by a \
      descriptor; a page read by one disk into it";
 const GONE_ON: &str = "iommufd: opened anew while it is bound";
+const EXECUTED: &str =
+    "iommufd: executed anew: 16 pages read meanwhile, 16 afterwards, 1 by a disk bound then";
+const CHARGED: &str =
+    "iommufd: pinned KiB: 160 before, 0 until it is charged, 160 then, 0 at the end";
 const PASIDS: &str = "iommufd: PASIDs: ";
 const PARTS: &str = "type 1: combined writes reached the device";
 const PIN: &str = "type 1: 32 of 32 pages of 4096 bytes raised the pin";

@@ -10,9 +10,11 @@
 //! nvme 0000:03:00.0 --remove                # give it back when the kernel takes it out
 //! nvme 0000:03:00.0 --filtered              # under filters of system calls
 //! nvme 0000:03:00.0 --parts --interface type1   # by descriptors of another process, by its interrupt pin
+//! nvme 0000:03:00.0 --again                 # execute itself anew while the disk reads, and go on with it
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
+mod again;
 mod can;
 mod controller;
 mod filtered;
@@ -94,8 +96,15 @@ struct Arguments {
     /// Make them under the filter of the table's rows up to this one.
     #[arg(long)]
     row: Option<usize>,
-    /// With `--can`: another disk, that is to be in one domain with the first.
-    #[arg(long, value_name = "FUNCTION", requires = "can")]
+    /// Execute itself anew while the disk reads, by iommufd, and go on with all that is mapped.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove", "parts"])]
+    again: bool,
+    /// Numbers by which the image that was executed goes on.
+    #[arg(long, hide = true, value_delimiter = ',', requires = "again")]
+    went_on: Vec<u64>,
+    /// With `--can`: another disk, that is to be in one domain with the first. With `--again`: one that is bound once
+    /// the driver was executed anew.
+    #[arg(long, value_name = "FUNCTION")]
     with: Option<PciFunction>,
     /// Read without end.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill"])]
@@ -160,6 +169,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         None if arguments.remove => remove::run(arguments),
         None if arguments.filtered => filtered::run(arguments),
         None if arguments.parts => parts::run(arguments),
+        None if arguments.again => again::run(arguments),
         None => drive(arguments),
     }
 }

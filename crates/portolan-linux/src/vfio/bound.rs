@@ -33,7 +33,7 @@ pub(super) struct Bound {
     device: Weak<OwnedFd>,
     id: u32,
     /// Address space that it was in when it was handed over.
-    handed_in: Option<Ioas>,
+    handed_in: Option<Arc<Ioas>>,
     /// Where requests with a PASID are.
     pasids: Mutex<BTreeMap<u32, Tables>>,
 }
@@ -43,6 +43,8 @@ pub(super) struct Bound {
 pub(super) enum Tables {
     Domain(Arc<UserDomain>),
     Nested(Arc<Table>),
+    /// An address space of the process that bound the device.
+    Former(Arc<Ioas>),
 }
 
 impl Tables {
@@ -51,6 +53,7 @@ impl Tables {
         match (self, other) {
             (Self::Domain(one), Self::Domain(other)) => Arc::ptr_eq(one, other),
             (Self::Nested(one), Self::Nested(other)) => Arc::ptr_eq(one, other),
+            (Self::Former(one), Self::Former(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -59,7 +62,16 @@ impl Tables {
     pub(super) fn domain(&self) -> Option<&Arc<UserDomain>> {
         match self {
             Self::Domain(domain) => Some(domain),
+            Self::Nested(_) | Self::Former(_) => None,
+        }
+    }
+
+    /// The number of the address space, unless a guest's tables are above it.
+    pub(super) fn ioas(&self) -> Option<u32> {
+        match self {
+            Self::Domain(domain) => domain.ioas(),
             Self::Nested(_) => None,
+            Self::Former(ioas) => Some(ioas.id()),
         }
     }
 }
@@ -90,9 +102,9 @@ impl Bound {
         let Candidate { name, token, origin } = candidate;
         if let Origin::Bound(device, number, ioas) = origin {
             // A number of nothing, or of something else than a device, is an error here and not in the first attach.
-            let there = describe(iommufd.descriptor(), number.get());
+            let there = describe(iommufd.descriptor(), number.get(), None);
             there.map_err(VfioError::of(Step::Bind))?;
-            let handed_in = Some(Ioas::handed(iommufd, ioas.get()));
+            let handed_in = Some(Arc::new(Ioas::handed(iommufd, ioas.get())));
             return Ok(Self::of(iommufd, device.into(), number.get(), handed_in));
         }
         let (device, group) = match origin {
@@ -120,11 +132,11 @@ impl Bound {
         Ok(Self::of(iommufd, device, id, None))
     }
 
-    fn of(
+    pub(super) fn of(
         iommufd: &Arc<Iommufd>,
         device: OwnedFd,
         id: u32,
-        handed_in: Option<Ioas>,
+        handed_in: Option<Arc<Ioas>>,
     ) -> (Self, Arc<OwnedFd>) {
         let device = Arc::new(device);
         let (iommufd, weak) = (iommufd.clone(), Arc::downgrade(&device));
@@ -151,6 +163,11 @@ impl Bound {
         said
     }
 
+    /// Place of the device's requests when it was handed over.
+    pub(super) fn former(&self) -> Option<Tables> {
+        self.handed_in.clone().map(Tables::Former)
+    }
+
     /// Moves the requests of the device, or those with `pasid`, to `tables`. The address space of a domain is made if
     /// there is none yet. They leave their former one in the same moment.
     fn enter(&self, tables: &Tables, pasid: Option<u32>) -> Result<(), AttachError> {
@@ -162,6 +179,7 @@ impl Bound {
             }
             Tables::Nested(table) if table.is_of(&self.iommufd) => (table.id(), table.has_queue()),
             Tables::Nested(_) => return Err(AttachError::Mismatch),
+            Tables::Former(ioas) => (ioas.id(), false),
         };
         count(&self.iommufd.counters().attach);
         call::attach(device.as_fd(), tables, pasid).map_err(|error| match errno(&error) {

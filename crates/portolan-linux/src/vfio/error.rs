@@ -53,6 +53,8 @@ pub enum Step {
     Token,
     /// A part of its registers as a dma-buf.
     DmaBuf,
+    /// Destroying an address space.
+    Space,
 }
 
 /// Reason why a function was not opened.

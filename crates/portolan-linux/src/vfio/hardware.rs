@@ -2,8 +2,6 @@
 //!
 //! linux/iommufd.h (`IOMMU_GET_HW_INFO`), as of Linux 7.3: registers that say what the hardware can, of which a monitor
 //! gives its guest those that it can stand for.
-//!
-//! Not supported: NVIDIA's command queues (`IOMMU_HW_INFO_TYPE_TEGRA241_CMDQV`).
 
 use iommufd_bindings::iommufd as sys;
 
@@ -58,6 +56,15 @@ pub enum HardwareRegisters {
         /// Extended feature register 2.
         efr2: u64,
     },
+    /// NVIDIA's command queues (CMDQV), as its register PARAM has them.
+    Cmdqv {
+        /// Version.
+        version: u8,
+        /// Logarithm of the number of queues.
+        queues_lg2: u8,
+        /// Logarithm of the number of streams that a guest may name.
+        streams_lg2: u8,
+    },
     /// A kind that this library does not know.
     Other {
         /// The kernel's number of it.
@@ -98,6 +105,10 @@ fn registers(said: &Described) -> HardwareRegisters {
         }
         sys::iommu_hw_info_type_IOMMU_HW_INFO_TYPE_AMD => {
             HardwareRegisters::Amd { efr: flags, efr2: first }
+        }
+        sys::iommu_hw_info_type_IOMMU_HW_INFO_TYPE_TEGRA241_CMDQV => {
+            let [.., version, queues_lg2, streams_lg2, _] = flags.to_ne_bytes();
+            HardwareRegisters::Cmdqv { version, queues_lg2, streams_lg2 }
         }
         kind => HardwareRegisters::Other { kind, first: flags },
     }

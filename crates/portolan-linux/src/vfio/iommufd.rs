@@ -118,6 +118,10 @@ impl Iommufd {
 
     pub(super) fn destroy(&self, id: u32) {
         // An object that is still in use stays, until the device's file or /dev/iommu is closed.
-        let _ = call::destroy(self.fd.as_fd(), id);
+        let _ = self.remove(id);
+    }
+
+    pub(super) fn remove(&self, id: u32) -> io::Result<()> {
+        call::destroy(self.fd.as_fd(), id)
     }
 }

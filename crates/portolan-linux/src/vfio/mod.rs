@@ -54,10 +54,10 @@ pub use name::{
     BadPlatformName, BadVfToken, BoundNumber, DeviceName, IoasId, PlatformName, VfToken,
 };
 pub use nested::{
-    AboveTables, CommandQueue, EventQueue, FirstStage, GuestStream, InvalidateError, NestedOptions,
-    NestedTables, PassedDevice, QueueKind, QueueRegisters, SmmuFirstStage, VirtualCmdqv,
-    VirtualDevice, VirtualEvents, VirtualIommu, VirtualKind, VirtualSmmu, VtdFirstStage,
-    VtdInvalidation,
+    AboveTables, CmdqvErrors, CommandQueue, EventKind, EventQueue, FirstStage, GuestStream,
+    InvalidateError, NestedOptions, NestedTables, PassedDevice, QueueKind, QueueRegisters,
+    SmmuFirstStage, VirtualCmdqv, VirtualDevice, VirtualEvents, VirtualIommu, VirtualKind,
+    VirtualSmmu, VtdFirstStage, VtdInvalidation,
 };
 pub use port::RawSpace;
 pub use sysfs::{bind, unbind};

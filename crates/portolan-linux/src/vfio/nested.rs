@@ -27,8 +27,8 @@ mod viommu;
 
 pub use events::{EventQueue, VirtualEvents};
 pub use kinds::{
-    AboveTables, FirstStage, QueueKind, SmmuFirstStage, VirtualCmdqv, VirtualKind, VirtualSmmu,
-    VtdFirstStage, VtdInvalidation,
+    AboveTables, CmdqvErrors, EventKind, FirstStage, QueueKind, SmmuFirstStage, VirtualCmdqv,
+    VirtualKind, VirtualSmmu, VtdFirstStage, VtdInvalidation,
 };
 pub use passed::PassedDevice;
 pub use queues::{CommandQueue, QueueRegisters};

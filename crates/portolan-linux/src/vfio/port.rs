@@ -64,8 +64,15 @@ impl Port {
                 (PortInterface::Container(Arc::new(container)), device)
             }
         };
-        let port = Self { stream, way, attached: Mutex::default() };
-        Ok((port, device))
+        Ok((Self::of(stream, way), device))
+    }
+
+    fn of(stream: StreamId, way: PortInterface) -> Self {
+        let former = match &way {
+            PortInterface::Bound(bound) => bound.former(),
+            PortInterface::Container(_) => None,
+        };
+        Self { stream, way, attached: Mutex::new(former) }
     }
 
     fn attached(&self) -> MutexGuard<'_, Option<Tables>> {
@@ -100,7 +107,7 @@ impl Port {
             }
             PortInterface::Bound(bound) => Some(RawSpace::Ioas {
                 iommufd: bound.descriptor(),
-                ioas: self.attached().as_ref()?.domain()?.ioas()?,
+                ioas: self.attached().as_ref()?.ioas()?,
             }),
         }
     }
@@ -122,7 +129,7 @@ impl Port {
                 }
                 domain.enter(container.clone())?;
             }
-            (PortInterface::Container(_), Tables::Nested(_)) => return Err(AttachError::Mismatch),
+            (PortInterface::Container(_), _) => return Err(AttachError::Mismatch),
             (PortInterface::Bound(bound), tables) => bound.attach(tables)?,
         }
         *attached = Some(tables);
@@ -174,3 +181,6 @@ impl Port {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use portolan::table::format::DirtyTracking;
 use super::bound::Tables;
 use super::container;
 use super::device::VfioDevice;
-use super::error::{OpenError, VfioError};
+use super::error::{OpenError, Step, VfioError};
 use super::faults::FaultQueue;
 use super::handed::{Candidate, Interface, Through};
 use super::ioas::{DomainOptions, HandedIoas, Ioas, NewIoas};
@@ -163,6 +163,13 @@ fn both(one: &Reach, other: &Reach) -> Reach {
 }
 
 impl UserUnit {
+    /// A unit over an iommufd, for domains without devices.
+    #[cfg(test)]
+    pub(super) fn without_devices(iommufd: Arc<Iommufd>, reach: Reach) -> Self {
+        let (ports, counters) = (Vec::new(), Arc::new(Counters::default()));
+        Self { ports, iommufd: Some(iommufd), reach: Arc::new(reach), counters }
+    }
+
     /// An empty domain.
     pub fn domain(&self) -> Arc<UserDomain> {
         self.new_with(DomainOptions::default())
@@ -198,6 +205,18 @@ impl UserUnit {
         let spaces: Box<dyn Spaces> = Box::new(HandedIoas(Arc::new(ioas)));
         let domain = UserDomain::new(self.reach.clone(), DirtyTracking::Off, Some(spaces));
         Ok(Arc::new(domain.within(reach)))
+    }
+
+    /// Destroys an address space that another process has made, with all that it has mapped: it is the duty of one that
+    /// goes on with the devices ([`Candidate::bound`]) and has moved them from there.
+    ///
+    /// *Context.* Task: a system call.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] over type 1; otherwise the kernel's: a device is in it, or the number is of nothing.
+    pub fn destroy_space(&self, ioas: IoasId) -> Result<(), VfioError> {
+        let iommufd = self.iommufd.as_ref().ok_or(IommuError::Unsupported)?;
+        iommufd.remove(ioas.get()).map_err(VfioError::of(Step::Space))
     }
 
     fn new_with(&self, options: DomainOptions) -> Arc<UserDomain> {

@@ -21,16 +21,22 @@ pub(crate) struct Described {
     pub(crate) pasid_bits: u8,
 }
 
-/// IOMMU_GET_HW_INFO: the IOMMU that is between a device and memory.
-pub(crate) fn describe(fd: BorrowedFd<'_>, device: u32) -> io::Result<Described> {
+/// IOMMU_GET_HW_INFO: the IOMMU that is between a device and memory; with `kind` a part of it, of that kind.
+pub(crate) fn describe(
+    fd: BorrowedFd<'_>,
+    device: u32,
+    kind: Option<u32>,
+) -> io::Result<Described> {
     let mut words = [0; WORDS];
     let mut value = sys::iommu_hw_info {
         size: size::<sys::iommu_hw_info>(),
         dev_id: device,
         data_len: size_of_val(&words) as u32,
         data_uptr: words.as_mut_ptr() as u64,
+        flags: kind.map_or(0, |_| sys::iommufd_hw_info_flags_IOMMU_HW_INFO_FLAG_INPUT_TYPE),
         ..Default::default()
     };
+    value.__bindgen_anon_1.in_data_type = kind.unwrap_or(0);
     // SAFETY: the kernel writes `data_len` bytes at most, for which there is room.
     unsafe { command(fd, sys::IOMMUFD_CMD_GET_HW_INFO, &mut value) }?;
     // SAFETY: both fields of the union are this number.

@@ -1,5 +1,7 @@
 //! Descriptors of every kind that a program may be sent by mistake.
 
+mod received;
+
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 
@@ -8,11 +10,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 
 use super::*;
-use crate::calls::Counters;
-use crate::vfio::ioas::Ioas;
-use crate::vfio::iommufd::Iommufd;
 use crate::vfio::{OpenError, open_from};
-use std::sync::Arc;
 
 /// Descriptors that are none of VFIO's, with what they are.
 fn others() -> Vec<(&'static str, OwnedFd)> {
@@ -111,20 +109,4 @@ fn a_group_is_asked_for_a_device_by_its_name_and_the_token_behind_it() {
         GroupFile(memfd_create("group", MemfdFlags::CLOEXEC).unwrap()),
     );
     assert_eq!(candidate.named(device).in_group(), "fff51000.ethernet");
-}
-
-#[test]
-fn an_address_space_of_another_process_stays_when_its_domain_goes() {
-    let Ok(file) = open("/dev/iommu", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
-        println!("SKIP: this kernel has no iommufd");
-        return;
-    };
-    let number = call::iommufd::new_ioas(file.as_fd()).unwrap();
-    let handed = IommufdFile::try_from(file.try_clone().unwrap()).unwrap();
-    let iommufd = Iommufd::handed(handed, Arc::new(Counters::default()));
-    let ioas = Ioas::handed(&iommufd, number);
-    assert!(ioas.ranges().is_ok());
-    assert!(Ioas::handed(&iommufd, number + 1).ranges().is_err(), "there is none of that number");
-    drop((ioas, iommufd));
-    call::iommufd::destroy(file.as_fd(), number).expect("it is there still");
 }

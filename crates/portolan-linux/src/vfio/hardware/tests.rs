@@ -1,9 +1,12 @@
 //! Descriptions of hardware, as the kernel lays them out.
 
+use portolan::iommu::IommuError;
+
 use super::*;
 use crate::sys::iommufd::nested::{WORDS, describe};
 use crate::sys::iommufd::selftest;
 use crate::vfio::mock::{mock, mock_with_pasids};
+use crate::vfio::nested::kinds::{VirtualCmdqv, sealed::Queues};
 
 fn said(kind: u32, first: &[u64]) -> Described {
     let mut words = [0; WORDS];
@@ -20,7 +23,11 @@ fn registers_are_those_of_the_kind() {
     let smmu = HardwareRegisters::Smmuv3 { idr: [1, 2, 3, 4, 5, 6], iidr: 7, aidr: 8 };
     assert_eq!(of(2, &[0, 2 << 32 | 1, 4 << 32 | 3, 6 << 32 | 5, 8 << 32 | 7]), smmu);
     assert_eq!(of(4, &[9, 8]), HardwareRegisters::Amd { efr: 9, efr2: 8 });
-    assert_eq!(of(3, &[6]), HardwareRegisters::Other { kind: 3, first: 6 });
+    // Flags, version, queues, streams, reserved.
+    let bytes = [0, 0, 0, 0, 1, 7, 4, 0xff];
+    let cmdqv = HardwareRegisters::Cmdqv { version: 1, queues_lg2: 7, streams_lg2: 4 };
+    assert_eq!(of(3, &[u64::from_ne_bytes(bytes)]), cmdqv);
+    assert_eq!(of(5, &[6]), HardwareRegisters::Other { kind: 5, first: 6 });
 }
 
 #[test]
@@ -46,10 +53,15 @@ fn kernel_describes_its_device() {
     let first = u64::from(selftest::REGISTER) << 32;
     let registers = HardwareRegisters::Other { kind: selftest::HARDWARE, first };
     for (mock, pasid_bits) in [(plain, 0), (with_pasids, selftest::PASID_BITS)] {
-        let found = Hardware::read(&describe(mock.iommufd.descriptor(), mock.id).unwrap());
-        assert_eq!((found.registers, found.pasid_bits), (registers, pasid_bits));
-        assert!(found.dirty_tracking);
-        // An object that is no device.
-        assert!(describe(mock.iommufd.descriptor(), mock.home.id()).is_err());
+        let fd = mock.iommufd.descriptor();
+        for kind in [None, Some(selftest::HARDWARE)] {
+            let found = Hardware::read(&describe(fd, mock.id, kind).unwrap());
+            assert_eq!((found.registers, found.pasid_bits), (registers, pasid_bits));
+            assert!(found.dirty_tracking);
+        }
+        // A part that it does not have, and an object that is no device.
+        let refused = describe(fd, mock.id, Some(<VirtualCmdqv as Queues>::HARDWARE));
+        assert_eq!(crate::calls::refused(&refused.unwrap_err()), IommuError::Unsupported);
+        assert!(describe(fd, mock.home.id(), None).is_err());
     }
 }

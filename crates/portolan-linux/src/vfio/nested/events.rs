@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use iommufd_bindings::iommufd as sys;
 use rustix::io::{Errno, read};
 
-use super::kinds::VirtualKind;
+use super::kinds::EventKind;
 use crate::chain::{InfoError, word};
 use crate::vfio::error::{Step, VfioError};
 use crate::vfio::iommufd::Object;
@@ -47,7 +47,7 @@ pub struct VirtualEvents {
 }
 
 /// Hands the events of `bytes` over. `next` is the number of the next one.
-pub(in crate::vfio) fn parse<K: VirtualKind>(
+pub(in crate::vfio) fn parse<K: EventKind>(
     bytes: &[u8],
     next: &mut u32,
     mut each: impl FnMut(K::Event),
@@ -73,7 +73,7 @@ pub(in crate::vfio) fn parse<K: VirtualKind>(
     Ok(counts)
 }
 
-impl<K: VirtualKind> EventQueue<K> {
+impl<K: EventKind> EventQueue<K> {
     pub(super) fn new(object: Object, file: OwnedFd, viommu: KeptBelow) -> Self {
         let next = Mutex::default();
         Self { _object: object, file, next, _viommu: viommu, kind: PhantomData }

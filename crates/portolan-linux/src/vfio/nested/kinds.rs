@@ -1,11 +1,10 @@
 //! Kinds of hardware whose first stage a guest may own, with their words for the kernel.
 //!
 //! linux/iommufd.h, as of Linux 7.3: `iommu_hwpt_vtd_s1`, `iommu_hwpt_vtd_s1_invalidate`, `iommu_hwpt_arm_smmuv3`,
-//! `iommu_viommu_arm_smmuv3_invalidate`, `iommu_vevent_arm_smmuv3`.
+//! `iommu_viommu_arm_smmuv3_invalidate`, `iommu_vevent_arm_smmuv3`, `iommu_vevent_tegra241_cmdqv`.
 //!
 //! Not supported: AMD's `iommu_hwpt_amd_guest`, which no IOMMU takes under Linux 7.3: the driver's operations lead to
-//! no code for it, and the virtual IOMMU that it belongs to has no type. Errors of NVIDIA's queues
-//! (`IOMMU_VEVENTQ_TYPE_TEGRA241_CMDQV`).
+//! no code for it, and the virtual IOMMU that it belongs to has no type.
 
 use iommufd_bindings::iommufd as sys;
 use portolan::addr::Iova;
@@ -33,15 +32,21 @@ pub(in crate::vfio) mod sealed {
         const QUEUE: u32;
         /// Word of the kernel's answer that is the offset of the queues' registers; their length follows.
         const REGISTERS: usize;
+        /// Kind of their description.
+        const HARDWARE: u32;
     }
 
-    /// A virtual IOMMU and its events.
-    pub trait Virtual: Send + Sync + std::fmt::Debug {
+    /// A virtual IOMMU.
+    pub trait Virtual: Events {
         const KIND: u32;
         const INVALIDATION: u32;
-        const EVENTS: u32;
         /// Words that are handed over for it, in whose place the kernel puts its answer.
         const DATA: &'static [u64] = &[];
+    }
+
+    /// Events of one kind, which have a queue of their own.
+    pub trait Events: Send + Sync + std::fmt::Debug {
+        const EVENTS: u32;
         /// Bytes of an event behind its header.
         const EVENT: usize;
         type Event;
@@ -67,10 +72,16 @@ pub trait FirstStage: sealed::Stage {}
 pub trait AboveTables: FirstStage {}
 
 /// Kind of virtual IOMMU whose hardware reads queues of the guest's itself: NVIDIA's.
-pub trait QueueKind: VirtualKind + sealed::Queues {}
+pub trait QueueKind: VirtualKind + sealed::Queues {
+    /// Errors of its queues.
+    type Errors: EventKind;
+}
+
+/// Kind of events that a virtual IOMMU has a queue for.
+pub trait EventKind: sealed::Events {}
 
 /// Kind of virtual IOMMU: SMMUv3's, alone or with NVIDIA's queues.
-pub trait VirtualKind: sealed::Virtual {
+pub trait VirtualKind: sealed::Virtual + EventKind {
     /// First stage of its devices.
     type Stage: FirstStage;
 }
@@ -227,20 +238,29 @@ impl VirtualKind for VirtualCmdqv {
     type Stage = SmmuFirstStage;
 }
 
-impl QueueKind for VirtualCmdqv {}
+impl EventKind for VirtualCmdqv {}
+
+impl QueueKind for VirtualCmdqv {
+    type Errors = CmdqvErrors;
+}
 
 impl sealed::Queues for VirtualCmdqv {
     const QUEUE: u32 = sys::iommu_hw_queue_type_IOMMU_HW_QUEUE_TYPE_TEGRA241_CMDQV;
     /// `iommu_viommu_tegra241_cmdqv` is both words.
     const REGISTERS: usize = 0;
+    const HARDWARE: u32 = sys::iommu_hw_info_type_IOMMU_HW_INFO_TYPE_TEGRA241_CMDQV;
 }
 
 impl sealed::Virtual for VirtualCmdqv {
     const KIND: u32 = sys::iommu_viommu_type_IOMMU_VIOMMU_TYPE_TEGRA241_CMDQV;
     const INVALIDATION: u32 = <VirtualSmmu as sealed::Virtual>::INVALIDATION;
-    const EVENTS: u32 = <VirtualSmmu as sealed::Virtual>::EVENTS;
     const DATA: &'static [u64] = &[0; 2];
-    const EVENT: usize = <VirtualSmmu as sealed::Virtual>::EVENT;
+}
+
+/// Its events are the SMMU's.
+impl sealed::Events for VirtualCmdqv {
+    const EVENTS: u32 = <VirtualSmmu as sealed::Events>::EVENTS;
+    const EVENT: usize = <VirtualSmmu as sealed::Events>::EVENT;
     type Event = [u64; 4];
 
     fn event(bytes: &[u8]) -> Result<[u64; 4], InfoError> {
@@ -248,9 +268,28 @@ impl sealed::Virtual for VirtualCmdqv {
     }
 }
 
+/// Errors of the queues of a [`VirtualCmdqv`]. A queue that has one stops until its guest starts it anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmdqvErrors;
+
+impl EventKind for CmdqvErrors {}
+
+impl sealed::Events for CmdqvErrors {
+    const EVENTS: u32 = sys::iommu_veventq_type_IOMMU_VEVENTQ_TYPE_TEGRA241_CMDQV;
+    const EVENT: usize = size_of::<sys::iommu_vevent_tegra241_cmdqv>();
+    /// The guest's registers VINTF_LVCMDQ_ERR_MAP: a bit for each queue, by its number.
+    type Event = [u64; 2];
+
+    fn event(bytes: &[u8]) -> Result<[u64; 2], InfoError> {
+        Ok([long(bytes, 0)?, long(bytes, 8)?])
+    }
+}
+
 /// A virtual SMMUv3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualSmmu;
+
+impl EventKind for VirtualSmmu {}
 
 impl VirtualKind for VirtualSmmu {
     type Stage = SmmuFirstStage;
@@ -260,6 +299,9 @@ impl sealed::Virtual for VirtualSmmu {
     const KIND: u32 = sys::iommu_viommu_type_IOMMU_VIOMMU_TYPE_ARM_SMMUV3;
     const INVALIDATION: u32 =
         sys::iommu_hwpt_invalidate_data_type_IOMMU_VIOMMU_INVALIDATE_DATA_ARM_SMMUV3;
+}
+
+impl sealed::Events for VirtualSmmu {
     const EVENTS: u32 = sys::iommu_veventq_type_IOMMU_VEVENTQ_TYPE_ARM_SMMUV3;
     const EVENT: usize = size_of::<sys::iommu_vevent_arm_smmuv3>();
     /// A record of the event queue, with the guest's number of the stream.

@@ -1,15 +1,17 @@
 //! Queues of a guest's commands that the hardware reads by itself, from the guest's memory.
 //!
-//! linux/iommufd.h (`IOMMU_HW_QUEUE_ALLOC`, `iommu_viommu_tegra241_cmdqv`), as of Linux 7.3. The kernel pins a queue,
-//! which has to be contiguous in the host's memory as well. The guest rings the queues by registers that the monitor
-//! maps into it, so that no command of the guest's leaves it.
+//! linux/iommufd.h (`IOMMU_HW_QUEUE_ALLOC`, `iommu_viommu_tegra241_cmdqv`, `IOMMU_VEVENTQ_TYPE_TEGRA241_CMDQV`), as of
+//! Linux 7.3. The kernel pins a queue, which has to be contiguous in the host's memory as well. The guest rings the
+//! queues by registers that the monitor maps into it, so that no command of the guest's leaves it.
 
+use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use portolan::addr::IovaRange;
 use portolan::iommu::IommuError;
 
+use super::events::EventQueue;
 use super::kinds::QueueKind;
 use super::viommu::{Inner, VirtualIommu};
 use crate::calls::refused;
@@ -88,6 +90,17 @@ impl<K: QueueKind> VirtualIommu<K> {
         let _before = before.map(|before| before.queue.clone());
         let queue = Queue { _object, index, _before, viommu: self.inner.clone() };
         Ok(CommandQueue { queue: Arc::new(queue) })
+    }
+
+    /// A queue for errors of its queues, of at most `depth` at a time, beside that of its devices' events. The monitor
+    /// hands each to its guest by the interrupt of the guest's queues.
+    ///
+    /// *Context.* Task: a system call.
+    ///
+    /// # Errors
+    /// The kernel's; a virtual IOMMU has one such queue.
+    pub fn queue_errors(&self, depth: NonZeroU32) -> Result<EventQueue<K::Errors>, IommuError> {
+        self.events_of(depth)
     }
 
     /// Registers of its queues.

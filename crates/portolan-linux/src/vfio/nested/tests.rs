@@ -9,7 +9,7 @@ use portolan::iommu::Domain as _;
 use portolan::table::Access;
 use rustix::io::Errno;
 
-use super::kinds::sealed::{self, Virtual as _};
+use super::kinds::sealed::{self, Events as _, Virtual as _};
 use super::*;
 use crate::chain::{InfoError, word};
 use crate::memory::Pages;
@@ -53,9 +53,14 @@ impl VirtualKind for MockViommu {
 impl sealed::Virtual for MockViommu {
     const KIND: u32 = selftest::VIOMMU;
     const INVALIDATION: u32 = selftest::INVALIDATION;
-    const EVENTS: u32 = selftest::EVENTS;
     /// `iommu_viommu_selftest`: a word that comes back, and the place of its registers.
     const DATA: &'static [u64] = &[selftest::FIRST as u64, 0, 0];
+}
+
+impl EventKind for MockViommu {}
+
+impl sealed::Events for MockViommu {
+    const EVENTS: u32 = selftest::EVENTS;
     const EVENT: usize = 4;
     type Event = u32;
 
@@ -64,11 +69,14 @@ impl sealed::Virtual for MockViommu {
     }
 }
 
-impl QueueKind for MockViommu {}
+impl QueueKind for MockViommu {
+    type Errors = CmdqvErrors;
+}
 
 impl sealed::Queues for MockViommu {
     const QUEUE: u32 = selftest::QUEUE;
     const REGISTERS: usize = 1;
+    const HARDWARE: u32 = selftest::HARDWARE;
 }
 
 /// A command of its guest: an entry of a device by the guest's name.
@@ -117,6 +125,7 @@ fn words_are_those_of_the_kernels_structures() {
     assert_eq!(size_of::<sys::iommu_viommu_tegra241_cmdqv>(), bytes(VirtualCmdqv::DATA));
     let cmdqv = (VirtualCmdqv::KIND, <VirtualCmdqv as sealed::Queues>::QUEUE);
     assert_eq!((cmdqv, VirtualCmdqv::INVALIDATION, VirtualCmdqv::EVENTS), ((2, 1), 1, 1));
+    assert_eq!((CmdqvErrors::EVENTS, CmdqvErrors::EVENT), (2, 16));
     assert_eq!(VtdInvalidation::All.words(), [0, u64::MAX, 0]);
     let pages = |depth| VtdInvalidation::Pages { start: Iova::new(0x7000), count: 3, depth };
     assert_eq!(pages(Depth::LeafOnly).words(), [0x7000, 3, 1]);
@@ -267,6 +276,9 @@ fn kernel_reports_events_and_the_number_of_lost_ones() {
     let depth = NonZeroU32::new(3).unwrap();
     let queue = viommu.events(depth).unwrap();
     assert!(viommu.events(depth).is_err(), "a virtual IOMMU has one queue");
+    // Errors of its queues are events of another kind.
+    let errors = viommu.queue_errors(depth).unwrap();
+    assert!(viommu.queue_errors(depth).is_err(), "and one of this kind");
 
     let report = |count| (0..count).for_each(|_| selftest::report(fd, mock.id).unwrap());
     let take = || {
@@ -282,6 +294,8 @@ fn kernel_reports_events_and_the_number_of_lost_ones() {
     assert_eq!(take(), (3, 5));
     report(1);
     assert_eq!(take(), (1, 0));
+    let none_of_these = errors.take(|map| panic!("{map:?}")).unwrap();
+    assert_eq!(none_of_these, VirtualEvents::default());
 
     let ids = [tables.table().id(), viommu.id()];
     selftest::replace(fd, mock.device, mock.home.id()).unwrap();
@@ -290,6 +304,8 @@ fn kernel_reports_events_and_the_number_of_lost_ones() {
     drop(_device);
     drop(tables);
     drop(queue);
+    assert!(!is_gone(&mock, ids[1]), "a queue keeps it");
+    drop(errors);
     assert!(ids.into_iter().all(|id| is_gone(&mock, id)));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::AttachError;
 
-use super::kinds::{AboveTables, FirstStage, VirtualKind};
+use super::kinds::{AboveTables, FirstStage, QueueKind, VirtualKind};
 use super::viommu::{GuestStream, VirtualDevice, VirtualIommu};
 use super::{NestedOptions, NestedTables, Site};
 use crate::calls::refused;
@@ -28,8 +28,22 @@ impl UserUnit {
     /// # Errors
     /// A stream of another unit, or the kernel's error.
     pub fn hardware(&self, stream: StreamId) -> Result<Hardware, AttachError> {
+        self.described(stream, None)
+    }
+
+    /// The queues of the IOMMU between `stream` and memory that guests may own, of one kind.
+    ///
+    /// *Context.* Task: a system call.
+    ///
+    /// # Errors
+    /// As [`UserUnit::hardware`]; `Unsupported` if it has none, or if the kernel does not say (before Linux 6.19).
+    pub fn queue_hardware<K: QueueKind>(&self, stream: StreamId) -> Result<Hardware, AttachError> {
+        self.described(stream, Some(K::HARDWARE))
+    }
+
+    fn described(&self, stream: StreamId, kind: Option<u32>) -> Result<Hardware, AttachError> {
         let Site { iommufd, device } = self.site(stream)?;
-        let said = call::describe(iommufd.descriptor(), device);
+        let said = call::describe(iommufd.descriptor(), device, kind);
         Ok(Hardware::read(&said.map_err(|error| refused(&error))?))
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan::iommu::{AttachError, IommuError};
 
 use super::events::EventQueue;
-use super::kinds::{SmmuFirstStage, VirtualKind};
+use super::kinds::{EventKind, SmmuFirstStage, VirtualKind};
 use super::{Below, InvalidateError, Kept, NestedOptions, NestedTables, Site, invalidate};
 use crate::calls::refused;
 use crate::domain::UserDomain;
@@ -120,8 +120,16 @@ impl<K: VirtualKind> VirtualIommu<K> {
     /// # Errors
     /// The kernel's; a virtual IOMMU has one queue.
     pub fn events(&self, depth: NonZeroU32) -> Result<EventQueue<K>, IommuError> {
+        self.events_of(depth)
+    }
+
+    /// A queue for events of one kind.
+    pub(super) fn events_of<E: EventKind>(
+        &self,
+        depth: NonZeroU32,
+    ) -> Result<EventQueue<E>, IommuError> {
         let Object { iommufd, id } = &self.inner.object;
-        let new = call::new_event_queue(iommufd.descriptor(), *id, K::EVENTS, depth.get());
+        let new = call::new_event_queue(iommufd.descriptor(), *id, E::EVENTS, depth.get());
         let (id, file) = new.map_err(|error| refused(&error))?;
         let object = Object { iommufd: iommufd.clone(), id };
         Ok(EventQueue::new(object, file, self.inner.clone()))

@@ -1,7 +1,7 @@
 //! Records of event queues, forged ones among them.
 
 use super::*;
-use crate::vfio::nested::VirtualSmmu;
+use crate::vfio::nested::{CmdqvErrors, VirtualSmmu};
 
 const LOST: u32 = 1;
 
@@ -53,4 +53,40 @@ fn records_that_are_cut_are_an_error() {
     }
     let wild = parsed(&[header(LOST, u32::MAX)], &mut 0).unwrap();
     assert_eq!(wild.0.lost, 1 << 31);
+}
+
+/// Bytes that a kernel writes for errors of the queues 1 and 65, then for one that it had no memory for, then for the
+/// queue 127: a header of flags and number, and two words.
+#[rustfmt::skip]
+const ERRORS: [u8; 56] = [
+    0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
+    1, 0, 0, 0, 1, 0, 0, 0,
+    0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80,
+];
+
+#[test]
+fn errors_of_queues_are_maps_of_their_numbers() {
+    let read = |bytes: &[u8], next: &mut u32| {
+        let mut found = Vec::new();
+        let counts = parse::<CmdqvErrors>(bytes, next, |map| found.push(map));
+        (counts, found)
+    };
+    let mut next = 0;
+    let (counts, found) = read(&ERRORS, &mut next);
+    assert_eq!(counts, Ok(VirtualEvents { taken: 2, lost: 1 }));
+    assert_eq!((found, next), (vec![[2, 2], [0, 1 << 63]], 3));
+    // A map that is cut is none, and those before it have arrived.
+    for (length, whole) in [(0, 0), (24, 1), (32, 1), (56, 2)] {
+        assert_eq!(read(&ERRORS[..length], &mut 0).1.len(), whole);
+    }
+    for length in (1..56).filter(|length| ![24, 32].contains(length)) {
+        let (counts, found) = read(&ERRORS[..length], &mut 0);
+        assert!(matches!(counts, Err(InfoError::Cut { .. })), "{length}");
+        assert_eq!(found.len(), usize::from(length > 24), "{length}");
+    }
+    // Of any bytes no more maps than there is room for.
+    let wild: Vec<u8> = (0..=u8::MAX).map(|byte| byte.wrapping_mul(0xa7)).collect();
+    for start in 0..wild.len() {
+        assert!(read(&wild[start..], &mut 0).1.len() <= wild.len() / 24);
+    }
 }

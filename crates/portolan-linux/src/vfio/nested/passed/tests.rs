@@ -1,6 +1,8 @@
 //! A device that follows its guest's entries: over forged calls that fail at any time, as words for an SMMUv3, and, on
 //! the kernel's own device for tests, with a kernel that fails inside its calls.
 
+mod failing;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -107,18 +109,23 @@ impl Seat<MockStage> for Arc<Forged> {
     }
 }
 
-#[test]
-fn a_device_whose_calls_fail_at_random_is_where_the_guest_was_told() {
+/// Random numbers below a given one.
+pub(super) fn random() -> impl FnMut(u64) -> u64 {
     let seed = std::env::var("PORTOLAN_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("PORTOLAN_SEED={seed}");
     let mut state = seed | 1;
-    let mut random = |below: u64| {
+    move |below: u64| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state % below
-    };
+    }
+}
+
+#[test]
+fn a_device_whose_calls_fail_at_random_is_where_the_guest_was_told() {
+    let mut random = random();
     let forged = Forged::new();
     let device = PassedDevice::<MockStage>::new(Box::new(forged.clone()));
     let (mut there, mut failed) = (At::Nowhere, 0);
