@@ -1,7 +1,7 @@
 //! PCI functions: found, started and stopped, given addresses and an interrupt.
 //!
-//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI), 7.7.11 (ACS) and 10.5.1 (ATS). Not
-//! supported: addresses for bridges and for the functions behind them, ports, MSI-X.
+//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI), 7.7.2 (MSI-X), 7.7.11 (ACS) and 10.5.1
+//! (ATS). Not supported: addresses for bridges and for the functions behind them, ports, messages by MSI-X.
 //!
 //! *Context.* Interrupt, but for [`functions`], which takes heap memory (task).
 
@@ -38,6 +38,8 @@ const PORTS: u32 = 1;
 const WIDE: u32 = 0x4;
 const FLAGS: u32 = 0xf;
 
+/// The enable bit in the first word of the extended capability of messages (MSI-X).
+const MSIX_ENABLED: u32 = 1 << 31;
 /// Bits of the first word of the capability of message-signalled interrupts.
 const MSI_ENABLED: u32 = 1 << 16;
 const MSI_SEVERAL: u32 = 7 << 20;
@@ -141,6 +143,16 @@ impl<R: Mmio> Function<R> {
         space.write32(data, message.data & 0xffff);
         space.write32(at, head | MSI_ENABLED);
         Ok(())
+    }
+
+    /// Switches the function's messages off, for a device that another kernel has set up.
+    pub fn stop_messages(&self) {
+        let space = &self.space;
+        for (id, enabled) in [(id::MSI, MSI_ENABLED), (id::MSIX, MSIX_ENABLED)] {
+            if let Some(found) = capabilities(|at| Some(space.read32(at.into()))).first(id) {
+                space.write32(found.at.into(), found.head & !enabled);
+            }
+        }
     }
 
     /// Offset of the first extended capability with this identifier.
@@ -327,6 +339,15 @@ mod tests {
             let found = [0x50, 0x54, 0x58, 0x5c].map(|at| function.space.read32(at));
             assert_eq!(found, words);
         }
+    }
+
+    #[test]
+    fn messages_of_either_kind_are_switched_off() {
+        let (msi, msix) = (0x0181_6005, 0x8003_0011);
+        let list = [(4, 1 << 20), (0x34, 0x50), (0x50, msi), (0x60, msix)];
+        let function = Space::with(&list, |_| u32::MAX);
+        function.stop_messages();
+        assert_eq!([0x50, 0x60].map(|at| function.space.read32(at)), [0x0180_6005, 0x0003_0011]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod batch;
 mod commands;
 mod console;
 mod cpus;
+mod crash;
 mod disk;
 mod edu;
 mod flash;
@@ -70,6 +71,9 @@ pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(left: *const c_void) -> ! {
     arch::set_number(0);
+    if cfg!(feature = "after-crash") {
+        finish(crash::run(left));
+    }
     // SAFETY: nothing was written to the kernel's data yet, and no other CPU runs.
     let kept = unsafe { Kept::asked() };
     #[cfg(target_arch = "x86_64")]

@@ -20,7 +20,7 @@ pub struct Broken {
 }
 
 /// The exit code of a kernel that reports a failure.
-pub(super) const BAD: i32 = 35;
+pub const BAD: i32 = 35;
 
 /// The kernel's message about data that the disk has written elsewhere.
 const LOST: &str = "failed: the disk returned something else";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 const SECTOR: usize = 512;
 
 /// A disk.
-pub(super) struct Disk {
+pub struct Disk {
     /// Name of the disk in QEMU's arguments.
     pub(super) name: &'static str,
     /// Sectors that the kernel copies, inverted, from the first on.
@@ -17,10 +17,9 @@ pub(super) struct Disk {
 
 /// All disks: virtio, with 64 sectors under each of two policies, and NVMe, with half a MiB of each of two CPUs under
 /// each of three.
-pub(super) const DISKS: [Disk; 2] = [
-    Disk { name: "disk", copied: 128, copies: 128 },
-    Disk { name: "flash", copied: 6 << 10, copies: 6 << 10 },
-];
+pub(super) const DISKS: [Disk; 2] = [Disk { name: "disk", copied: 128, copies: 128 }, FLASH];
+/// The NVMe disk.
+pub const FLASH: Disk = Disk { name: "flash", copied: 6 << 10, copies: 6 << 10 };
 
 /// Makes `count` different sectors.
 pub fn sectors(count: usize) -> Vec<u8> {
@@ -35,7 +34,7 @@ pub fn sectors(count: usize) -> Vec<u8> {
 
 impl Disk {
     /// Its file in a machine's folder.
-    pub(super) fn image(&self, place: &Path) -> PathBuf {
+    pub fn image(&self, place: &Path) -> PathBuf {
         place.join(self.name).with_extension("img")
     }
 
@@ -45,7 +44,7 @@ impl Disk {
     }
 
     /// Contents of the disk at first.
-    pub(super) fn before(&self) -> Vec<u8> {
+    pub fn before(&self) -> Vec<u8> {
         sectors(2 * self.copies)
     }
 
@@ -55,7 +54,7 @@ impl Disk {
     }
 
     /// The same with so many sectors copied.
-    pub(super) fn check_copies(&self, found: &[u8], copied: usize) -> Result<(), String> {
+    pub fn check_copies(&self, found: &[u8], copied: usize) -> Result<(), String> {
         let copied = copied.min(self.copies);
         let mut wanted = self.before();
         let (originals, copies) = wanted.split_at_mut(self.copies * SECTOR);

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::{cross, packages, qemu};
-pub use broken::ALL as BROKEN;
-use broken::{BAD, Broken};
+use broken::Broken;
+pub use broken::{ALL as BROKEN, BAD};
 pub use counts::traced;
 use guests::Firmware;
-pub use guests::{Event, Guest, Release, SOCKET, Table, X86, all};
-pub use image::sectors;
+pub use guests::{Event, GOOD, Guest, Release, SMMU, SOCKET, Table, X86, all};
+pub use image::{FLASH, sectors};
 
 /// Seconds after which a kernel is stuck.
 const LIMIT: &str = "60";
@@ -68,7 +68,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
 }
 
 /// Run of a machine.
-type Run<'r> = Box<dyn FnOnce() -> Ended + 'r>;
+pub type Run<'r> = Box<dyn FnOnce() -> Ended + 'r>;
 
 /// Runs each, and prints the result; returns if none failed.
 pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -> bool {
@@ -155,7 +155,7 @@ pub fn emulator(
 }
 
 /// Finds a `cargo` with a compiler for the machine, or the reason why there is none.
-fn compiler(root: &Path, guest: &Guest) -> Result<Command, String> {
+pub fn compiler(root: &Path, guest: &Guest) -> Result<Command, String> {
     let mut cargo = cargo(root, guest.target, "build");
     if guest.target != X86 {
         cross::add_target(guest.target)?;
@@ -177,7 +177,8 @@ pub fn cargo(root: &Path, target: &str, command: &str) -> Command {
     cargo
 }
 
-fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, String> {
+/// Builds the kernel of the machine by this `cargo`; returns its file.
+pub fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, String> {
     let built = cargo.status();
     if !built.is_ok_and(|status| status.success()) {
         return Err("the kernel is not built".to_owned());
@@ -281,7 +282,7 @@ fn check(guest: &Guest, ran: DemoRun) -> Result<(), String> {
 }
 
 /// Checks that the console has lines with these starts, in this order.
-fn said(console: &str, wanted: &[&[&str]]) -> Result<(), String> {
+pub fn said(console: &str, wanted: &[&[&str]]) -> Result<(), String> {
     let mut lines = console.lines();
     let mut wanted = wanted.iter().copied().flatten();
     let missing = wanted.find(|start| !lines.any(|line| line.starts_with(**start)));

@@ -7,6 +7,8 @@
 mod architecture;
 mod busybox;
 mod checks;
+mod crashed;
+mod crashes;
 mod disk;
 mod explained;
 mod gained;
@@ -29,9 +31,10 @@ mod watched;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::demo::{self, Ended, vhost};
+use crate::demo::{self, Ended, Run, vhost};
 use crate::{built, cross};
-use architecture::Architecture;
+use architecture::{Architecture, BARE};
+pub use crashes::{CRASHES, Crash, one as crash};
 use initramfs::Archive;
 pub use machines::Machine;
 use machines::{Program, Target};
@@ -142,14 +145,24 @@ impl GuestRun {
 
 /// Runs those named, or all that are always run; returns if none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
-    let all = || ALL.iter().chain(LONG).map(|machine| machine.name);
+    let crashes = CRASHES.iter().map(|crash| crash.name);
+    let all = || ALL.iter().chain(LONG).map(|machine| machine.name).chain(crashes.clone());
     if let Some(name) = names.iter().find(|name| !all().any(|known| known == **name)) {
         let all: Vec<&str> = all().collect();
         return Err(format!("no guest is called {name}; there are {}", all.join(", ")));
     }
     let named = ALL.iter().chain(LONG).filter(|machine| names.contains(&machine.name));
     let wanted = ALL.iter().filter(|_| names.is_empty()).chain(named);
-    Ok(demo::each(wanted.map(|machine| (machine.name, move || one(root, machine)))))
+    let machines = wanted.map(|machine| {
+        let run: Run<'_> = Box::new(move || one(root, machine));
+        (machine.name, run)
+    });
+    let wanted = |crash: &&Crash| names.is_empty() || names.contains(&crash.name);
+    let crashes = CRASHES.iter().filter(wanted).map(|crash| {
+        let run: Run<'_> = Box::new(move || crashes::one(root, crash));
+        (crash.name, run)
+    });
+    Ok(demo::each(machines.chain(crashes)))
 }
 
 /// Runs one and checks its results.
@@ -158,7 +171,7 @@ pub fn one(root: &Path, machine: &Machine) -> Ended {
         Ok(debian) => debian,
         Err(why) => return Ended::Skipped(why),
     };
-    let initramfs = match initramfs(root, machine, &debian) {
+    let initramfs = match initramfs(root, machine, &debian, &[]) {
         Ok(initramfs) => initramfs,
         Err(why) => return Ended::Failed(why),
     };
@@ -204,8 +217,13 @@ pub fn is_served(machine: &Machine) -> bool {
     machine.devices.contains(&demo::SOCKET)
 }
 
-/// Builds the guest's programs, and packs them with the modules.
-fn initramfs(root: &Path, machine: &Machine, debian: &Debian) -> Result<Vec<u8>, String> {
+/// Builds the guest's programs, and packs them with the modules, and with `more` files in `/bin`.
+fn initramfs(
+    root: &Path,
+    machine: &Machine,
+    debian: &Debian,
+    more: &[(&str, Vec<u8>)],
+) -> Result<Vec<u8>, String> {
     let mut archive = Archive::default();
     for folder in ["bin", "dev", "modules", "proc", "sys", "tmp"] {
         archive.folder(folder)?;
@@ -221,6 +239,9 @@ fn initramfs(root: &Path, machine: &Machine, debian: &Debian) -> Result<Vec<u8>,
     for wanted in machine.programs {
         let (name, body) = build(wanted)?;
         archive.file(&format!("bin/{name}"), &body)?;
+    }
+    for (name, body) in more {
+        archive.file(&format!("bin/{name}"), body)?;
     }
     // Busybox runs as the program whose name it has.
     for (name, busybox) in machine.applets.iter().zip(debian.busybox.iter().cycle()) {
@@ -295,7 +316,7 @@ fn boot(
     let place = place.canonicalize().map_err(error)?;
     let file = |name: &str| place.join(name);
     std::fs::write(file("initramfs"), initramfs).map_err(error)?;
-    qemu.args(machine.architecture.board).args(architecture::BARE).args(machine.devices);
+    qemu.args(machine.architecture.board).args(BARE).args(machine.devices);
     demo::add_tables(machine.tables, &place, &mut qemu)?;
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(file("initramfs"));
     qemu.args(["-append", &command_line(machine)?]);

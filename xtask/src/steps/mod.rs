@@ -180,7 +180,10 @@ fn machines(root: &Path) -> impl Iterator<Item = Step<'_>> {
     let sleeps = demo::sleeps::ALL
         .iter()
         .map(move |of| (false, ended(of.step, move || demo::sleeps::one(root, of, false))));
-    let demos = demos.chain(updates).chain(sleeps);
+    let crashes = guest::CRASHES
+        .iter()
+        .map(move |of| (false, ended(of.step, move || guest::crash(root, of))));
+    let demos = demos.chain(updates).chain(sleeps).chain(crashes);
     let guests = guest::ALL.iter().map(guest::is_served).zip(guests(root, guest::ALL));
     let mut all: Vec<_> = demos.chain(guests).collect();
     all.sort_by_key(|(is_served, _)| *is_served);

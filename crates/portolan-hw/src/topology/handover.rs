@@ -4,13 +4,13 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::StreamId;
+use portolan::addr::{PciFunction, StreamId};
 use portolan::iommu::IommuError;
 use portolan::iommu::handover::ReservedHandover;
-use portolan::platform::{Platform, PreservedMemory};
+use portolan::platform::{FormerMemory, Platform, PreservedMemory};
 
 use super::enable::Enabled;
-use super::enable::former::{Adoption, Former};
+use super::enable::former::{Adoption, Former, TakenOver};
 use super::{EnableError, Iommus, Options, Place, Topology};
 use crate::handover::{PrepareError, RecordedKind, RecordedUnit, write};
 use crate::promise::TrustedDescription;
@@ -46,6 +46,33 @@ impl Topology {
         let former = Former::new(record, preserved);
         let iommus = self.enable_from(platform, options, description, Some(&former))?;
         Ok((iommus, former.end()))
+    }
+
+    /// Takes the units over from a kernel that crashed, as [`Topology::enable`] does, but the functions in `keep` go on
+    /// through the tables that it left in memory, until they are opened: for a kernel that starts then, and has to
+    /// write its memory to a disk that is still at work. At no moment are their accesses refused or untranslated.
+    /// [`TakenOver::kept`] has those that go on. All others are blocked: of a unit that does not translate, whose
+    /// tables make no sense, or that is an SMMU of version 2 or a virtio-iommu, and those that passed through without
+    /// leave ([`FormerMemory::passing`]).
+    ///
+    /// `former` reads the tables. `preserved` is the memory in which tables may be that stay a unit's for good: the
+    /// stream table of an SMMU, the root of a RISC-V unit's directory. Its buffers have no meaning here.
+    ///
+    /// # Errors
+    /// As [`Topology::enable`].
+    pub fn take_over<P: Platform>(
+        self,
+        platform: P,
+        options: Options,
+        description: TrustedDescription,
+        keep: &[PciFunction],
+        former: FormerMemory<'_>,
+        preserved: PreservedMemory<'_>,
+    ) -> Result<(Iommus<P>, TakenOver), EnableError> {
+        let former = Former::crashed(keep, former, preserved);
+        let iommus = self.enable_from(platform, options, description, Some(&former))?;
+        let taken = former.end_of_crash(|function| iommus.streams(function));
+        Ok((iommus, taken))
     }
 }
 

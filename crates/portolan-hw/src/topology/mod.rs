@@ -32,7 +32,7 @@ mod survey;
 mod tests;
 mod unserved;
 
-pub use enable::former::Adoption;
+pub use enable::former::{Adoption, TakenOver};
 pub use error::{EnableError, OpenError, SenderError, TopologyError};
 pub use handover::HandedOver;
 pub use interrupts::{Controller, FaultInterrupt, Sender};

@@ -4,6 +4,7 @@
 mod anywhere;
 mod asleep;
 mod chips;
+mod crashed;
 mod embedder;
 mod grouped;
 mod handed_interrupts;

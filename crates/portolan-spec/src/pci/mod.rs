@@ -23,6 +23,7 @@ pub mod id {
         VENDOR: u16 = 0x09 => "Its vendor's.";
         SECURE_DEVICE: u16 = 0x0f => "Secure device: AMD's IOMMU.";
         EXPRESS: u16 = 0x10 => "PCI Express.";
+        MSIX: u16 = 0x11 => "Message-signalled interrupts by a table.";
     }
 }
 

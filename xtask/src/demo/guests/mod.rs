@@ -187,7 +187,7 @@ mod said;
 mod without;
 
 /// Exit codes of the kernel: all well, and well without DMA.
-const GOOD: i32 = 33;
+pub const GOOD: i32 = 33;
 pub const WITHOUT_DMA: i32 = 37;
 
 const fn kinds(ours: &'static [&'static str], name: &'static str) -> Kinds {
@@ -286,7 +286,7 @@ pub(super) const VHOST_ATS: Guest = Guest {
 };
 
 /// A board with an SMMUv3.
-pub(super) const SMMU: Guest = Guest {
+pub const SMMU: Guest = Guest {
     name: "aarch64",
     step: "demo aarch64",
     program: "qemu-system-aarch64",

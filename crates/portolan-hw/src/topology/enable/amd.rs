@@ -6,7 +6,7 @@ use portolan::platform::Platform;
 use portolan_tables::describe::{AmdSettings, UnitDescription};
 
 use super::super::{EnableError, FirmwareMemory};
-use super::former::NamedUnit;
+use super::former::{FormerState, NamedUnit, by_record};
 use super::{Enabling, Outcome, window_of};
 use crate::amd::{AmdVi, Capability, Config};
 
@@ -39,9 +39,17 @@ impl<P: Platform> Enabling<'_, '_, P> {
         let named = NamedUnit { number, kind: unit.kind, window };
         let former = self.of_former(named, |parts, state, claims| {
             let lg2 = capability.physical_lg2.unwrap_or(u64::BITS);
-            let (memory, clock) = (parts.memory.below(lg2), parts.clock);
-            let config = config.clone();
-            AmdVi::adopt(parts.registers, memory, clock, capability, config, state, claims)
+            let (registers, memory) = (parts.registers, parts.memory.below(lg2));
+            let (clock, config) = (parts.clock, config.clone());
+            match state {
+                FormerState::Recorded(state) => {
+                    AmdVi::adopt(registers, memory, clock, capability, config, state, claims)
+                        .map(by_record)
+                }
+                FormerState::Crashed(keep, former) => Ok(AmdVi::take_over(
+                    registers, memory, clock, capability, config, keep, former,
+                )?),
+            }
         });
         if let Some(unit) = former {
             return Ok(unit);

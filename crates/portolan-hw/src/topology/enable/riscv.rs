@@ -8,7 +8,7 @@ use portolan_tables::describe::{RiscvSettings, UnitDescription, Window};
 
 use super::super::EnableError;
 use super::super::survey::Place;
-use super::former::{NamedUnit, OfUnit};
+use super::former::{FormerState, NamedUnit, OfUnit, by_record};
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::interrupt::Remapping;
 use crate::riscv::{Config, Features, Messages, RiscvIommu, Signal};
@@ -62,7 +62,15 @@ impl<P: Platform> Enabling<'_, '_, P> {
                 config.signal = Signal::None;
             }
             let memory = memory.below(Features::read(&registers)?.output_lg2);
-            RiscvIommu::adopt(registers, memory, clock, config, state, claims)
+            match state {
+                FormerState::Recorded(state) => {
+                    RiscvIommu::adopt(registers, memory, clock, config, state, claims)
+                        .map(by_record)
+                }
+                FormerState::Crashed(keep, former) => {
+                    RiscvIommu::take_over(registers, memory, clock, config, keep, former, claims)
+                }
+            }
         });
         if let Some(unit) = former {
             return Ok(unit);

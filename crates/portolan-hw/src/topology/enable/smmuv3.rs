@@ -7,7 +7,7 @@ use portolan::platform::Platform;
 use portolan_tables::describe::{SmmuV3Settings, UnitDescription};
 
 use super::super::EnableError;
-use super::former::NamedUnit;
+use super::former::{FormerState, NamedUnit, by_record};
 use super::{Enabling, Outcome, lg2_of, window_of};
 use crate::promise;
 use crate::smmuv3::{
@@ -51,8 +51,15 @@ impl<P: Platform> Enabling<'_, '_, P> {
         let named = NamedUnit { number, kind: unit.kind, window };
         let former = self.of_former(named, |parts, state, claims| {
             let memory = parts.memory.below(Features::read(&parts.registers)?.output_lg2);
-            let config = config.clone();
-            Smmu::adopt(parts.registers, memory, parts.clock, config, state, claims)
+            let (registers, clock, config) = (parts.registers, parts.clock, config.clone());
+            match state {
+                FormerState::Recorded(state) => {
+                    Smmu::adopt(registers, memory, clock, config, state, claims).map(by_record)
+                }
+                FormerState::Crashed(keep, former) => {
+                    Smmu::take_over(registers, memory, clock, config, keep, former, claims)
+                }
+            }
         });
         if let Some(unit) = former {
             return Ok(unit);

@@ -10,7 +10,7 @@ use portolan_tables::describe::UnitDescription;
 use super::super::chipset::{isochronous, own_functions};
 use super::super::join::memory_of;
 use super::super::{ConfigSpace, FirmwareMemory};
-use super::former::NamedUnit;
+use super::former::{FormerState, NamedUnit, by_record};
 use super::{Enabling, Outcome, window_of};
 use crate::vtd::{Config, Features, INTEL, Mode, PciIdentity, Quirks, Vtd, VtdFeature};
 
@@ -39,8 +39,16 @@ impl<P: Platform> Enabling<'_, '_, P> {
         let former = self.of_former(named, |parts, state, claims| {
             let mut config = config.clone();
             config.mode = mode(&parts.registers)?;
+            let (registers, clock) = (parts.registers, parts.clock);
             let memory = parts.memory.below(config.output_lg2);
-            Vtd::adopt(parts.registers, memory, parts.clock, config, state, claims)
+            match state {
+                FormerState::Recorded(state) => {
+                    Vtd::adopt(registers, memory, clock, config, state, claims).map(by_record)
+                }
+                FormerState::Crashed(keep, former) => {
+                    Ok(Vtd::take_over(registers, memory, clock, config, keep, former)?)
+                }
+            }
         });
         if let Some(unit) = former {
             return Ok(unit);

@@ -1,6 +1,7 @@
 // From the loader's entry at EL1, with the MMU off, to `kernel_main`.
 //
-// QEMU's `virt` machine: the device tree is at the start of RAM, which is at 1 GiB. Of physical memory the
+// QEMU's `virt` machine: the device tree is 2 MiB before the kernel, at the start of RAM, which is at 1 GiB, or of the
+// memory that another kernel left free for this one. Of physical memory the
 // lowest 512 GiB are mapped one to one: the second GiB, in which RAM begins, as memory, in blocks of 2 MiB, the
 // others as registers, in blocks of 1 GiB. The kernel's RAM is taken from the second.
 
@@ -36,7 +37,8 @@ start:
     b.ne 2b
 
     bl set_up
-    mov x0, #0x40000000
+    adrp x0, start
+    sub x0, x0, #0x200, lsl #12
     bl kernel_main
 
     // Another processor, as this one began.

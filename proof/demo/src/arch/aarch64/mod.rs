@@ -23,20 +23,34 @@ pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
 pub use uncached::{map_uncached, uncached_type};
 
+/// Start of the kernel's memory, with the device tree: RAM, or what another kernel leaves free for the case that it
+/// crashes.
+#[cfg(not(feature = "after-crash"))]
+const FIRST: u64 = 0x4000_0000;
+#[cfg(feature = "after-crash")]
+const FIRST: u64 = 0x5000_0000;
+/// The highest address of the kernel's memory: `boot.s` maps no RAM behind it.
+#[cfg(not(feature = "after-crash"))]
+const LAST: u64 = 0x7fff_ffff;
+#[cfg(feature = "after-crash")]
+const LAST: u64 = FIRST + (64 << 20) - 1;
+
 global_asm!(include_str!("boot.s"));
+global_asm!(".global kernel_base", ".set kernel_base, {}", const FIRST + (2 << 20));
 
 /// The highest address that `boot.s` maps.
 pub const LAST_MAPPED: PhysAddr = PhysAddr::new((512 << 30) - 1);
-/// The highest address at which `boot.s` maps RAM.
-const LAST_CACHED: u64 = 0x7fff_ffff;
 
 unsafe extern "C" {
     /// End of the kernel (`kernel.ld`).
     static kernel_end: c_void;
 }
 
-/// Middle of RAM, where one kernel leaves memory to the next.
+/// Middle of the kernel's memory, where another kernel leaves notes and memory to it.
+#[cfg(not(feature = "after-crash"))]
 pub const KEPT: PhysAddr = PhysAddr::new(0x4800_0000);
+#[cfg(feature = "after-crash")]
+pub const KEPT: PhysAddr = PhysAddr::new(FIRST + (32 << 20));
 
 /// Data that the loader leaves behind: a device tree.
 pub struct Loader {
@@ -61,7 +75,12 @@ impl Loader {
         let behind = (&raw const kernel_end).expose_provenance() as u64;
         let memory = self.tree.memory()?;
         let start = PhysAddr::new(memory.start().get().max(behind));
-        PhysRange::new(start, PhysAddr::new(memory.last().get().min(LAST_CACHED)))
+        PhysRange::new(start, PhysAddr::new(memory.last().get().min(LAST)))
+    }
+
+    /// All RAM, of another kernel as well.
+    pub fn all_ram(&self) -> Option<PhysRange> {
+        self.tree.memory()
     }
 
     /// The machine, by the ACPI tables that QEMU has for firmware.

@@ -68,6 +68,11 @@ impl Loader {
         tree::memory_from(self.tree, PhysAddr::new(behind), tree)
     }
 
+    /// All RAM, of another kernel as well.
+    pub fn all_ram(&self) -> Option<PhysRange> {
+        self.tree.memory()
+    }
+
     /// The machine, by the device tree.
     ///
     /// # Safety

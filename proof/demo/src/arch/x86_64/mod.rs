@@ -79,6 +79,11 @@ impl Loader {
         usable.max_by_key(|range| range.len_minus_one())
     }
 
+    /// All RAM, of another kernel as well.
+    pub fn all_ram(&self) -> Option<PhysRange> {
+        self.left.ram().reduce(PhysRange::hull)
+    }
+
     /// Starts the processor with this APIC number at `boot.s`.
     pub fn start_processor(&self, machine: &Machine, apic: u64) -> Outcome<()> {
         processors::start(machine, self.first_page()?, apic)
