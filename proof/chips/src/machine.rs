@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
 use portolan::platform::{
-    Clock, Cpus, Mmio, Nanos, OutOfTableMemory, TableMem, UnitPlatform, Word,
+    Clock, Cpus, Mmio, Nanos, OutOfTableMemory, StorePairs, TableMem, UnitPlatform, Word,
 };
 
 use crate::inject::{Drain, RegisterFaults};
@@ -382,6 +382,10 @@ impl<D: Design> TableMem<D::Word> for Machine<D> {
 
     fn invalidate(&self, bytes: PhysRange) {
         TableMem::invalidate(&*self.0.memory, bytes);
+    }
+
+    fn pairs(&self) -> Option<&dyn StorePairs<D::Word>> {
+        self.0.memory.pairs()
     }
 }
 

@@ -3,13 +3,13 @@
 //! Queues, tables and buffers share one range of physical addresses. Hardware that snoops sees each write at once;
 //! hardware that does not sees the lines that were cleaned, or the writes that left its write buffer. Hardware's own
 //! writes are seen by both sides at once: that a CPU has to discard a stale line before it reads them is not
-//! modelled.
+//! modelled. Devices can be at work before, behind and, if they are torn, in the middle of stores of pairs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange, TableId};
-use portolan::platform::{OutOfTableMemory, ProtocolStep, TableMem, Word};
+use portolan::platform::{OutOfTableMemory, ProtocolStep, StorePairs, TableMem, Word};
 use portolan_protocol::run::CheckedRun;
 
 use portolan_sim::decode::WalkMemory;
@@ -24,6 +24,39 @@ pub enum Visibility {
     AtOnce,
     /// Visible later.
     Late(Lag),
+}
+
+/// Stores of two words by a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairStores {
+    /// The CPU has none.
+    Absent,
+    /// Both words change at once.
+    AtOnce,
+    /// One word changes, and then the other: a defect.
+    Torn,
+}
+
+/// Devices at work around stores of pairs.
+#[derive(Default)]
+struct Meanwhile(Mutex<Option<Box<dyn FnMut() + Send>>>);
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Meanwhile {
+    fn set(&self, devices: Option<Box<dyn FnMut() + Send>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = devices;
+    }
+
+    fn work(&self) {
+        if let Some(devices) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            devices();
+        }
+    }
 }
 
 /// A range of physical memory, with an allocator of power-of-two blocks of it. `W` is the width of
@@ -41,6 +74,8 @@ pub struct ModelMemory<W = AtomicU64> {
     cleaned_lines: AtomicU64,
     /// Number of words, from the first, that contain everything ever handed out or written.
     used: AtomicUsize,
+    pairs: PairStores,
+    meanwhile: Meanwhile,
     run: Option<CheckedRun>,
     /// Set once steps are those of tables that have changed hands.
     unchecked: AtomicBool,
@@ -92,6 +127,8 @@ impl<W: Word> ModelMemory<W> {
             reads_of_free: AtomicU64::new(0),
             cleaned_lines: AtomicU64::new(0),
             used: AtomicUsize::new(0),
+            pairs: PairStores::Absent,
+            meanwhile: Meanwhile::default(),
             run: None,
             unchecked: AtomicBool::new(false),
         }
@@ -102,6 +139,19 @@ impl<W: Word> ModelMemory<W> {
     pub fn checked(mut self) -> Self {
         self.run = Some(CheckedRun::default());
         self
+    }
+
+    /// The same memory, of a machine whose CPUs store pairs so.
+    #[must_use]
+    pub fn with_pairs(mut self, pairs: PairStores) -> Self {
+        self.pairs = pairs;
+        self
+    }
+
+    /// Has devices work before, behind and, where they are torn, in the middle of stores of pairs from now on; no
+    /// longer with `None`.
+    pub fn during_pairs(&self, devices: Option<Box<dyn FnMut() + Send>>) {
+        self.meanwhile.set(devices);
     }
 
     /// Checks no step from now on: tables change hands, of which the protocol has no step.
@@ -338,11 +388,27 @@ impl<W: Word> TableMem<W> for ModelMemory<W> {
 
     fn invalidate(&self, _: PhysRange) {}
 
+    fn pairs(&self) -> Option<&dyn StorePairs<W>> {
+        (self.pairs != PairStores::Absent).then_some(self)
+    }
+
     fn protocol_step(&self, of: TableId, step: ProtocolStep) {
         let checked = !self.unchecked.load(Ordering::Relaxed);
         if let Some(run) = self.run.as_ref().filter(|_| checked) {
             run.tell(of, step);
         }
+    }
+}
+
+impl<W: Word> StorePairs<W> for ModelMemory<W> {
+    fn store_pair(&self, [first, second]: &[W; 2], words: [u64; 2]) {
+        self.meanwhile.work();
+        first.store(words[0]);
+        if self.pairs == PairStores::Torn {
+            self.meanwhile.work();
+        }
+        second.store(words[1]);
+        self.meanwhile.work();
     }
 }
 

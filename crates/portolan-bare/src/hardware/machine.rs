@@ -8,7 +8,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
-use portolan::platform::{AliasedMemory, Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
+use portolan::platform::{
+    AliasedMemory, CpuPairs, Leavings, LeftBehind, Lock, Mmio, Nanos, Platform, StorePairs,
+};
 use portolan_hw::topology::{Topology, TopologyError};
 use portolan_tables::TableError;
 use portolan_tables::fdt::DeviceTree;
@@ -342,6 +344,10 @@ unsafe impl Platform for Machine {
         // Memory that was allocated, or is a buffer's, is mapped.
         let seen = self.state.heap.map().virt(byte);
         seen.expect("memory is in the direct map")
+    }
+
+    fn pairs(&self) -> Option<&dyn StorePairs<AtomicU64>> {
+        CpuPairs::detect().map(|pairs| pairs as _)
     }
 
     fn clean(&self, lines: PhysRange) {

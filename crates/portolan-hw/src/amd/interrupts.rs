@@ -343,7 +343,10 @@ impl<P: UnitPlatform> AmdVi<P> {
 }
 
 impl<P: UnitPlatform> RemapInterrupts for AmdVi<P> {
-    fn adopted(&self, source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+    fn adopted_interrupts(
+        &self,
+        source: InterruptSource,
+    ) -> Result<Vec<Interrupt>, InterruptError> {
         let (remap, stream) = (self.remap()?, self.sender(source)?);
         Ok(remap.tables.with(self.turn(), |tables| {
             let table = tables.get_mut(&stream);

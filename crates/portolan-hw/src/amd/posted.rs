@@ -3,11 +3,12 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.5.3 (entries with
 //! GuestMode), 2.7 (guest virtual APIC log) and 3.4 (its registers). The unit sets the bit of the vector in the backing
 //! page and then reads IsRun, GALogIntr, the destination and GATag, of which it keeps no copy: a virtual CPU that is
-//! moved, stops or sleeps costs one store for each of its interrupts, and two more where bits 31:24 of its destination
-//! change, since they are in the other word.
+//! moved, stops or sleeps costs one store for each of its interrupts. Without stores of pairs it costs two more where
+//! bits 31:24 of its destination change, since they are in the other word.
 //!
-//! An entry that comes to lead to a page, or ceases to, changes in both words. It is closed meanwhile, and a message
-//! that arrives is refused: the monitor raises one interrupt itself, which a guest's driver has to expect anyway.
+//! An entry that comes to lead to a page, or ceases to, changes in both words, by one store of a pair. Without such
+//! stores it is closed meanwhile, and a message that arrives is refused: the monitor raises one interrupt itself, which
+//! a guest's driver has to expect anyway.
 //!
 //! Not supported: posting with identifiers of 8 bits; notifications of other CPUs than the destination (GAPPI); the
 //! log's interrupt by the MSI capability; posted interrupts in a record for another kernel.
@@ -112,12 +113,15 @@ fn post(
     if !same(0) || !same(1) {
         return table.set(mem, index, new, forget);
     }
-    for stage in stages(&now, new) {
-        for (word, value) in stage.into_iter().enumerate().filter(|(word, of)| now[*word] != *of) {
-            at.write(mem, word, value);
-            at.publish(mem, Walker::Coherent);
+    if !at.write_pair(mem, 0, [new[0], new[1]]) {
+        for stage in stages(&now, new) {
+            let differs = |(word, value): &(usize, u64)| now[*word] != *value;
+            for (word, value) in stage.into_iter().enumerate().filter(differs) {
+                at.write(mem, word, value);
+                at.publish(mem, Walker::Coherent);
+            }
+            now = stage;
         }
-        now = stage;
     }
     // An interrupt whose bit was set before the unit could see this is pending when the caller looks.
     fence(Ordering::SeqCst);

@@ -359,13 +359,13 @@ fn interrupt_lg2_bytes(apic: ApicMode) -> u32 {
 /// Exponent of its alignment.
 const INTERRUPT_LG2_ALIGNED: u32 = 7;
 
-/// An interrupt entry of two words. The unit may read them apart: an open entry changes by one store or not
-/// at all.
-const WIDE_ENTRY: Kind = Kind {
+/// An interrupt entry of two words, which the unit reads by one access (Linux relies on it, too: `cmpxchg16b`). An open
+/// entry changes by one store or not at all.
+pub(crate) const WIDE_ENTRY: Kind = Kind {
     deciding: REMAPPED,
     closed: 0,
     reads: |_| [u64::MAX; entry::WORDS],
-    live: Live::OneWord,
+    live: Live::OnePair,
 };
 
 /// A stream's interrupt table, of the driver's own.

@@ -1,11 +1,12 @@
 //! Entries of several words in memory that hardware reads at any time: a change of one to another,
 //! as data, and the carrying out.
 //!
-//! Hardware reads an entry word by word, keeps the words until it is told to forget them, and may
-//! read between any two writes. A plan is a list of writes of one word and of points at which the
-//! writes before become visible and hardware forgets its copy. Between two such points it may have
-//! any mix of old and new values of the words written there; the plan is made so that every such
-//! mix means the old entry, the new one, or a closed one, through which nothing is reached.
+//! Hardware reads an entry word by word, or some by pairs of words, keeps the words until it is told to
+//! forget them, and may read between any two writes. A plan is a list of writes of a word, or of a pair at
+//! once where memory has such stores, and of points at which the writes before become visible and hardware
+//! forgets its copy. Between two such points it may have any mix of old and new values of what was written
+//! there; the plan is made so that every such mix means the old entry, the new one, or a closed one,
+//! through which nothing is reached.
 //!
 //! *Context.* Interrupt: plans are values. [`At::change`]: that of the function that it is given.
 
@@ -27,8 +28,25 @@ pub(crate) enum Live {
     /// By one store, if the bits that hardware reads differ in one word only; else through a closed
     /// entry.
     OneWord,
+    /// As `OneWord`, and by one store of two words, the first of which has an even number, where memory
+    /// has it: hardware reads them by one access.
+    OnePair,
     /// Through a closed entry.
     Closed,
+}
+
+/// The widest store of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stores {
+    Words,
+    Pairs,
+}
+
+impl Stores {
+    /// Those of `mem`.
+    pub(crate) fn of(mem: &impl TableMem<AtomicU64>) -> Self {
+        if mem.pairs().is_some() { Self::Pairs } else { Self::Words }
+    }
 }
 
 /// A kind of entry.
@@ -52,7 +70,7 @@ pub(crate) enum After {
     Closed,
     /// Words changed that hardware does not read as the entry is.
     Unread,
-    /// One word carried the change to the new entry.
+    /// One store carried the change to the new entry.
     Changed,
 }
 
@@ -61,6 +79,8 @@ pub(crate) enum After {
 pub(crate) enum Step {
     /// Write a word of the entry.
     Write { word: usize, value: u64 },
+    /// Write two words of the entry at once.
+    WritePair { first: usize, values: [u64; 2] },
     /// Make the writes visible, and make hardware forget its copy.
     Sync(After),
 }
@@ -98,28 +118,37 @@ impl Kind {
         (early, (0..WORDS).filter(differs))
     }
 
-    /// The steps from `old` to `new`.
-    pub(crate) fn plan(&self, old: &Words, new: &Words) -> Plan {
+    /// Tells if one of `stores` takes an open entry from `old` to `new`.
+    pub(crate) fn changes_in_place(&self, old: &Words, new: &Words, stores: Stores) -> bool {
+        let lg2_words = u32::from((self.live, stores) == (Live::OnePair, Stores::Pairs));
+        let mut places = self.prepared(old, new).1.map(|word| word >> lg2_words);
+        let first = places.next();
+        self.live != Live::Closed && places.all(|place| Some(place) == first)
+    }
+
+    /// The steps from `old` to `new`, by `stores`.
+    pub(crate) fn plan(&self, old: &Words, new: &Words, stores: Stores) -> Plan {
         let steps = ArrayVec::new();
         let mut plan = Plan { steps, now: *old };
         if old == new {
             return plan;
         }
-        let in_place = self.live == Live::OneWord && self.prepared(old, new).1.count() <= 1;
-        if !self.is_closed(old[0]) && !in_place {
+        if !self.is_closed(old[0]) && !self.changes_in_place(old, new, stores) {
             plan.write(0, self.closed);
             plan.sync(After::Closed);
         }
         let (early, mut differing) = self.prepared(&plan.now, new);
-        let carrier = differing.next();
+        let carriers = [differing.next(), differing.next()];
         for (word, &value) in early.iter().enumerate() {
-            if carrier != Some(word) {
+            if !carriers.contains(&Some(word)) {
                 plan.write(word, value);
             }
         }
         plan.sync(After::Unread);
-        if let Some(word) = carrier {
-            plan.write(word, new[word]);
+        match carriers {
+            [Some(first), Some(second)] => plan.write_pair(first, [new[first], new[second]]),
+            [Some(word), None] => plan.write(word, new[word]),
+            [None, _] => {}
         }
         plan.sync(After::Changed);
         // What the change left without meaning.
@@ -139,9 +168,14 @@ impl Plan {
         }
     }
 
+    fn write_pair(&mut self, first: usize, values: [u64; 2]) {
+        self.now[first..first + 2].copy_from_slice(&values);
+        self.steps.push(Step::WritePair { first, values });
+    }
+
     /// A sync, unless nothing was written since the last.
     fn sync(&mut self, after: After) {
-        if matches!(self.steps.last(), Some(Step::Write { .. })) {
+        if matches!(self.steps.last(), Some(Step::Write { .. } | Step::WritePair { .. })) {
             self.steps.push(Step::Sync(after));
         }
     }
@@ -181,6 +215,18 @@ impl At {
         if let Some(word) = self.entry(mem).get(word) {
             Word::store(word, value);
         }
+    }
+
+    /// Writes two words at once from the word `first` on, whose number is even. Tells if `mem` has such stores.
+    pub(crate) fn write_pair<M: TableMem<AtomicU64>>(
+        self,
+        mem: &M,
+        first: usize,
+        values: [u64; 2],
+    ) -> bool {
+        let pair = self.entry(mem).get(first..).and_then(|words| words.first_chunk());
+        let written = mem.pairs().zip(pair);
+        written.map(|(pairs, pair)| pairs.store_pair(pair, values)).is_some()
     }
 
     /// Replaces word 0 by the value that `new` makes of the words, unless it is `None`, in one step: other callers may
@@ -235,9 +281,12 @@ impl At {
         new: &Words,
         mut forget: impl FnMut(After) -> Result<(), E>,
     ) -> Result<(), E> {
-        for step in kind.plan(&self.read(mem), new).steps {
+        for step in kind.plan(&self.read(mem), new, Stores::of(mem)).steps {
             match step {
                 Step::Write { word, value } => self.write(mem, word, value),
+                Step::WritePair { first, values } => {
+                    self.write_pair(mem, first, values);
+                }
                 Step::Sync(after) => {
                     self.publish(mem, walker);
                     forget(after)?;

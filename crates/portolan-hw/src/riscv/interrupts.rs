@@ -181,7 +181,10 @@ impl<P: UnitPlatform> RemapInterrupts for RiscvIommu<P> {
         taken
     }
 
-    fn adopted(&self, source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+    fn adopted_interrupts(
+        &self,
+        source: InterruptSource,
+    ) -> Result<Vec<Interrupt>, InterruptError> {
         let stream = self.sender(source)?;
         Ok(self.book.with(self.turn(), |streams| {
             let messages = streams.state.messages.as_mut();

@@ -8,10 +8,11 @@
 //! The unit's own are a message for faults and one for page requests (7.3, 7.4, 11.4.11 to 11.4.15).
 //! They choose CPU and vector themselves, and no unit remaps them.
 //!
-//! An entry is posted (5.2, 9.10 and 9.11) to a descriptor below 4 GiB: both formats have the same word 1 then, and the
-//! entry changes from one to the other by one store while the device sends.
+//! An entry is posted (5.2, 9.10 and 9.11) to a descriptor, and changes from one format to the other by one store while
+//! the device sends: of word 0, or of both words at once, for which table memory needs stores of pairs. Without them a
+//! descriptor lies below 4 GiB, since both formats have the same word 1 then.
 //!
-//! Not supported: descriptors above 4 GiB, the message for completions.
+//! Not supported: the message for completions.
 
 use super::command::{InterruptEntries, Request};
 use super::control::{Core, Switch, Way};
@@ -20,7 +21,7 @@ use super::queue::VtdQueue;
 use super::tables::{ABSENT, VtdInterruptTable};
 use super::unit::Vtd;
 use crate::chassis::Present;
-use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
+use crate::chassis::entry::{After, At, Kind, Live, Stores, WORDS, Words};
 use crate::handover::AdoptError;
 use crate::interrupt::compose::{self, checked, delivery_mode, plain_message, vtd_message};
 use crate::interrupt::{ApicMode, Slots};
@@ -38,10 +39,10 @@ use portolan::platform::{Mmio, UnitPlatform};
 use portolan_spec::vtd::entry::{P, interrupt as field};
 use portolan_spec::vtd::reg::{self, command, event};
 
-/// An entry. The verification of the source is in word 1, which the hardware may read apart from
-/// word 0: an open entry changes by one store or not at all.
-const ENTRY: Kind =
-    Kind { deciding: P, closed: 0, reads: |_| [u64::MAX; WORDS], live: Live::OneWord };
+/// An entry, which hardware reads by one access (Linux relies on it, too: `cmpxchg16b`). An open one changes by one
+/// store or not at all.
+pub(crate) const REMAPPING: Kind =
+    Kind { deciding: P, closed: 0, reads: |_| [u64::MAX; WORDS], live: Live::OnePair };
 
 /// The words of an entry.
 fn entry(
@@ -85,7 +86,7 @@ fn entry(
 /// The words of an entry that posts.
 fn posted(source: InterruptSource, to: &DescriptorPosting) -> Result<Words, InterruptError> {
     let at = to.descriptor.get().get();
-    if at > u64::from(u32::MAX) || at % size_of::<PostedDescriptor>() as u64 != 0 {
+    if at % size_of::<PostedDescriptor>() as u64 != 0 {
         return Err(InterruptError::Unposted);
     }
     // The verification of the source is the same in both formats.
@@ -96,6 +97,7 @@ fn posted(source: InterruptSource, to: &DescriptorPosting) -> Result<Words, Inte
         | field::URG.at(to.urgent.into())
         | field::V.at(to.vector.get().into())
         | field::PDA.at(at >> 6);
+    words[1] |= field::PDA_HIGH.at(at >> 32);
     Ok(words)
 }
 
@@ -104,7 +106,7 @@ impl<P: UnitPlatform> Core<P> {
     fn set_interrupt(&self, at: At, index: u16, new: &Words) -> Result<(), IommuError> {
         let open = at.read(&self.mem)[0] & P != 0;
         let cached = open || self.control.features.has.contains(VtdFeature::CACHING_MODE);
-        at.change(&self.mem, self.walker(), &ENTRY, new, |after| match after {
+        at.change(&self.mem, self.walker(), &REMAPPING, new, |after| match after {
             After::Closed => self.forget_interrupts(one(index)),
             After::Changed if cached => self.forget_interrupts(one(index)),
             After::Changed | After::Unread => self.control.flush_write_buffer(),
@@ -231,7 +233,10 @@ impl<P: UnitPlatform> Vtd<P> {
 }
 
 impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
-    fn adopted(&self, source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+    fn adopted_interrupts(
+        &self,
+        source: InterruptSource,
+    ) -> Result<Vec<Interrupt>, InterruptError> {
         let remap = self.remap()?;
         Ok(remap.slots.with(self.turn(), |slots| slots.give_out(remap.table.at, source))?)
     }
@@ -287,7 +292,11 @@ impl<P: UnitPlatform> RemapInterrupts for Vtd<P> {
         let words = posted(interrupt.source(), &to)?;
         remap.slots.with(self.turn(), |slots| {
             let index = remap.used(slots, interrupt)?;
-            self.core.set_interrupt(remap.at(index), index, &words)?;
+            let (at, mem) = (remap.at(index), &self.core.mem);
+            if !REMAPPING.changes_in_place(&at.read(mem), &words, Stores::of(mem)) {
+                return Err(InterruptError::Unposted);
+            }
+            self.core.set_interrupt(at, index, &words)?;
             slots.redirect(index, Posting::Descriptor(to));
             Ok(())
         })?

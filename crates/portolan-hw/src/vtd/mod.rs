@@ -31,6 +31,6 @@ pub use features::{
 };
 pub use portolan::iommu::DeviceTlb;
 pub use queue::VtdQueue;
-#[cfg(test)]
-pub(crate) use tables::ENTRY;
 pub use unit::Vtd;
+#[cfg(test)]
+pub(crate) use {interrupts::REMAPPING, tables::ENTRY};

@@ -8,13 +8,18 @@ use portolan::iommu::{
     Destination, InterruptSource, InterruptTarget, IommuDomains, MsiMessage, Vector,
 };
 use portolan_chips::amd::AmdRegisters;
+use portolan_chips::chips::SKYLAKE_SP;
 use portolan_chips::riscv::{RiscvRegisters, RiscvSetup};
+use portolan_chips::vtd::VtdRegisters;
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::topology::{Adoption, Iommus, Options, Topology};
 use portolan_sim::decode::AccessKind;
 
 use super::handed_over::preserved;
-use super::machine::{DEVICE, Kernel, Machine, SECOND, Unit, amd, described, ivrs_with, riscv};
+use super::machine::{
+    DEVICE, Kernel, Machine, REGISTERS, SECOND, Unit, amd, described, dmar_remapping, ivrs_with,
+    riscv, vtd,
+};
 use super::riscv::{INTERRUPT_FILES, platform_device};
 
 /// CPU and number of an interrupt.
@@ -86,7 +91,7 @@ impl<R: Unit> Scene<R> {
         let device = next.trusted_device(DEVICE).unwrap();
         let (source, _) = Self::source(&next);
         let interrupts = Self::unit(&next).interrupts().unwrap();
-        let [mut own] = <[_; 1]>::try_from(interrupts.adopted(source).unwrap()).unwrap();
+        let [mut own] = <[_; 1]>::try_from(interrupts.adopted_interrupts(source).unwrap()).unwrap();
         assert_eq!(interrupts.message(&own), Ok(message));
         assert_eq!(arrives(), Some(FIRST));
         // It is the next kernel's to move and to end.
@@ -106,13 +111,26 @@ impl<R: Unit> Scene<R> {
         assert_eq!((self.send)(&self.machine, stream, message), None);
         let (source, _) = Self::source(&next);
         let interrupts = Self::unit(&next).interrupts().unwrap();
-        assert_eq!(interrupts.adopted(source).unwrap(), []);
+        assert_eq!(interrupts.adopted_interrupts(source).unwrap(), []);
     }
 
     fn both(make: impl Fn() -> Self) {
         make().goes_on();
         make().is_closed_if_refused();
     }
+}
+
+#[test]
+fn interrupts_behind_vtd_go_on() {
+    // Arrandale's unit has no queue.
+    Scene::both(|| Scene {
+        machine: vtd(SKYLAKE_SP.identification),
+        topology: || Topology::from_acpi([&dmar_remapping(REGISTERS)[..]]).unwrap(),
+        send: |machine: &Machine<VtdRegisters>, stream, message| {
+            let arrived = machine.unit.message(stream, message.address, message.data).ok()?;
+            Some((arrived.destination, arrived.vector))
+        },
+    });
 }
 
 #[test]

@@ -321,7 +321,14 @@ pub(crate) fn dmar(registers: u64) -> Vec<u8> {
     dmar_of(48, &[drhd(registers, None)])
 }
 
-/// The same with memory of the display.
+/// The same of a machine whose interrupts are remapped.
+pub(crate) fn dmar_remapping(registers: u64) -> Vec<u8> {
+    let mut body = dmar(registers)[36..].to_vec();
+    body[1] = 1;
+    table(*b"DMAR", &body)
+}
+
+/// As [`dmar`] with memory of the display.
 pub(crate) fn dmar_with_memory() -> Vec<u8> {
     let mut display = vec![1, 0, 32, 0, 0, 0, 0, 0];
     display.extend(FRAMES.to_le_bytes());

@@ -394,12 +394,17 @@ pub trait RemapInterrupts: Send + Sync {
     ///
     /// # Errors
     /// [`InterruptError::Iommu`] if others have the turn for too long.
-    fn adopted(&self, _source: InterruptSource) -> Result<Vec<Interrupt>, InterruptError> {
+    fn adopted_interrupts(
+        &self,
+        _source: InterruptSource,
+    ) -> Result<Vec<Interrupt>, InterruptError> {
         Ok(Vec::new())
     }
 
     /// Has the interrupt arrive as `target` from now on. None is lost: each arrives as one or the
-    /// other, and as the new one only once this has returned. The device's message stays the same.
+    /// other, and as the new one only once this has returned. The device's message stays the same. Only where table
+    /// memory has no stores of pairs ([`TableMem::pairs`](crate::platform::TableMem::pairs)), an entry of AMD-Vi of
+    /// which both words change (a vector and a destination together) refuses interrupts for a moment.
     ///
     /// # Errors
     /// See [`InterruptError`]. On [`InterruptError::Iommu`] it may arrive as either.
@@ -412,11 +417,13 @@ pub trait RemapInterrupts: Send + Sync {
     /// Has the interrupt be pending in a virtual CPU's descriptor, file or page from now on, until it is
     /// [retargeted](RemapInterrupts::retarget). None is lost: each arrives as one or the other, and as the new one only
     /// once this has returned. What came before is pending at its former place, which the caller looks at once more,
-    /// and may have sent the new notification. Only an entry that comes to lead to a page or ceases to
-    /// ([`Posting::Apic`]) refuses interrupts for a moment: afterwards the caller raises one itself.
+    /// and may have sent the new notification. Only where table memory has no stores of pairs, an entry that comes to
+    /// lead to a page or ceases to ([`Posting::Apic`]) refuses interrupts for a moment: afterwards the caller raises
+    /// one itself.
     ///
     /// # Errors
-    /// [`InterruptError::Unposted`] if the unit posts no interrupts, or none to such a place. On
+    /// [`InterruptError::Unposted`] if the unit posts no interrupts, or none to such a place: to a descriptor above
+    /// 4 GiB where table memory has no stores of pairs. On
     /// [`InterruptError::Iommu`] it may arrive as either.
     fn post(&self, _interrupt: &mut Interrupt, _to: Posting) -> Result<(), InterruptError> {
         Err(InterruptError::Unposted)

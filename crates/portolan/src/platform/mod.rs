@@ -5,7 +5,7 @@
 //!
 //! * [`Platform`]: the machine; it is all of the following but [`TableMem`], which [`RawMemory`] makes
 //!   of it.
-//! * [`TableMem`]: pages for page tables.
+//! * [`TableMem`]: pages for page tables; [`StorePairs`]: stores of two of their words at once, which [`CpuPairs`] has.
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
@@ -46,8 +46,8 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{
-    AliasedMemory, AllMemory, ApicPageAddress, ClaimError, DmaMemory, ForeignTables, FormerMemory,
-    InterruptFileAddress, MappedRegisters, Platform, PostedAddress, PreservedMemory,
+    AliasedMemory, AllMemory, ApicPageAddress, ClaimError, CpuPairs, DmaMemory, ForeignTables,
+    FormerMemory, InterruptFileAddress, MappedRegisters, Platform, PostedAddress, PreservedMemory,
     PromisedMappings, RawMemory, TableClaims, TrustedBase,
 };
 pub use copy::{Clearing, PhysMemory, Transfer};
@@ -65,7 +65,7 @@ pub use spin::Mutex as SpinLock;
 pub use step::{DebtName, ProtocolStep, WalkCaches};
 pub use trace::{TraceEvent, TraceKind, TraceLine, Tracer};
 pub use unit::{UnitParts, UnitPlatform};
-pub use word::Word;
+pub use word::{StorePairs, Word};
 
 use crate::addr::{PageSize, PhysAddr, PhysRange, TableId};
 use thiserror::Error;
@@ -138,6 +138,12 @@ pub trait TableMem<W: Word>: Send + Sync {
     /// where such memory is not cached, or where every unit snoops.
     fn invalidate(&self, bytes: PhysRange);
 
+    /// Stores of two words at once, if this memory and its CPUs have them: entries of two words change while hardware
+    /// uses them then. By default there are none, and such an entry is closed for a moment, or is not to be had.
+    fn pairs(&self) -> Option<&dyn StorePairs<W>> {
+        None
+    }
+
     /// Called at each step that the table `of` makes, for checkers of runs. By default nothing, which costs nothing.
     #[inline(always)]
     fn protocol_step(&self, of: TableId, step: ProtocolStep) {
@@ -189,6 +195,10 @@ macro_rules! forward {
             #[inline]
             fn invalidate(&self, bytes: PhysRange) {
                 (**self).invalidate(bytes);
+            }
+
+            fn pairs(&self) -> Option<&dyn StorePairs<W>> {
+                (**self).pairs()
             }
 
             #[inline(always)]

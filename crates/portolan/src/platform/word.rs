@@ -25,6 +25,15 @@ pub trait Word: Send + Sync + 'static {
     fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64>;
 }
 
+/// Stores of two words of table memory at once.
+///
+/// *Implementer's duties.* Hardware that reads both words by one access has both old ones or both new ones, and so has
+/// a CPU; what was stored before is visible to it first.
+pub trait StorePairs<W: Word> {
+    /// Writes the words of `pair`, which is aligned to its size: a word of an even number of a page, and the next.
+    fn store_pair(&self, pair: &[W; 2], words: [u64; 2]);
+}
+
 macro_rules! word {
     ($atomic:ident, $raw:ty, $lg2:literal) => {
         impl Word for $atomic {

@@ -107,6 +107,11 @@ impl AmdRegisters {
         }
     }
 
+    /// Drops all copies of interrupt tables' entries, as a cache with little room does at any time.
+    pub fn evict_interrupts(&self) {
+        self.lock().own.interrupts.clear();
+    }
+
     /// As [`AmdRegisters::message`], with interrupts that are posted.
     pub fn deliver(&self, stream: StreamId, address: u64, data: u32) -> Option<AmdDelivered> {
         let mut state = self.lock();

@@ -119,6 +119,11 @@ impl VtdRegisters {
         })
     }
 
+    /// Drops all copies of entries, as a cache with little room does at any time.
+    pub fn evict_interrupts(&self) {
+        self.lock().own.interrupts.clear();
+    }
+
     fn remap(
         &self,
         state: &mut State,

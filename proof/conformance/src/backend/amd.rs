@@ -10,7 +10,7 @@ use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::{AmdSizes, AmdV2Levels, DirtyTracking};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
 use portolan_chips::chips::{RAVEN_RIDGE, ROME};
-use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::memory::{ModelMemory, PairStores, Visibility};
 use portolan_hw::amd::{AmdDomain, AmdGuestDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_hw::interrupt::{ApicMode, Remapping};
 use portolan_qemu::config::{Architecture, Iommu};
@@ -155,6 +155,16 @@ pub fn nested_on_model(kind: AmdKind, seam: Seam) -> Result<NestedOnModel, Outco
     })
 }
 
+/// Memory of a unit of `kind`. Entries of two words change by both.
+fn memory_of(kind: AmdKind, seam: Seam) -> Arc<ModelMemory> {
+    let pairs = match kind {
+        AmdKind::X2Apic => seam.sabotage().pairs,
+        _ => PairStores::Absent,
+    };
+    let memory = ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce);
+    Arc::new(memory.with_pairs(pairs).checked())
+}
+
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
     kind: AmdKind,
@@ -187,7 +197,7 @@ where
     config.requests_lg2 = Some(8);
     config.sleepers_lg2 = (kind == AmdKind::X2Apic).then_some(9);
     config.pasid_bits = 20;
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce).checked());
+    let memory = memory_of(kind, seam);
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);
     let kernel = {

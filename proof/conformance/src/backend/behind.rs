@@ -34,7 +34,7 @@ pub struct Access {
 }
 
 /// A unit of the model that devices can be behind.
-pub trait UnitModel {
+pub trait UnitModel: Send + Sync + 'static {
     /// See [`crate::conformance::Host::BASE`].
     const BASE: Iova = HIGH_BASE;
     /// Width of table entries.
@@ -60,6 +60,9 @@ pub trait UnitModel {
         let _ = (device, message);
         None
     }
+
+    /// Drops all copies of interrupts' entries.
+    fn evict_interrupts(&self) {}
 
     /// See [`Host::refuse`](crate::conformance::Host::refuse).
     fn refuse(&self, nth: Option<u64>) -> Has {
@@ -186,6 +189,10 @@ impl UnitModel for VtdRegisters {
         Some(Raised { vector: arrived.vector, destination: arrived.destination })
     }
 
+    fn evict_interrupts(&self) {
+        Self::evict_interrupts(self);
+    }
+
     fn asks(&self) -> Option<&dyn Asks> {
         Some(self)
     }
@@ -223,6 +230,10 @@ impl UnitModel for AmdRegisters {
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let arrived = self.message(device, message.address, message.data)?;
         Some(Raised { vector: arrived.vector, destination: arrived.destination })
+    }
+
+    fn evict_interrupts(&self) {
+        Self::evict_interrupts(self);
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {

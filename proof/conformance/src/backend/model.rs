@@ -97,6 +97,16 @@ impl<B: UnitModel> Host for ModelHost<B> {
         self.unit.raise(device, message)
     }
 
+    fn raise_throughout(&self, device: StreamId, message: Option<MsiMessage>) {
+        let unit = self.unit.clone();
+        self.memory.during_pairs(message.map(|message| {
+            Box::new(move || {
+                unit.evict_interrupts();
+                let _ = unit.raise(device, message);
+            }) as _
+        }));
+    }
+
     fn let_loose(&self, device: StreamId, iova: Iova) -> Has {
         self.unit.let_loose(device, iova);
         Has::Yes

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange, TableId};
-use portolan::platform::{Mmio, OutOfTableMemory, ProtocolStep, TableMem, Word};
-use portolan_chips::memory::ModelMemory;
+use portolan::platform::{Mmio, OutOfTableMemory, ProtocolStep, StorePairs, TableMem, Word};
+use portolan_chips::memory::{ModelMemory, PairStores};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
@@ -101,6 +101,8 @@ pub struct Sabotage {
     pub bend: fn(usize, u64) -> (usize, u64),
     /// Tells if cache lines are written back.
     pub cleans: Cleans,
+    /// Stores of two words, on machines that have them.
+    pub pairs: PairStores,
     /// A register that is never read: the driver reads the value that it wrote there last.
     pub unread: Option<usize>,
 }
@@ -127,6 +129,7 @@ impl Sabotage {
         write: |_, _| Arrives::Yes,
         bend: |offset, value| (offset, value),
         cleans: Cleans::Done,
+        pairs: PairStores::AtOnce,
         unread: None,
     };
 
@@ -471,6 +474,10 @@ impl<W: Word, M: TableMem<W>> TableMem<W> for Unclean<M> {
 
     fn invalidate(&self, bytes: PhysRange) {
         self.memory.invalidate(bytes);
+    }
+
+    fn pairs(&self) -> Option<&dyn StorePairs<W>> {
+        self.memory.pairs()
     }
 
     fn protocol_step(&self, of: TableId, step: ProtocolStep) {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan::addr::StreamId;
+use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::{DirtyTracking, VtdFirstLevels};
 use portolan_chips::chips::SKYLAKE_SP;
-use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::memory::{ModelMemory, PairStores, Visibility};
 use portolan_chips::vtd::{VtdRegisters, VtdSetup};
 use portolan_hw::interrupt::Remapping;
 use portolan_hw::vtd::{
@@ -124,6 +124,15 @@ fn config_of(kind: VtdKind) -> Config {
     config
 }
 
+/// Memory of a unit of `kind`. Scalable mode's lies above 4 GiB, and entries of interrupts change there by both words.
+fn memory_of(kind: VtdKind, seam: Seam, visibility: Visibility) -> Arc<ModelMemory> {
+    let (base, pairs) = match kind {
+        VtdKind::Scalable => (PhysAddr::new(0x12_8000_0000), seam.sabotage().pairs),
+        _ => (MEMORY.0, PairStores::Absent),
+    };
+    Arc::new(ModelMemory::new(base, MEMORY.1, visibility).with_pairs(pairs).checked())
+}
+
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<D>(
     kind: VtdKind,
@@ -148,7 +157,7 @@ where
     };
     let setup = VtdSetup { identification: identification.posted(), ..VtdSetup::default() };
     let config = config_of(kind);
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility).checked());
+    let memory = memory_of(kind, seam, visibility);
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
     let queue_entries = (kind != VtdKind::Registers).then_some(entries(&config));
     let kernel = {

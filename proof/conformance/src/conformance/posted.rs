@@ -3,7 +3,7 @@
 use portolan::addr::PhysAddr;
 use portolan::iommu::{
     ApicPosting, DescriptorPosting, FilePosting, GuestCpu, GuestTag, InterruptError,
-    InterruptRefusal, Posting, Vector,
+    InterruptRefusal, Iommu as _, Posting, Vector,
 };
 
 use super::basic::PAGE;
@@ -89,6 +89,11 @@ fn posted_interrupts_are_pending<M: Machine>(machine: &M) -> Verdict {
         };
         let moved = Raised { vector, ..SECOND };
         must("moving", unit.retarget(&mut interrupt, target(moved)?))?;
+        machine.host.raise_throughout(device, Some(message));
+        must("posting", unit.post(&mut interrupt, form.to))?;
+        must("moving", unit.retarget(&mut interrupt, target(moved)?))?;
+        machine.host.raise_throughout(device, None);
+        expect("what is refused", must("reading faults", machine.unit.next_fault())?, None)?;
         machine.host.poke(word(form.offset), 0);
         expect("what arrives", machine.host.raise(device, message), Some(moved))?;
         must("giving back", unit.free(interrupt))?;

@@ -43,6 +43,12 @@ pub trait Host {
         None
     }
 
+    /// Lets a device raise an interrupt by `message` whenever the driver changes an entry in two words from now on,
+    /// after the unit has dropped its copies; no longer with `None`.
+    fn raise_throughout(&self, device: StreamId, message: Option<MsiMessage>) {
+        let _ = (device, message);
+    }
+
     /// Lets a device write at an address again and again from now on, without data: at each access of the driver to a
     /// register. [`Host::reached`] returns what came of it. Returns if the machine can do this.
     fn let_loose(&self, device: StreamId, iova: Iova) -> Has {

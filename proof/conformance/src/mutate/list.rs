@@ -5,6 +5,8 @@ use portolan_spec::smmuv3::command::op::{
     TLBI_S2_IPA, TLBI_S12_VMALL,
 };
 
+use portolan_chips::memory::PairStores;
+
 use super::Mutant;
 use super::edits::{intel, smmuv3};
 use crate::backend::BackendName;
@@ -27,6 +29,8 @@ pub(super) const fn write(write: fn(usize, u32) -> Arrives) -> Sabotage {
 }
 
 pub(super) const UNCLEAN: Sabotage = Sabotage { cleans: Cleans::Lost, ..Sabotage::NONE };
+/// Both words of a pair are stored, one behind the other.
+pub(super) const TORN: Sabotage = Sabotage { pairs: PairStores::Torn, ..Sabotage::NONE };
 
 /// Declares a list of mutants by the backends that they run on: the part that is left out, its sabotage,
 /// and the scenarios that have to fail.
@@ -156,6 +160,7 @@ mutants! {
             => "handed-over-at-work";
     }
     ModelVtdScalable => {
+        "both words of an interrupt's entry at once", TORN => "posted-interrupts-are-pending";
         "masks as large as blocks", commands(intel::masks_below_blocks)
             => "block-split-keeps-the-rest" "blocks-among-pages";
         "the wait", commands(intel::without_wait) => "stale-until-sync";

@@ -3,7 +3,7 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
 
 use super::Mutant;
-use super::list::{commands, mutants, write};
+use super::list::{TORN, commands, mutants, write};
 use crate::backend::BackendName;
 
 mutants! {
@@ -45,6 +45,7 @@ mutants! {
             => "handed-over-at-work";
     }
     ModelAmdX2Apic => {
+        "both words of an interrupt's entry at once", TORN => "posted-interrupts-are-pending";
         "INVALIDATE_INTERRUPT_TABLE", commands(amd::without_interrupts)
             => "far-cpus-are-reached-or-refused" "freed-interrupts-are-refused"
                "posted-interrupts-are-pending";

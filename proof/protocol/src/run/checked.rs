@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::platform::{
-    Clock, Cpus, LeftBehind, Nanos, OutOfTableMemory, ProtocolStep, TableMem, Word,
+    Clock, Cpus, LeftBehind, Nanos, OutOfTableMemory, ProtocolStep, StorePairs, TableMem, Word,
 };
 
 use super::{Run, Tally};
@@ -76,6 +76,10 @@ impl<W: Word, M: TableMem<W>> TableMem<W> for CheckedMemory<M> {
 
     fn invalidate(&self, bytes: PhysRange) {
         self.0.invalidate(bytes);
+    }
+
+    fn pairs(&self) -> Option<&dyn StorePairs<W>> {
+        self.0.pairs()
     }
 
     fn protocol_step(&self, of: TableId, step: ProtocolStep) {

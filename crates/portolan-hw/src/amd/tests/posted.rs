@@ -1,7 +1,11 @@
 //! Interrupts that are posted to virtual CPUs, and the log of those for CPUs that sleep.
 
 use crate::promise::tests::{all_memory, page_at, posted_at};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
+use std::sync::Mutex;
 
 use portolan::addr::{PageSize, PhysAddr, RequesterId};
 use portolan::iommu::{
@@ -10,14 +14,15 @@ use portolan::iommu::{
     Posting, RemapInterrupts as _, Vector,
 };
 use portolan::platform::TableMem;
-use portolan_chips::amd::{AmdDelivered, AmdInterrupt, AmdMachine};
+use portolan_chips::amd::{AmdDelivered, AmdInterrupt, AmdMachine, AmdSetup};
 use portolan_chips::chips::ROME;
+use portolan_chips::memory::PairStores;
 
 use super::machine::{Amd, ILLEGAL, Iommu, with};
 use super::{STREAM, config};
 use crate::amd::posted::{entry, stages};
 use crate::amd::{Config, SleeperEvent};
-use crate::chassis::tests::suite::Driven;
+use crate::chassis::tests::suite::{Driven, machine_with_pairs};
 use crate::interrupt::{ApicMode, Remapping};
 use portolan_spec::amd::command::opcode;
 use portolan_spec::amd::reg::{self, control, status};
@@ -42,7 +47,12 @@ fn wanted() -> Config {
 }
 
 fn unit() -> (AmdMachine, Iommu) {
-    let machine = with(ROME.identification);
+    unit_with(PairStores::Absent)
+}
+
+fn unit_with(pairs: PairStores) -> (AmdMachine, Iommu) {
+    let setup = AmdSetup { identification: ROME.identification, ..AmdSetup::default() };
+    let machine = machine_with_pairs(0x10_0000, setup, pairs);
     let unit = machine.enable(wanted()).unwrap();
     machine.commands();
     (machine, unit)
@@ -185,6 +195,47 @@ fn an_entry_that_comes_to_lead_to_a_page_is_closed_meanwhile() {
     assert_eq!(words(&machine), [0, 0x52]);
     unit.post(&mut interrupt, posting(0x5000, 0x81, NEAR)).unwrap();
     assert_eq!(words(&machine)[1], 0x0100_0000_0000_5081);
+}
+
+/// What becomes of the interrupts that a device sends around stores of pairs, whose entry the unit reads anew each
+/// time: the interrupt is moved in both words, posted, moved on with its virtual CPU, and taken back.
+fn sent_meanwhile(pairs: PairStores) -> Vec<Option<AmdDelivered>> {
+    let (machine, unit) = unit_with(pairs);
+    let page = TableMem::<AtomicU64>::alloc(&machine, PageSize::SIZE_4K).unwrap().get();
+    let mut interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
+    let message = unit.message(&interrupt).unwrap();
+    let (device, all) = (machine.clone(), Arc::new(Mutex::new(Vec::new())));
+    let noted = all.clone();
+    machine.memory().during_pairs(Some(Box::new(move || {
+        device.unit().evict_interrupts();
+        noted.lock().unwrap().push(send(&device, message));
+    })));
+    unit.retarget(&mut interrupt, target(0x53, 0x0200_0006)).unwrap();
+    unit.post(&mut interrupt, posting(page, 0x81, NEAR)).unwrap();
+    machine.commands();
+    unit.post(&mut interrupt, posting(page, 0x81, FAR)).unwrap();
+    assert!(machine.commands().is_empty());
+    assert_eq!(words(&machine), [0xabcd_0123_0203_06c1, page | 0x0500_0000_0000_0081]);
+    unit.retarget(&mut interrupt, target(0x52, 5)).unwrap();
+    machine.memory().during_pairs(None);
+    assert_eq!(send(&machine, message), Some(arrived(5, 0x52)));
+    all.lock().unwrap().clone()
+}
+
+#[test]
+fn an_entry_changes_in_both_words_while_the_device_sends() {
+    let (first, moved) = (Some(arrived(5, 0x52)), Some(arrived(0x0200_0006, 0x53)));
+    let [near, far] = [0x0102_0304, 0x0502_0306].map(|cpu| Some(AmdDelivered::Rung(cpu)));
+    let sent = sent_meanwhile(PairStores::AtOnce);
+    assert_eq!(sent, [first, moved, moved, near, near, far, far, first]);
+}
+
+/// Two stores instead of one: the unit reads an entry that is neither.
+#[test]
+fn a_torn_entry_goes_where_no_caller_said() {
+    let sent = sent_meanwhile(PairStores::Torn);
+    assert_eq!([sent[1], sent[4]], [Some(arrived(6, 0x52)), None]);
+    assert_eq!(sent[7], Some(AmdDelivered::Rung(0x0102_0306)));
 }
 
 #[test]

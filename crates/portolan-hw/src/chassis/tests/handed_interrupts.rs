@@ -132,8 +132,8 @@ where
     // What is held is not given to another.
     let fresh = remaps(&*next).allocate(source(one), target(0x44, 1)).unwrap();
     all_arrive(&hosted, &open);
-    let mut taken = remaps(&*next).adopted(source(one)).unwrap();
-    assert_eq!(remaps(&*next).adopted(source(one)).unwrap(), []);
+    let mut taken = remaps(&*next).adopted_interrupts(source(one)).unwrap();
+    assert_eq!(remaps(&*next).adopted_interrupts(source(one)).unwrap(), []);
     assert_eq!(taken.len(), state.interrupts.len() - 2);
     assert!(taken.iter().all(|interrupt| interrupt.index() != fresh.index()));
     let its = |interrupt: &Interrupt| interrupt.index() == open[0].interrupt.index();
@@ -149,7 +149,7 @@ where
     // The other stream's are not asked for.
     next.block(other).unwrap();
     assert_eq!(hosted.send(other, open[1].message), None);
-    assert_eq!(remaps(&*next).adopted(source(other)).unwrap(), []);
+    assert_eq!(remaps(&*next).adopted_interrupts(source(other)).unwrap(), []);
     remaps(&*next).revoke(one).unwrap();
     assert_eq!(hosted.send(one, open[0].message), None);
     hosted.machine().expect_obedience();

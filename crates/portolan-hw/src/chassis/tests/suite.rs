@@ -11,7 +11,7 @@ use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu as
 use portolan::table::Access;
 use portolan_chips::inject::{DmaFault, Drain, Piece, RegisterFaults};
 use portolan_chips::machine::{Design, LOOK_NS, Machine};
-use portolan_chips::memory::{ModelMemory, Visibility};
+use portolan_chips::memory::{ModelMemory, PairStores, Visibility};
 use portolan_sim::decode::AccessKind;
 use portolan_sim::iommu::Temper;
 use portolan_sim::profile::{CacheGeometry, CacheSizes};
@@ -96,8 +96,17 @@ pub(crate) trait Driven: Sized {
 
 /// A machine with 64 pages of table memory from `base` on.
 pub(crate) fn machine_at<D: Design>(base: u64, setup: D::Setup) -> Machine<D> {
+    machine_with_pairs(base, setup, PairStores::Absent)
+}
+
+/// The same, whose CPU stores pairs of words so.
+pub(crate) fn machine_with_pairs<D: Design>(
+    base: u64,
+    setup: D::Setup,
+    pairs: PairStores,
+) -> Machine<D> {
     let memory = ModelMemory::of_words(PhysAddr::new(base), 64, Visibility::AtOnce);
-    Machine::new(setup, memory)
+    Machine::new(setup, memory.with_pairs(pairs))
 }
 
 /// Caches that keep all, of a unit whose devices do nothing on their own: those of an adversarial one go on writing.

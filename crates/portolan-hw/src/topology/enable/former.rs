@@ -26,7 +26,7 @@ pub struct Adoption {
     pub refused: Vec<(usize, AdoptError)>,
     /// Interrupts that devices of these units raise, with the units' numbers: the CPUs' numbers for them are in use
     /// until the devices' drivers have taken them over
-    /// ([`RemapInterrupts::adopted`](portolan::iommu::RemapInterrupts::adopted)).
+    /// ([`RemapInterrupts::adopted_interrupts`](portolan::iommu::RemapInterrupts::adopted_interrupts)).
     pub interrupts: Vec<(usize, InterruptHandover)>,
     /// Table memory that is in use: the rest of the preserved pages is free.
     pub tables: Vec<PhysRange>,

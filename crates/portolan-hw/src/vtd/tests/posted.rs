@@ -1,7 +1,10 @@
 //! Interrupts that are posted to the descriptor of a virtual CPU.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
+use std::sync::Mutex;
 
 use portolan::addr::{PageSize, PhysAddr, RequesterId};
 use portolan::iommu::{
@@ -10,11 +13,12 @@ use portolan::iommu::{
 };
 use portolan::platform::TableMem;
 use portolan_chips::machine::Event;
+use portolan_chips::memory::PairStores;
 use portolan_chips::vtd::{Delivered, VtdIdentification, VtdMachine, VtdSetup};
 
 use super::kit::{CAP, ECAP, Iommu};
 use super::{STREAM, legacy};
-use crate::chassis::tests::suite::{Driven as _, machine_at};
+use crate::chassis::tests::suite::{Driven as _, machine_with_pairs};
 use crate::interrupt::{ApicMode, Remapping};
 use crate::promise::tests::{file_at, posted_at};
 use crate::vtd::Config;
@@ -44,20 +48,24 @@ fn urgent(at: u64, vector: u8) -> Posting {
 }
 
 fn unit(cap: u64) -> (VtdMachine, Iommu) {
+    unit_at(0x1000_0000, cap, PairStores::Absent)
+}
+
+/// One whose memory begins at `base`.
+fn unit_at(base: u64, cap: u64, pairs: PairStores) -> (VtdMachine, Iommu) {
     let identification = VtdIdentification { version: 0x40, cap, ecap: ECAP | 1 << 4 };
     let setup = VtdSetup { identification, ..VtdSetup::default() };
-    let machine = machine_at(0x1000_0000, setup);
+    let machine = machine_with_pairs(base, setup, pairs);
     let interrupts = Some(Remapping { apic: ApicMode::X2Apic, lg2_entries: 8 });
     let unit = machine.enable(Config { interrupts, ..legacy() }).unwrap();
     machine.take();
     (machine, unit)
 }
 
-/// A descriptor in the machine's memory, below 4 GiB.
+/// A descriptor in the machine's memory.
 fn descriptor(machine: &VtdMachine) -> u64 {
     let page = TableMem::<AtomicU64>::alloc(machine, PageSize::SIZE_4K).unwrap();
     let at = page.get();
-    assert!(at < 1 << 32);
     machine.store(at + 32, CONTROL);
     at
 }
@@ -143,6 +151,65 @@ fn an_entry_goes_to_and_fro_by_one_store() {
         let wanted = if round % 2 == 0 { (3, 0xf2) } else { (5, 0x52) };
         assert_eq!(arrived(&machine, message), Some(wanted));
     }
+}
+
+const HIGH: u64 = 0x12_4000_0000;
+
+/// What becomes of the interrupts that a device sends around stores of pairs, whose entry the unit reads anew each
+/// time, while the interrupt goes to a descriptor above 4 GiB and back.
+fn sent_meanwhile(pairs: PairStores) -> Vec<Result<Option<(u32, u8)>, u8>> {
+    let (machine, unit) = unit_at(HIGH, CAP | POSTED, pairs);
+    let at = descriptor(&machine);
+    assert!(at > 1 << 32);
+    let mut interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
+    let message = unit.message(&interrupt).unwrap();
+    let (device, all) = (machine.clone(), Arc::new(Mutex::new(Vec::new())));
+    let noted = all.clone();
+    machine.memory().during_pairs(Some(Box::new(move || {
+        device.unit().evict_interrupts();
+        let sent = send(&device, message).map(|delivered| match delivered {
+            Delivered::Arrived(arrived) => Some((arrived.destination, arrived.vector)),
+            Delivered::Pending => None,
+        });
+        noted.lock().unwrap().push(sent);
+    })));
+    unit.post(&mut interrupt, posting(at, 0x81)).unwrap();
+    assert_eq!(words(&machine, &interrupt), [at << 32 | 0x81_8001, at & !0xffff_ffff | 0x4_0108]);
+    unit.retarget(&mut interrupt, target(0x53, 6)).unwrap();
+    machine.memory().during_pairs(None);
+    // One notified, and none was taken since.
+    let pending = [machine.word(at + 16), machine.word(at + 32)];
+    assert_eq!((arrived(&machine, message), pending), (Some((6, 0x53)), [1 << 1, CONTROL | 1]));
+    all.lock().unwrap().clone()
+}
+
+#[test]
+fn a_descriptor_above_4_gib_is_posted_to_while_the_device_sends() {
+    let (old, new) = (Ok(Some((5, 0x52))), Ok(Some((6, 0x53))));
+    let sent = sent_meanwhile(PairStores::AtOnce);
+    assert_eq!(sent, [old, Ok(Some((3, 0xf2))), Ok(None), new]);
+}
+
+/// Two stores instead of one: the unit reads an entry that is neither.
+#[test]
+fn a_torn_entry_refuses_interrupts() {
+    let sent = sent_meanwhile(PairStores::Torn);
+    assert_eq!([sent[1], sent[4]], [Err(0x27), Err(0x24)]);
+}
+
+/// Next to no stores of pairs: the entry stays as it is, and open.
+#[test]
+fn a_descriptor_above_4_gib_is_refused_without_stores_of_pairs() {
+    let (machine, unit) = unit_at(HIGH, CAP | POSTED, PairStores::Absent);
+    let at = descriptor(&machine);
+    let mut interrupt = unit.allocate(SOURCE, target(0x52, 5)).unwrap();
+    let before = words(&machine, &interrupt);
+    machine.take();
+    let refused = unit.post(&mut interrupt, posting(at, 0x81));
+    assert_eq!(refused, Err(InterruptError::Unposted));
+    assert_eq!((words(&machine, &interrupt), machine.take()), (before, Vec::new()));
+    let message = unit.message(&interrupt).unwrap();
+    assert_eq!(arrived(&machine, message), Some((5, 0x52)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::platform::Platform;
 use super::shared_data::{AliasedMemory, SharedData};
 use crate::addr::{PageSize, PhysAddr, PhysRange, TableId};
 use crate::platform::{
-    Clearing, DataCache, OutOfTableMemory, PhysMemory, ProtocolStep, TableMem, Transfer,
+    Clearing, DataCache, OutOfTableMemory, PhysMemory, ProtocolStep, StorePairs, TableMem, Transfer,
 };
 
 /// A platform's memory by physical address: for page tables, and for the copies of bounce pools.
@@ -78,7 +78,7 @@ fn layout(size: PageSize) -> Option<Layout> {
 }
 
 macro_rules! tables {
-    ($word:ty) => {
+    ($word:ty $(, $pairs:item)?) => {
         impl<P: Platform> TableMem<$word> for RawMemory<P> {
             fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
                 TableMem::<$word>::alloc_below(self, size, ANYWHERE)
@@ -135,6 +135,8 @@ macro_rules! tables {
                 self.platform.invalidate(bytes);
             }
 
+            $($pairs)?
+
             #[inline(always)]
             fn protocol_step(&self, of: TableId, step: ProtocolStep) {
                 self.platform.protocol_step(of, step);
@@ -144,7 +146,12 @@ macro_rules! tables {
 }
 
 tables!(AtomicU32);
-tables!(AtomicU64);
+tables!(
+    AtomicU64,
+    fn pairs(&self) -> Option<&dyn StorePairs<AtomicU64>> {
+        self.platform.pairs()
+    }
+);
 
 /// Copies the bytes of `transfer`, whose memory the CPU sees where `virt` says.
 fn copy_by(transfer: &Transfer, virt: impl Fn(PhysAddr) -> NonNull<u8>) {

@@ -2,7 +2,7 @@
 //! of the library that relies on them without a check.
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
-//! * [`RawMemory`]: a platform's memory, by physical address.
+//! * [`RawMemory`]: a platform's memory, by physical address; [`CpuPairs`]: stores of two words of it at once.
 //! * [`MappedRegisters`]: registers of a device, where they are mapped.
 //! * [`TrustedBase`]: parts of a machine that keep the contracts of their traits.
 //! * [`ForeignTables`]: page tables that a kernel built itself.
@@ -20,6 +20,7 @@ mod buffer;
 mod bytes;
 mod foreign;
 mod memory;
+mod pairs;
 mod parked;
 mod part;
 mod platform;
@@ -41,6 +42,7 @@ pub(crate) use bytes::{read, write};
 pub use foreign::ForeignTables;
 pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};
+pub use pairs::CpuPairs;
 pub(crate) use parked::Parked;
 pub use part::MappedPart;
 pub(crate) use part::PartShare;

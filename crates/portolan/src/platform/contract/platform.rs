@@ -3,11 +3,13 @@
 use alloc::sync::Arc;
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 
 use super::shared_data::AliasedMemory;
 use crate::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange, TableId};
 use crate::platform::{
-    Clock, Cpus, DataCache, LeftBehind, Lock, Mmio, Nanos, ProtocolStep, SharedWord, Tracer,
+    Clock, Cpus, DataCache, LeftBehind, Lock, Mmio, Nanos, ProtocolStep, SharedWord, StorePairs,
+    Tracer,
 };
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
@@ -83,7 +85,7 @@ use crate::platform::{
 /// * [`clean`](Self::clean), [`clean_barrier`](Self::clean_barrier), [`invalidate`](Self::invalidate) and
 ///   [`cache_line`](Self::cache_line) do and say what they are documented to.
 pub unsafe trait Platform: Clone + Send + Sync + 'static {
-    /// Words that CPUs share; mostly [`AtomicU64`](core::sync::atomic::AtomicU64).
+    /// Words that CPUs share; mostly [`AtomicU64`].
     type Word: SharedWord;
     /// Locks that CPUs share.
     type Lock<T: Send>: Lock<T>;
@@ -178,6 +180,12 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// [`clean_barrier`](Self::clean_barrier) does. Nothing has to be done where they all snoop; so for the next
     /// two.
     fn clean(&self, lines: PhysRange);
+
+    /// Stores of two words at once ([`TableMem::pairs`](crate::platform::TableMem::pairs)), mostly those of
+    /// [`CpuPairs::detect`](crate::platform::CpuPairs::detect). The default has none.
+    fn pairs(&self) -> Option<&dyn StorePairs<AtomicU64>> {
+        None
+    }
 
     /// Waits until everything that was cleaned before is in memory.
     fn clean_barrier(&self);
