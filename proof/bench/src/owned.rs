@@ -1,6 +1,7 @@
 //! Buffers that their mappings own, with hardware that costs nothing: in place or copied, unmapped one
 //! by one or deferred and reclaimed by many.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -70,8 +71,8 @@ fn device(cpus: &Cpu, how: How) -> Result<Device<Cpu>, Failure> {
 /// Buffers handed over and taken back.
 pub(crate) struct Owned<B: Buffer> {
     device: Arc<Device<Cpu>>,
-    /// Buffers that the driver owns at the moment.
-    free: Vec<B>,
+    /// Buffers that the driver owns at the moment, which it hands over in turn, as a ring does.
+    free: VecDeque<B>,
     waiting: Vec<Deferred<Cpu, B>>,
     back: Return,
     passes: u64,
@@ -120,7 +121,7 @@ impl Owned<portolan::dma::Unowned> {
             let at = start.checked_add(POOL + i * PAGE)?;
             Some(unowned(PhysRange::page(at, PageSize::SIZE_4K)))
         };
-        let free: Option<Vec<_>> = (0..8).map(page).collect();
+        let free: Option<VecDeque<_>> = (0..8).map(page).collect();
         let free = free.ok_or(Failure::Addresses)?;
         Ok(Self::new(Arc::new(device), free, Return::AtOnce, PAIRS))
     }
@@ -139,20 +140,20 @@ impl Owned<Scattered> {
 }
 
 impl<B: Buffer> Owned<B> {
-    fn new(device: Arc<Device<Cpu>>, free: Vec<B>, back: Return, passes: u64) -> Self {
+    fn new(device: Arc<Device<Cpu>>, free: VecDeque<B>, back: Return, passes: u64) -> Self {
         Self { device, free, waiting: Vec::with_capacity(TOGETHER), back, passes }
     }
 
     #[inline]
     fn one(&mut self) -> Result<(), Failure> {
-        let buffer = self.free.pop().ok_or(Failure::NotPrepared)?;
+        let buffer = self.free.pop_front().ok_or(Failure::NotPrepared)?;
         let mapped = self.device.map(black_box(buffer), ToDevice);
         let mapping = mapped.map_err(|_| Failure::Addresses)?;
         black_box(mapping.iova());
         match self.back {
             Return::AtOnce => {
                 let buffer = mapping.unmap().map_err(|_| Failure::NotPrepared)?;
-                self.free.push(buffer);
+                self.free.push_back(buffer);
             }
             Return::Deferred => {
                 let deferred = mapping.defer().map_err(|_| Failure::NotPrepared)?;
@@ -167,7 +168,7 @@ impl<B: Buffer> Owned<B> {
 
     fn reclaim(&mut self) -> Result<(), Failure> {
         let free = &mut self.free;
-        let all = reclaim_all(self.waiting.drain(..), |buffer| free.push(buffer), drop);
+        let all = reclaim_all(self.waiting.drain(..), |buffer| free.push_back(buffer), drop);
         all.map_err(|_| Failure::Queue)
     }
 }

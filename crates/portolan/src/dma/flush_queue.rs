@@ -28,10 +28,10 @@ mod queue;
 const UNDER_LOCK: u64 = 64;
 
 /// A place in a queue: quiet once its generation is. Small, since each deferred buffer carries one
-/// about; generations count from 1.
+/// about, and without room between its parts, where a CPU would wait for a load of both; generations count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlushTicket {
-    queue: u32,
+    queue: usize,
     generation: NonZeroU64,
 }
 
@@ -97,17 +97,47 @@ pub(super) enum Fill {
     Due,
 }
 
-/// Result of an unmap.
+/// Addresses that were unmapped and joined a queue. Two words, which come back in registers: in memory they would
+/// be read in other parts than they were written in, for which a CPU waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Joined {
-    /// The addresses are in the queue.
-    Queued(FlushTicket, Fill),
+pub(super) struct Joined {
+    generation: NonZeroU64,
+    queue: u32,
+    pub place: JoinedPlace,
+}
+
+/// Place of addresses that joined a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JoinedPlace {
+    /// The queue.
+    Queued(Fill),
     /// They are the caller's to give back, once the ticket is quiet.
-    Kept(FlushTicket),
+    Kept,
+}
+
+impl Joined {
+    /// The ticket of the generation that they joined.
+    ///
+    /// *Context.* Interrupt.
+    #[inline]
+    pub fn ticket(self) -> FlushTicket {
+        FlushTicket { queue: self.queue as usize, generation: self.generation }
+    }
+}
+
+/// Reason for which addresses did not join a queue.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "no heap may be touched, and a caller has one at most"
+)]
+pub(super) enum NotQueued {
     /// Nothing was unmapped: the queue has no room for the addresses.
     NoRoom,
-    /// They are unmapped, the queue has no room for them, and the caller was handed their debt.
-    Unpaid,
+    /// They are unmapped, the queue has no room for them, and this is their debt.
+    Unpaid(Gather),
+    /// Nothing was unmapped: the domain has refused it.
+    Mapped(DomainUnmapError),
 }
 
 /// The queues of all CPUs.
@@ -204,11 +234,11 @@ impl<P: Cpus> FlushQueue<P> {
     /// The queue of a ticket.
     #[inline]
     fn of(&self, ticket: FlushTicket) -> &Queue<P> {
-        self.queues.own(ticket.queue as usize).unwrap_or_else(|| self.queues.first())
+        self.queues.own(ticket.queue).unwrap_or_else(|| self.queues.first())
     }
 
-    /// Unmaps `range` and adds it to the calling CPU's queue. `unpaid` takes the debt if there is no room. A
-    /// caller that may not block keeps the addresses itself then.
+    /// Unmaps `range` and adds it to the calling CPU's queue; or else says `why` not. A caller that may not block
+    /// keeps addresses for which there is no room.
     #[inline]
     pub(super) fn join(
         &self,
@@ -216,18 +246,22 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         range: IovaRange,
         may_block: MayBlock,
-        unpaid: &mut Option<Gather>,
-    ) -> Result<Joined, DomainUnmapError> {
+        why: &mut Option<NotQueued>,
+    ) -> Option<Joined> {
         let (number, queue) = self.own_if(cpus, may_block);
         if range.len_minus_one() > self.short {
-            return self.join_long(cpus, domain, range, may_block, unpaid);
+            return self.join_long(cpus, domain, range, may_block, why);
         }
         queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
-                return Ok(Joined::NoRoom);
+                *why = Some(NotQueued::NoRoom);
+                return None;
             }
-            domain.unmap(range, &mut open.debt)?;
-            Ok(self.joined(cpus, number, open, range))
+            if let Err(error) = domain.unmap(range, &mut open.debt) {
+                *why = Some(NotQueued::Mapped(error));
+                return None;
+            }
+            Some(self.joined(cpus, number, open, range))
         })
     }
 
@@ -240,11 +274,13 @@ impl<P: Cpus> FlushQueue<P> {
         range: IovaRange,
     ) -> Joined {
         let now = cpus.coarse_now();
-        let ticket = open.ticket(queue);
-        match open.add(range, now, &self.bounds) {
-            true => Joined::Queued(ticket, open.fill(now, &self.bounds)),
-            false => Joined::Kept(ticket),
-        }
+        let FlushTicket { queue, generation } = open.ticket(queue);
+        let place = match open.add(range, now, &self.bounds) {
+            true => JoinedPlace::Queued(open.fill(now, &self.bounds)),
+            false => JoinedPlace::Kept,
+        };
+        // There are no more queues than CPUs.
+        Joined { generation, queue: queue as u32, place }
     }
 
     /// The same of a long range: the walk through its tables is outside of the lock.
@@ -255,10 +291,13 @@ impl<P: Cpus> FlushQueue<P> {
         domain: &dyn Domain,
         range: IovaRange,
         may_block: MayBlock,
-        unpaid: &mut Option<Gather>,
-    ) -> Result<Joined, DomainUnmapError> {
+        why: &mut Option<NotQueued>,
+    ) -> Option<Joined> {
         let mut owed = Gather::new();
-        domain.unmap(range, &mut owed)?;
+        if let Err(error) = domain.unmap(range, &mut owed) {
+            *why = Some(NotQueued::Mapped(error));
+            return None;
+        }
         let (number, queue) = self.own_if(cpus, may_block);
         let joined = queue.open.with(|open| {
             if may_block == MayBlock::Yes && !open.takes(range, &self.bounds) {
@@ -268,10 +307,10 @@ impl<P: Cpus> FlushQueue<P> {
             let _ = domain.absorb(&mut open.debt, &mut owed);
             Some(self.joined(cpus, number, open, range))
         });
-        Ok(joined.unwrap_or_else(|| {
-            *unpaid = Some(owed);
-            Joined::Unpaid
-        }))
+        if joined.is_none() {
+            *why = Some(NotQueued::Unpaid(owed));
+        }
+        joined
     }
 
     /// Keeps `debt`, and the addresses of `range`, unmapped already, until it is paid; without room

@@ -1,10 +1,11 @@
-//! The command that pays for one page, or for tables that left the tree, decided once for a unit: most unmaps
-//! owe nothing else.
+//! The command that pays for one page, for pages that one range command names, or for tables that left the tree,
+//! decided once for a unit: most unmaps owe nothing else.
 //!
 //! *Context.* Interrupt: a value.
 
 use super::plan::PlanInputs;
-use super::{Caching, Command, Depth, Gather, Run, WalkFlush};
+use super::runs::Pages;
+use super::{Caching, Command, Depth, Gather, RangeForm, Run, Span, WalkFlush};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 /// Command that pays a debt of one span, where that does not depend on more than its address.
@@ -12,6 +13,8 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 pub(crate) struct OneCommand {
     /// For the page at 0; none where a page takes more than one command, or depends on more.
     page: Option<Command>,
+    /// Range commands of the hardware.
+    form: RangeForm,
     /// The context that is dropped when tables have left the tree, where that is the way, with any
     /// span of theirs.
     tables: Option<InvalTag>,
@@ -36,7 +39,7 @@ impl OneCommand {
         owed.add_unmapped(first, granule, Depth::AllLevels);
         let tables = inputs.plan(&owed).lone().and(by_context.then_some(context));
         let inside = granule.bytes() - 1;
-        Self { page, tables, inside }
+        Self { page, form: caps.range, tables, inside }
     }
 
     /// The command that pays all of `owed`, if that is one page whose table stayed in the tree, or tables.
@@ -54,6 +57,25 @@ impl OneCommand {
         }
         move_to(&mut command, span.range.start());
         Some(command)
+    }
+
+    /// The command that pays all of `owed`, if that is pages side by side whose table stayed in the tree.
+    #[inline]
+    pub(super) fn of_pages(&self, owed: &Gather) -> Option<Command> {
+        let [Span { range, depth: Depth::LeafOnly, .. }] = *owed.unmapped() else {
+            return None;
+        };
+        let mut command = self.page?;
+        match &mut command {
+            Command::Range { run, granule, .. } => {
+                let mut left = Pages::of(range, *granule);
+                *run = left.take_run(self.form).filter(|_| left.is_empty())?;
+                Some(command)
+            }
+            // It is that of any pages.
+            Command::Context { .. } => Some(command),
+            _ => None,
+        }
     }
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn settle<'g, Q: InvalidationQueue + ?Sized>(
 ) -> Result<Settled<'g>, Q::Error> {
     match lone.and_then(|one| one.of(owed)) {
         Some(command) => queue.pay_by(command, TablesLeft::of(owed))?,
-        None => carry_out(queue, *inputs.context, inputs.caps, inputs.quirks, owed)?,
+        None => carry_out(queue, *inputs.context, inputs.caps, inputs.quirks, lone, owed)?,
     }
     Ok(Settled::new(owed))
 }
@@ -133,8 +133,12 @@ fn carry_out<Q: InvalidationQueue + ?Sized>(
     context: InvalTag,
     caps: &Capabilities,
     quirks: &Quirks,
+    lone: Option<&OneCommand>,
     owed: &Gather,
 ) -> Result<(), Q::Error> {
+    if let Some(command) = lone.and_then(|one| one.of_pages(owed)) {
+        return queue.pay_by(command, TablesLeft::of(owed));
+    }
     let plan = plan(context, caps, quirks, owed);
     match plan.lone() {
         Some(command) => queue.pay_by(command, TablesLeft::of(owed)),

@@ -279,8 +279,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
         // The walker is compiled for slices: nothing is erased for each page.
-        let pieces = DmaMemory::ranges(pieces).iter().copied();
-        Ok(self.table.map_list(iova, pieces, access, owed)?)
+        Ok(self.table.map_around(iova, DmaMemory::ranges(pieces), access, owed)?)
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use super::chain::Reserve;
 use super::format::{Entry, Format, span_lg2};
 use super::pieces::{Merged, Piece, PieceCursor, Shape};
-use super::slot::WrittenEntry;
+use super::slot::{WrittenEntry, WrittenPart};
 use super::{Access, PageTable, Segment, TableMapError, Walk, words};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
@@ -82,14 +82,20 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         access: Access,
         gather: &mut Gather,
     ) -> Result<IovaRange, TableMapError> {
-        self.map_list(iova, pieces.iter().copied(), access, gather)
+        gather.claim(self.id)?;
+        let Some(WrittenPart { table, index, range }) = self.map_pages(iova, pieces, access) else {
+            return self.map_list(iova, pieces.iter().copied(), access, gather);
+        };
+        self.owe_lines(gather, table, index, pieces.len());
+        self.owe_map(gather, range, F::GRANULE);
+        Ok(range)
     }
 
     /// As [`PageTable::map_sg`], of pieces of any kind.
     ///
     /// *Context.* Interrupt, on the terms of [`PageTable::map_sg`].
     #[inline]
-    pub(crate) fn map_list<I>(
+    fn map_list<I>(
         &self,
         iova: Iova,
         pieces: I,

@@ -4,7 +4,7 @@
 use super::format::{Entry, Format};
 use super::pieces::{Piece, PieceCursor};
 use super::{Access, PageTable, Walk, words};
-use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{ProtocolStep, TableMem, Word};
 
@@ -12,6 +12,13 @@ use crate::platform::{ProtocolStep, TableMem, Word};
 pub(crate) struct WrittenEntry {
     pub(super) table: PhysAddr,
     pub(super) index: usize,
+}
+
+/// Place of the entries of pages that were mapped.
+pub(super) struct WrittenPart {
+    pub(super) table: PhysAddr,
+    pub(super) index: usize,
+    pub(super) range: IovaRange,
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
@@ -40,6 +47,46 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         word.store(F::leaf(template, pa));
         self.tell(ProtocolStep::Write { table, range });
         Some(WrittenEntry { table, index })
+    }
+
+    /// Writes the entries of `pieces`, each of which lies in one page, from `iova` on, where all are in a part of one
+    /// leaf table that exists. `None`, as for [`PageTable::map_page`].
+    #[inline]
+    pub(super) fn map_pages(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+    ) -> Option<WrittenPart> {
+        let (inside, index, count) = (F::GRANULE.bytes() - 1, self.index(iova, 0), pieces.len());
+        let whole = 1 << F::INDEX_LG2;
+        // One page is for the way of its own.
+        let fits = (2..whole).contains(&count) && index + count <= whole;
+        if !fits || iova.get() & inside != 0 || iova.get() >> self.input_lg2 != 0 {
+            return None;
+        }
+        // The loop only gathers bits: most lists have no piece that is at fault.
+        let (bits, spread) = pieces.iter().fold((0, 0), |(bits, spread), piece| {
+            let (start, last) = (piece.start().get(), piece.last().get());
+            (bits | last, spread | (start ^ last))
+        });
+        if bits >> self.format.output_lg2() != 0 || spread > inside {
+            return None;
+        }
+        let template = self.format.template(access, 0).ok()?;
+        let (_, table) = self.leaf_table_at(iova)?;
+        let words = self.words(table).get(index..index + count)?;
+        if words::bits_of(words) != 0 {
+            return None;
+        }
+        let range = IovaRange::from_len(iova, (count as u64) << F::GRANULE.lg2())?;
+        self.tell(ProtocolStep::Find { table, range });
+        for (word, piece) in words.iter().zip(pieces) {
+            word.store(F::leaf(template, piece.start().align_down(F::GRANULE)));
+        }
+        self.join_clusters(words, index, 0);
+        self.tell(ProtocolStep::Write { table, range });
+        Some(WrittenPart { table, index, range })
     }
 
     /// The common case: pages within one leaf table that exists. `false`: nothing has

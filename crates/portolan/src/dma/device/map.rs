@@ -228,6 +228,7 @@ impl<P: Cpus + Clone> Device<P> {
             let placed = space.place_page(piece, access, &context.constraints, terms.may_block);
             if let Some(range) = placed {
                 let placed = PlacedBuffer { place: MappingPlace::Space, range };
+                // Nothing is cleaned: a buffer whose address is handed on would be moved through memory.
                 return Ok(self.mapped(placed, None, buffer, direction));
             }
         }
@@ -278,7 +279,10 @@ impl<P: Cpus + Clone> Device<P> {
             Err(error) => (None, Err(error.into())),
         };
         let NotPlaced { error, held } = match placed {
-            Ok(placed) => return Ok(self.mapped(placed, copies, buffer, direction)),
+            Ok(placed) => {
+                self.context().clean(&*buffer, copies.as_deref(), 0, u64::MAX);
+                return Ok(self.mapped(placed, copies, buffer, direction));
+            }
             Err(failed) => failed,
         };
         let value = match held {

@@ -58,10 +58,10 @@ struct TakenGeneration {
 }
 
 impl OpenGeneration {
-    /// The ticket of what is in it, of the queue of number `queue`: there are no more queues than CPUs.
+    /// The ticket of what is in it, of the queue of number `queue`.
     #[inline]
     pub fn ticket(&self, queue: usize) -> FlushTicket {
-        FlushTicket { queue: queue as u32, generation: self.generation }
+        FlushTicket { queue, generation: self.generation }
     }
 
     #[inline]

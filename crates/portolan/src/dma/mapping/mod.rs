@@ -19,8 +19,11 @@ use crate::platform::contract::{Buffer, Sharing, bytes_of, read, write};
 pub use deferred::{Deferred, Quiet, reclaim_all};
 pub use split::DivisibleMapping;
 
-/// Place of a mapping.
+/// Place of a mapping. In a word, of which most values are none: those say that there is no mapping. In a byte they
+/// would be fewer than those of a buffer's own parts, and a mapping would be moved in pieces around that byte, whose
+/// stores and loads differ: a CPU waits for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 pub(in crate::dma) enum MappingPlace {
     /// In the device's space.
     Space,
@@ -126,7 +129,7 @@ pub type UnmapFailed<P, B, D = Direction> = Failed<NotUnmapped<P, B, D>, UnmapEr
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
-    /// A mapping of `buffer`, which was placed.
+    /// A mapping of `buffer`, which was placed; lines of it are the caller's to write back.
     #[inline]
     pub(in crate::dma) fn new(
         context: Arc<DeviceContext<P>>,
@@ -135,7 +138,6 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Self {
-        context.clean(&*buffer, copies.as_deref(), 0, u64::MAX);
         let PlacedBuffer { place, range } = placed;
         Self::of(MappingParts { context, place, range, copies, buffer, direction })
     }

@@ -4,7 +4,9 @@ use super::members::SpaceStreams;
 use super::{DmaRange, DmaSpace};
 use crate::addr::IovaRange;
 use crate::dma::error::{Failed, UnmapError};
-use crate::dma::flush_queue::{Chosen, Fill, FlushTicket, HeldRange, Joined, UnmapOutcome, Wait};
+use crate::dma::flush_queue::{
+    Chosen, Fill, FlushTicket, HeldRange, JoinedPlace, NotQueued, UnmapOutcome, Wait,
+};
 use crate::dma::policy::{MayBlock, Policy};
 use crate::dma::trace;
 use crate::inval::{Flushed, Gather};
@@ -161,28 +163,43 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if !lazy && self.pending.is_flushing(&self.cpus) {
             return self.unmap_alone(range);
         }
-        let (may_block, mut unpaid) = (MayBlock::Yes, None);
-        let joined = self.pending.join(&self.cpus, &*self.domain, range, may_block, &mut unpaid);
-        if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
-            self.trace_unmap(range);
-        }
-        match joined {
-            Ok(Joined::Queued(ticket, Fill::Room)) if lazy => {
-                Ok(UnmapOutcome::Waits(Wait::on(ticket)))
-            }
+        let (may_block, mut why) = (MayBlock::Yes, None);
+        let joined = self.pending.join(&self.cpus, &*self.domain, range, may_block, &mut why);
+        let Some(joined) = joined else {
+            return self.unmap_unqueued(range, why);
+        };
+        self.trace_unmap(range);
+        let ticket = joined.ticket();
+        match joined.place {
+            JoinedPlace::Queued(Fill::Room) if lazy => Ok(UnmapOutcome::Waits(Wait::on(ticket))),
             // While another flush is under way there is room for as much again.
-            Ok(Joined::Queued(ticket, Fill::Due)) if lazy => {
+            JoinedPlace::Queued(Fill::Due) if lazy => {
                 let waits = || UnmapOutcome::Waits(Wait::on(ticket));
                 let tried = self.try_settle_ticket(ticket).map_err(|error| (error, waits()))?;
                 Ok(tried.map_or_else(waits, UnmapOutcome::Flushed))
             }
-            Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => {
+            _ => {
                 let settled = self.settle_ticket(ticket).map(UnmapOutcome::Flushed);
                 settled.map_err(|error| (error, UnmapOutcome::Waits(Wait::on(ticket))))
             }
-            Ok(Joined::NoRoom) => self.unmap_alone(range),
-            Ok(Joined::Unpaid) => self.pay_unmapped(range, unpaid.unwrap_or_default()),
-            Err(error) => Err((error.into(), UnmapOutcome::Mapped)),
+        }
+    }
+
+    /// Unmaps `range`, which did not join the queue, and `why`.
+    #[cold]
+    #[inline(never)]
+    fn unmap_unqueued(
+        &self,
+        range: IovaRange,
+        why: Option<NotQueued>,
+    ) -> Result<UnmapOutcome, (UnmapError, UnmapOutcome)> {
+        match why {
+            Some(NotQueued::Unpaid(owed)) => {
+                self.trace_unmap(range);
+                self.pay_unmapped(range, owed)
+            }
+            Some(NotQueued::Mapped(error)) => Err((error.into(), UnmapOutcome::Mapped)),
+            Some(NotQueued::NoRoom) | None => self.unmap_alone(range),
         }
     }
 
@@ -266,27 +283,34 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
-    #[inline]
+    #[inline(always)]
     pub(in crate::dma) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
-        let (may_block, mut unpaid) = (MayBlock::No, None);
-        let joined = self.pending.join(&self.cpus, &*self.domain, range, may_block, &mut unpaid)?;
-        if !matches!(joined, Joined::NoRoom) {
-            self.trace_unmap(range);
+        let (may_block, mut why) = (MayBlock::No, None);
+        let joined = self.pending.join(&self.cpus, &*self.domain, range, may_block, &mut why);
+        let Some(joined) = joined else {
+            return self.not_deferred(range, why);
+        };
+        self.trace_unmap(range);
+        let (ticket, kept) = (joined.ticket(), joined.place == JoinedPlace::Kept);
+        if joined.place != JoinedPlace::Queued(Fill::Room) {
+            self.cpus.flush_wanted();
         }
-        Ok(match joined {
-            Joined::Queued(ticket, Fill::Room) => Wait::on(ticket),
-            Joined::Queued(ticket, Fill::Due) => {
-                self.cpus.flush_wanted();
-                Wait::on(ticket)
+        Ok(Wait { ticket: Some(ticket), range: kept.then_some(range) })
+    }
+
+    /// The wait of `range`, which did not join the queue, and `why`.
+    #[cold]
+    #[inline(never)]
+    fn not_deferred(&self, range: IovaRange, why: Option<NotQueued>) -> Result<Wait, UnmapError> {
+        match why {
+            Some(NotQueued::Unpaid(owed)) => {
+                self.trace_unmap(range);
+                Ok(self.hold(range, owed))
             }
-            Joined::Kept(ticket) => {
-                self.cpus.flush_wanted();
-                Wait { ticket: Some(ticket), range: Some(range) }
-            }
+            Some(NotQueued::Mapped(error)) => Err(error.into()),
             // Not for a caller that keeps the addresses.
-            Joined::NoRoom => return Err(UnmapError::StillMapped),
-            Joined::Unpaid => self.hold(range, unpaid.unwrap_or_default()),
-        })
+            Some(NotQueued::NoRoom) | None => Err(UnmapError::StillMapped),
+        }
     }
 
     /// Unmaps a part of a range, whose addresses go back with the rest, and pays at once.

@@ -12,6 +12,8 @@ use spin::Mutex;
 use super::buffers::{Pages, Word, unowned};
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT};
 use crate::addr::{Iova, PageSize, PhysRange, StreamId};
+use crate::dma::flush_queue::{FlushTicket, Joined};
+use crate::dma::mapping::MappingPlace;
 use crate::dma::{
     Bidirectional, Coherency, Constraints, Device, FromDevice, MapError, Mapping, Policy,
     Reservation, ToDevice, Trust, UnmapError, reclaim_all,
@@ -28,8 +30,18 @@ fn device(rig: &Rig, constraints: Constraints) -> Device<Cpus> {
 
 #[test]
 fn a_mapping_of_a_word_sized_buffer_is_small() {
-    assert!(size_of::<Mapping<Cpus, Word>>() <= 48);
+    assert!(size_of::<Mapping<Cpus, Word>>() <= 56);
     assert!(size_of::<Mapping<Cpus, Word, ToDevice>>() <= 48);
+}
+
+/// Parts of a value that lie in words of their own are moved by the loads that its stores were.
+#[test]
+fn values_that_are_moved_with_each_mapping_have_no_room_between_their_parts() {
+    let words = |bytes: usize| bytes / size_of::<u64>();
+    assert_eq!(words(size_of::<MappingPlace>()), 1);
+    assert_eq!(words(size_of::<FlushTicket>()), 2);
+    assert_eq!(words(size_of::<Option<Joined>>()), 2);
+    assert_eq!(words(size_of::<Option<crate::dma::Unowned>>()), 4);
 }
 
 fn alive() -> Arc<AtomicUsize> {

@@ -37,7 +37,7 @@ fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
 
 #[test]
 fn a_lone_page_is_paid_as_its_plan_would() {
-    let (mut known, mut tables) = (0, 0);
+    let (mut known, mut together, mut tables) = (0, 0, 0);
     let units = every_unit(|caps, quirks| {
         for (granule, least) in [(12, 12), (14, 12), (12, 14)] {
             let caps = Capabilities { granule: PageSize::of_lg2(least), ..*caps };
@@ -56,6 +56,18 @@ fn a_lone_page_is_paid_as_its_plan_would() {
                 let both = IovaRange::from_len(range.start(), 2 * page.bytes()).unwrap();
                 two.add_unmapped(both, page, Depth::LeafOnly);
                 assert_eq!(command.of(&two), None);
+                // Some commands name more pages than one.
+                for count in [2, 3, 32, 33, 512] {
+                    let mut more = Gather::new();
+                    let pages = IovaRange::from_len(range.start(), count * page.bytes()).unwrap();
+                    more.add_unmapped_mixed(pages, page, PageSize::of_lg2(21), Depth::LeafOnly);
+                    if let Some(command) = command.of_pages(&more) {
+                        assert_eq!(Some(command), plan(CONTEXT, &caps, quirks, &more).lone());
+                        together += 1;
+                    }
+                    more.add_unmapped(range, page, Depth::AllLevels);
+                    assert_eq!(command.of_pages(&more), None);
+                }
                 // With its table, or with many, it is dropped with the context, or not foretold.
                 for range in [range, both] {
                     let mut left = Gather::new();
@@ -71,6 +83,8 @@ fn a_lone_page_is_paid_as_its_plan_would() {
     });
     // Most units, where their granule is not the larger one.
     assert!(known > 4 * units, "{known} of {units}");
+    // Those that drop the context, and those with long ranges.
+    assert!(together > 20 * units, "{together} of {units}");
     // Half of them drop the context with tables.
     assert_eq!(tables, units / 2 * 2 * 4 * 2, "{units}");
 }

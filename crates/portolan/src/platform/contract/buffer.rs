@@ -249,14 +249,17 @@ pub struct Unowned {
     /// It is as long as the memory. A map moves the value some ten times, so it is small.
     view: Option<View>,
     contents: Contents,
-    visibility: HostVisibility,
 }
 
-/// The memory that the value names.
+/// The memory that the value names, and its visibility to the host. In a word as the rest of the value, which is then
+/// moved word by word: bytes that are stored as bytes and loaded with their neighbours make a CPU wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 enum Contents {
     Exclusive,
+    ExclusiveVisible,
     Shared,
+    SharedVisible,
     Registers,
 }
 
@@ -288,12 +291,7 @@ impl Unowned {
     ///   was mapped have been flushed after that;
     /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
-        Self {
-            memory,
-            view: None,
-            contents: Contents::Exclusive,
-            visibility: HostVisibility::Private,
-        }
+        Self { memory, view: None, contents: Contents::Exclusive }
     }
 
     /// Names `memory` that others reach as well: [shared](Sharing). `view` is where this program has it, for
@@ -327,7 +325,6 @@ impl Unowned {
                 None => None,
             },
             contents: Contents::Shared,
-            visibility: HostVisibility::Private,
         }
     }
 
@@ -353,12 +350,7 @@ impl Unowned {
     /// The window holds no memory of the program. As long as [`Unowned::new`] says, the devices for
     /// which it is mapped may reach it.
     pub const unsafe fn registers(window: PhysRange) -> Self {
-        Self {
-            memory: window,
-            view: None,
-            contents: Contents::Registers,
-            visibility: HostVisibility::Shared,
-        }
+        Self { memory: window, view: None, contents: Contents::Registers }
     }
 
     /// The same, of memory that a confidential guest has shared with its host.
@@ -366,7 +358,11 @@ impl Unowned {
     /// *Context.* Interrupt.
     #[must_use]
     pub const fn host_visible(mut self) -> Self {
-        self.visibility = HostVisibility::Shared;
+        self.contents = match self.contents {
+            Contents::Exclusive | Contents::ExclusiveVisible => Contents::ExclusiveVisible,
+            Contents::Shared | Contents::SharedVisible => Contents::SharedVisible,
+            Contents::Registers => Contents::Registers,
+        };
         self
     }
 
@@ -419,20 +415,23 @@ unsafe impl Buffer for Unowned {
 
     fn memory_kind(&self) -> MemoryKind {
         match self.contents {
-            Contents::Exclusive | Contents::Shared => MemoryKind::Cached,
             Contents::Registers => MemoryKind::Registers,
+            _ => MemoryKind::Cached,
         }
     }
 
     fn sharing(&self) -> Sharing {
         match self.contents {
-            Contents::Exclusive => Sharing::Exclusive,
-            Contents::Shared | Contents::Registers => Sharing::Shared,
+            Contents::Exclusive | Contents::ExclusiveVisible => Sharing::Exclusive,
+            Contents::Shared | Contents::SharedVisible | Contents::Registers => Sharing::Shared,
         }
     }
 
     fn host_visibility(&self) -> HostVisibility {
-        self.visibility
+        match self.contents {
+            Contents::Exclusive | Contents::Shared => HostVisibility::Private,
+            _ => HostVisibility::Shared,
+        }
     }
 
     fn view(&self) -> Option<NonNull<[u8]>> {
@@ -449,14 +448,14 @@ unsafe impl Buffer for Unowned {
 // SAFETY: the memory is one piece, and its view is as long.
 unsafe impl SplitBuffer for Unowned {
     fn split_at(self, at: u64) -> (Self, Self) {
-        let Self { memory, view, contents, visibility } = self;
+        let Self { memory, view, contents } = self;
         let start = memory.start().get().saturating_add(at);
         // There are bytes on both sides.
         let other = PhysRange::new(PhysAddr::new(start), memory.last()).unwrap_or(memory);
         let one = PhysRange::from_len(memory.start(), at).unwrap_or(memory);
         // SAFETY: `at` is inside the view, which is as long as the memory.
         let behind = view.as_ref().map(|view| View(unsafe { view.0.add(at as usize) }));
-        let half = |memory, view| Self { memory, view, contents, visibility };
+        let half = |memory, view| Self { memory, view, contents };
         (half(one, view), half(other, behind))
     }
 }

@@ -152,6 +152,38 @@ fn runs_of_single_pages_are_mapped_as_ranges_are() {
     }
 }
 
+/// Pages of one leaf table go a way of their own, which leaves to the way of lists what is not for it.
+#[test]
+fn a_list_that_is_no_part_of_a_leaf_table_is_mapped_or_refused_as_any_other() {
+    let format = VtdSecondStage::new(VtdLevels::Three, 40);
+    let table = PageTable::new(format, HostTables::new(PAGE, 16)).unwrap();
+    let page = |page: u64| PhysRange::page(PhysAddr::new(page << 12), PAGE);
+    let at = |page: u64| Iova::new(page << 12);
+    let map = |iova, list: &[PhysRange]| {
+        let mut owed = Gather::new();
+        table.map_around(iova, list, Access::READ, &mut owed).map(|range| range.last().get() >> 12)
+    };
+    let leads = |page| table.translate(at(page)).map(|found| found.pa.get() >> 12);
+    // The leaf table is there from here on.
+    assert_eq!(map(at(5), &[page(7)]), Ok(5));
+    let taken = map(at(3), &[page(1), page(2), page(3), page(4)]);
+    assert_eq!(taken, Err(TableMapError::AlreadyMapped { iova: at(5) }));
+    let beyond = map(at(6), &[page(1), page(1 << 28)]);
+    assert!(matches!(beyond, Err(TableMapError::MemoryOutOfRange { .. })), "{beyond:?}");
+    let odd = map(Iova::new(0x6800), &[page(1), page(2)]);
+    assert!(matches!(odd, Err(TableMapError::UnalignedIova { .. })), "{odd:?}");
+    let outside = map(at((1 << 27) + 6), &[page(1), page(2)]);
+    assert!(matches!(outside, Err(TableMapError::IovaOutOfRange { .. })), "{outside:?}");
+    assert_eq!(map(at(6), &[]), Err(TableMapError::Empty { iova: at(6) }));
+    assert_eq!([3, 4, 6, 7].map(leads), [None; 4]);
+    // A piece of two pages, and a list that ends in the next leaf table.
+    let long = PhysRange::from_len(PhysAddr::new(0x2_0800), 0x1000).unwrap();
+    assert_eq!(map(at(8), &[page(1), long]), Ok(10));
+    assert_eq!([8, 9, 10, 11].map(leads), [Some(1), Some(0x20), Some(0x21), None]);
+    assert_eq!(map(at(510), &[page(9), page(19), page(29)]), Ok(512));
+    assert_eq!([510, 511, 512].map(leads), [Some(9), Some(19), Some(29)]);
+}
+
 /// Numbers that look random, from a seed.
 struct Random(u64);
 
