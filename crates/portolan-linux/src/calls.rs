@@ -5,11 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::addr::{IovaRange, PageSize, PhysAddr};
+use portolan::addr::{IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::table::Access;
 use rustix::io::Errno;
 use thiserror::Error;
+
+use crate::sys::iommufd::Part;
 
 /// Marks of written pages after a read of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,12 @@ pub(crate) trait Calls: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Place of `memory` in an address space of iommufd's that lends what it maps.
+    fn lent(&self, memory: PhysRange) -> Option<Part> {
+        let _ = memory;
+        None
+    }
+
     /// Its number, if it is one of iommufd's.
     fn ioas(&self) -> Option<u32> {
         None
@@ -73,6 +81,7 @@ pub(crate) trait Spaces: Send + Sync + fmt::Debug {
 pub(crate) struct Counters {
     pub(crate) map: AtomicU64,
     pub(crate) map_file: AtomicU64,
+    pub(crate) copy: AtomicU64,
     pub(crate) unmap: AtomicU64,
     pub(crate) attach: AtomicU64,
 }
@@ -83,6 +92,7 @@ impl Counters {
         CallCounts {
             map: of(&self.map),
             map_file: of(&self.map_file),
+            copy: of(&self.copy),
             unmap: of(&self.unmap),
             attach: of(&self.attach),
         }
@@ -102,6 +112,8 @@ pub struct CallCounts {
     pub map: u64,
     /// Maps of files by their descriptors, which are none of [`map`](Self::map).
     pub map_file: u64,
+    /// Maps of memory that another domain has pinned, which are none of the others.
+    pub copy: u64,
     /// Unmaps.
     pub unmap: u64,
     /// Attaching devices, and taking them away.

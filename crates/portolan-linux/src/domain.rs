@@ -11,7 +11,7 @@ use portolan::platform::DmaMemory;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use portolan::addr::{Iova, IovaRange, PageSize, TableId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use portolan::inval::{Flushed, Gather, SyncError, WrongTable};
 use portolan::iommu::{
     AttachError, Domain, DomainError, DomainUnmapError, IommuError, SpaceClaim, TrackDirtyError,
@@ -21,6 +21,7 @@ use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, DirtyError, Segment, TableMapError, TableUnmapError, Translation};
 
 use crate::calls::{AfterRead, Calls, Spaces};
+use crate::sys::iommufd::Part;
 
 mod dirty;
 #[cfg(test)]
@@ -234,6 +235,11 @@ impl UserDomain {
     /// The number of the address space of iommufd's that keeps it.
     pub(crate) fn ioas(&self) -> Option<u32> {
         self.place().as_ref().and_then(|calls| calls.ioas())
+    }
+
+    /// Place of `memory` in the kernel, if the domain lends it.
+    pub(crate) fn lent(&self, memory: PhysRange) -> Option<Part> {
+        self.place().as_ref()?.lent(memory)
     }
 
     /// Unmaps everything where it is; the records stay.

@@ -213,7 +213,7 @@ pub const IOMMUFD: Machine = Machine {
     runs: &["tests ::kernel_ --nocapture --test-threads 1"],
     traced: &[],
     check: |ran| {
-        if ran.console.contains("SKIP") || !ran.console.contains("ok. 18 passed") {
+        if ran.console.contains("SKIP") || !ran.console.contains("ok. 19 passed") {
             Err("not all of the kernel's tests ran".to_owned())
         } else {
             Ok(())

@@ -136,6 +136,35 @@ pub(crate) fn map_file(
     unsafe { command(fd, sys::IOMMUFD_CMD_IOAS_MAP_FILE, &mut value) }
 }
 
+/// A part of an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) ioas: u32,
+    pub(crate) iova: u64,
+}
+
+/// IOMMU_IOAS_COPY: maps `length` bytes that `from` has at `into`; `flags` give the access of devices. They are pinned
+/// once for both.
+pub(crate) fn copy(
+    fd: BorrowedFd<'_>,
+    into: Part,
+    from: Part,
+    length: u64,
+    flags: u32,
+) -> io::Result<()> {
+    let mut value = sys::iommu_ioas_copy {
+        size: size::<sys::iommu_ioas_copy>(),
+        flags: flags | sys::iommufd_ioas_map_flags_IOMMU_IOAS_MAP_FIXED_IOVA,
+        dst_ioas_id: into.ioas,
+        src_ioas_id: from.ioas,
+        length,
+        dst_iova: into.iova,
+        src_iova: from.iova,
+    };
+    // SAFETY: there is nothing behind the structure. Buffers promise that devices may reach the memory.
+    unsafe { command(fd, sys::IOMMUFD_CMD_IOAS_COPY, &mut value) }
+}
+
 /// IOMMU_IOAS_CHANGE_PROCESS: this process pays for all that is pinned.
 pub(crate) fn change_process(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut value = sys::iommu_ioas_change_process {

@@ -20,7 +20,7 @@ use super::faults::FaultQueue;
 use super::iommufd::Iommufd;
 use crate::calls::{AfterRead, Calls, Spaces, count, refused};
 use crate::chain::{InfoError, ranges};
-use crate::domain::Reach;
+use crate::domain::{Reach, UserDomain};
 use crate::files::{self, FileKind};
 use crate::sys::iommufd as call;
 
@@ -57,6 +57,11 @@ pub struct DomainOptions {
     /// Attaching to single PASIDs ([`Attach::attach_pasid`](portolan::iommu::Attach::attach_pasid)). The domain
     /// of a stream's other requests has to allow it as well. Attaching is an error where the device has none.
     pub pasids: bool,
+    /// Domains that [borrow](Self::borrows) from it.
+    pub lends: bool,
+    /// Domain that lends memory: what it maps is pinned once for both, and is on the process's account once. Other
+    /// memory is pinned anew. A monitor's guest has many domains in the memory of one.
+    pub borrows: Option<Arc<UserDomain>>,
 }
 
 impl DomainOptions {
@@ -77,6 +82,8 @@ pub(super) struct Ioas {
     /// Its page tables by device, where the kernel does not make them by itself. They stay when a device
     /// leaves, for the marks of its writes.
     tables: Mutex<BTreeMap<u32, u32>>,
+    /// Addresses of memory that it lends.
+    lent: Mutex<BTreeMap<PhysAddr, IovaRange>>,
 }
 
 /// Maker of an address space, which destroys it.
@@ -128,13 +135,15 @@ impl Ioas {
             maker: IoasMaker::Library,
             options: options.clone(),
             tables: Mutex::default(),
+            lent: Mutex::default(),
         })
     }
 
     /// One that another process has made, and destroys.
     pub(super) fn handed(iommufd: &Arc<Iommufd>, id: u32) -> Self {
         let (maker, options) = (IoasMaker::Other, DomainOptions::default());
-        Self { id, iommufd: iommufd.clone(), maker, options, tables: Mutex::default() }
+        let (tables, lent) = Default::default();
+        Self { id, iommufd: iommufd.clone(), maker, options, tables, lent }
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -173,6 +182,48 @@ impl Ioas {
         Ok(id)
     }
 
+    fn lending(&self) -> MutexGuard<'_, BTreeMap<PhysAddr, IovaRange>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps what another domain has pinned; tells if it has, and for this access.
+    fn is_borrowed(&self, range: IovaRange, memory: PhysRange, flags: u32) -> bool {
+        let lender = self.options.borrows.as_ref();
+        let Some(from) = lender.and_then(|lender| lender.lent(memory)) else { return false };
+        count(&self.iommufd.counters().copy);
+        let into = call::Part { ioas: self.id, iova: range.start().get() };
+        let copy = |length| call::copy(self.iommufd.descriptor(), into, from, length, flags);
+        bytes(range).is_ok_and(|length| copy(length).is_ok())
+    }
+
+    fn map_memory(
+        &self,
+        range: IovaRange,
+        memory: PhysRange,
+        access: Access,
+    ) -> Result<(), IommuError> {
+        let flag = |of, flag| if access.contains(of) { flag } else { 0 };
+        let flags = flag(Access::READ, READABLE) | flag(Access::WRITE, WRITEABLE);
+        let wanted = match access.contains(Access::DEVICE) {
+            true => FileKind::DmaBuf,
+            false => FileKind::Memory,
+        };
+        if self.is_borrowed(range, memory, flags) {
+            return Ok(());
+        }
+        let behind = files::behind(memory);
+        let behind = behind.filter(|behind| behind.kind == wanted);
+        let by_file = |behind| self.iommufd.map_file(self.id, range, &behind, flags);
+        match (behind.and_then(by_file), wanted) {
+            (Some(mapped), _) => return mapped,
+            (None, FileKind::DmaBuf) => return Err(IommuError::Unsupported),
+            (None, FileKind::Memory) => count(&self.iommufd.counters().map),
+        }
+        let (fd, iova) = (self.iommufd.descriptor(), range.start().get());
+        let mapped = call::map(fd, self.id, iova, memory.start().get(), bytes(range)?, flags);
+        mapped.map_err(|error| refused(&error))
+    }
+
     fn by_device(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,28 +244,30 @@ impl Calls for Ioas {
     }
 
     fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
-        let flag = |of, flag| if access.contains(of) { flag } else { 0 };
-        let flags = flag(Access::READ, READABLE) | flag(Access::WRITE, WRITEABLE);
-        let (fd, iova, length) = (self.iommufd.descriptor(), range.start().get(), bytes(range)?);
-        let wanted = match access.contains(Access::DEVICE) {
-            true => FileKind::DmaBuf,
-            false => FileKind::Memory,
-        };
-        let behind = PhysRange::from_len(memory, length).and_then(files::behind);
-        let behind = behind.filter(|behind| behind.kind == wanted);
-        let by_file = |behind| self.iommufd.map_file(self.id, range, &behind, flags);
-        match (behind.and_then(by_file), wanted) {
-            (Some(mapped), _) => return mapped,
-            (None, FileKind::DmaBuf) => return Err(IommuError::Unsupported),
-            (None, FileKind::Memory) => count(&self.iommufd.counters().map),
+        let beyond = IommuError::Nonsense { offset: 0, value: memory.get() };
+        let memory = PhysRange::from_len(memory, bytes(range)?).ok_or(beyond)?;
+        self.map_memory(range, memory, access)?;
+        if self.options.lends {
+            self.lending().insert(memory.start(), range);
         }
-        let mapped = call::map(fd, self.id, iova, memory.get(), length, flags);
-        mapped.map_err(|error| refused(&error))
+        Ok(())
+    }
+
+    fn lent(&self, memory: PhysRange) -> Option<call::Part> {
+        let lending = self.lending();
+        let (start, range) = lending.range(..=memory.start()).next_back()?;
+        let offset = memory.start().get() - start.get();
+        let last = offset.checked_add(memory.len_minus_one())?;
+        let iova = range.start().get().checked_add(offset)?;
+        (last <= range.len_minus_one()).then_some(call::Part { ioas: self.id, iova })
     }
 
     fn unmap(&self, range: IovaRange, bytes_there: u64) -> Result<(), IommuError> {
         count(&self.iommufd.counters().unmap);
         let fd = self.iommufd.descriptor();
+        if self.options.lends {
+            self.lending().retain(|_, lent| !lent.overlaps(range));
+        }
         let unmapped = call::unmap(fd, self.id, range.start().get(), bytes(range)?);
         match unmapped.map_err(|error| refused(&error))? {
             all if all == bytes_there => Ok(()),

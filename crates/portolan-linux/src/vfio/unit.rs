@@ -178,11 +178,15 @@ impl UserUnit {
     /// An empty domain with `options`.
     ///
     /// # Errors
-    /// [`IommuError::Unsupported`] if page requests are to go to a queue that is not of this unit.
+    /// [`IommuError::Unsupported`] if page requests are to go to a queue that is not of this unit, or memory is to be
+    /// borrowed of a domain that is not.
     pub fn domain_with(&self, options: DomainOptions) -> Result<Arc<UserDomain>, IommuError> {
         let own =
             |queue: &Arc<FaultQueue>| (self.iommufd.as_ref()).is_some_and(|own| queue.is_of(own));
-        match options.faults.as_ref().is_none_or(own) {
+        let borrows =
+            |domain: &Arc<UserDomain>| self.iommufd.is_some() && domain.is_of(&self.reach);
+        let own = options.faults.as_ref().is_none_or(own);
+        match own && options.borrows.as_ref().is_none_or(borrows) {
             true => Ok(self.new_with(options)),
             false => Err(IommuError::Unsupported),
         }

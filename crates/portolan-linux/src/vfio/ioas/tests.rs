@@ -270,3 +270,88 @@ fn kernel_takes_dma_bufs_back() {
     let plain = domain.map(start, promised(at, 4096), Access::READ, &mut owed);
     assert!(matches!(plain, Err(DomainError::Iommu(IommuError::Refused { .. }))), "{plain:?}");
 }
+
+#[test]
+fn memory_is_lent_in_the_mapping_that_has_all_of_it() {
+    let (iommufd, _) = ignorant();
+    let mut ioas = Ioas::handed(&iommufd, 7);
+    ioas.options.lends = true;
+    let page = |number: u64| Iova::new(number << 12);
+    let lend = |iova, at, bytes| {
+        let range = IovaRange::from_len(iova, bytes).unwrap();
+        ioas.lending().insert(PhysAddr::new(at), range);
+        range
+    };
+    let first = lend(page(0x100), 0x7000, 0x3000);
+    lend(page(0x200), 0xa000, 0x1000);
+    let found = |at, bytes| {
+        let memory = PhysRange::from_len(PhysAddr::new(at), bytes).unwrap();
+        ioas.lent(memory).map(|part| (part.ioas, part.iova))
+    };
+    assert_eq!(found(0x7000, 0x3000), Some((7, 0x10_0000)));
+    assert_eq!(found(0x9000, 0x1000), Some((7, 0x10_2000)));
+    assert_eq!(found(0xa000, 0x1000), Some((7, 0x20_0000)));
+    for (at, bytes) in [(0x6000, 0x1000), (0x6000, 0x2000), (0x9000, 0x2000), (0xb000, 0x1000)] {
+        assert_eq!(found(at, bytes), None, "{at:#x}");
+    }
+    // What is unmapped is lent no more, whatever the kernel answers.
+    assert!(ioas.unmap(first, 0x3000).is_err());
+    assert_eq!((found(0x7000, 0x1000), found(0xa000, 0x1000)), (None, Some((7, 0x20_0000))));
+}
+
+#[test]
+fn kernel_pins_memory_once_for_a_domain_and_those_that_borrow() {
+    let Some(mock) = mock("kernel_pins_memory_once_for_a_domain_and_those_that_borrow") else {
+        return;
+    };
+    let fd = mock.iommufd.descriptor();
+    let lender = mock.domain(DomainOptions { lends: true, ..DomainOptions::default() });
+    let borrows = Some(lender.clone());
+    let borrower = mock.domain(DomainOptions { borrows, ..DomainOptions::default() });
+    let tables = |domain: &UserDomain| {
+        call::new_hwpt(fd, mock.id, domain.placed().unwrap().ioas().unwrap(), 0, 0).unwrap()
+    };
+    let (below, above) = (tables(&lender), tables(&borrower));
+    let memory = Pages::new(16 * 4096).unwrap();
+    let at = |page: u64| memory.as_ptr() as u64 + page * 4096;
+    let (start, mut owed) = (lender.input_range().start(), Gather::new());
+    let all = promised(PhysAddr::new(at(0)), 16 * 4096);
+    let whole = lender.map(start, all, Access::READ_WRITE, &mut owed).unwrap();
+    let counts = || {
+        let counts = mock.iommufd.counters().get();
+        (counts.map, counts.copy)
+    };
+    let before = counts();
+    let iova = Iova::new(start.get() + (1 << 24));
+    let part = || promised(PhysAddr::new(at(3)), 5 * 4096);
+    let borrowed = borrower.map(iova, part(), Access::READ, &mut owed).unwrap();
+    assert_eq!(counts(), (before.0, before.1 + 1));
+    let leads = || selftest::leads_to_address(fd, above, iova.get(), at(3), 5 * 4096);
+    assert!(leads() && selftest::is_pinned(fd, at(0), 16 * 4096, 1));
+    // The lender goes first: what was borrowed stays, and no more.
+    lender.unmap(whole, &mut owed).unwrap();
+    lender.sync(&mut owed).unwrap();
+    assert!(leads() && selftest::is_pinned(fd, at(3), 5 * 4096, 1));
+    assert!(selftest::is_pinned(fd, at(0), 3 * 4096, 0));
+    assert!(!selftest::leads_to_address(fd, below, start.get(), at(0), 4096));
+    borrower.unmap(borrowed, &mut owed).unwrap();
+    borrower.sync(&mut owed).unwrap();
+    assert!(selftest::is_pinned(fd, at(0), 16 * 4096, 0));
+
+    // Of nothing that is lent, and of what is lent for less: as any other memory.
+    let own = borrower.map(iova, part(), Access::READ_WRITE, &mut owed).unwrap();
+    assert!(leads() && selftest::is_pinned(fd, at(3), 5 * 4096, 1));
+    borrower.unmap(own, &mut owed).unwrap();
+    borrower.sync(&mut owed).unwrap();
+    let all = promised(PhysAddr::new(at(0)), 16 * 4096);
+    let whole = lender.map(start, all, Access::READ, &mut owed).unwrap();
+    let own = borrower.map(iova, part(), Access::READ_WRITE, &mut owed).unwrap();
+    assert!(leads() && selftest::is_pinned(fd, at(3), 5 * 4096, 2));
+    borrower.unmap(own, &mut owed).unwrap();
+    borrower.sync(&mut owed).unwrap();
+    lender.unmap(whole, &mut owed).unwrap();
+    lender.sync(&mut owed).unwrap();
+    for tables in [below, above] {
+        call::destroy(fd, tables).unwrap();
+    }
+}
