@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use portolan_verify::backend::seam::Seam;
-use portolan_verify::backend::{smmuv3, vtd};
+use portolan_verify::backend::{amd, smmuv3, vtd};
 use portolan_verify::conformance::{Machine, Outcome, Rig, scenarios};
 
 const REQUESTS: &[&str] = &[
@@ -79,4 +79,10 @@ fn vtd_scalable() {
 #[test]
 fn vtd_first_stage() {
     must_pass(&[REQUESTS, SHARED].concat(), || vtd::first_on_model(Seam::Bare));
+}
+
+#[test]
+fn amd_guest_tables() {
+    let make = || amd::guests_on_model(amd::AmdKind::Guests, Seam::Bare);
+    must_pass(&[REQUESTS, SHARED].concat(), make);
 }

@@ -102,13 +102,13 @@ impl<P: UnitPlatform> AmdVi<P> {
             for left in unsettled {
                 self.shared.run(&mut forget(stream, left.to.domain).into_iter())?;
             }
-            let asked = unsettled.iter().find_map(|left| left.to.told);
-            asked.map_or(Ok(()), |atc| self.settle_device(stream, atc))
+            let asked = unsettled.iter().find_map(|left| left.to.kept());
+            asked.map_or(Ok(()), |(_, kept)| self.settle_device(kept))
         };
         let atc = streams.state.remotes.get(&stream).copied();
-        // A stream that passes through has no domain, and gives its device no translations.
-        // Nor has one under a guest's tables: the guest alone knows the PASIDs to be forgotten.
-        let keeps = |new: &Attachment| new.domain.is_some() && new.to.below.is_none();
+        // A stream that passes through gives its device no translations. Nor does one under a guest's tables: the
+        // guest alone knows the PASIDs to be forgotten.
+        let keeps = |new: &Attachment| new.to.domain != PASS && new.to.below.is_none();
         let told = atc.filter(|_| new.as_ref().is_some_and(keeps));
         let memory = match told {
             Some(_) => memory.map(|memory| self.letting_translate(memory)),
@@ -126,10 +126,10 @@ impl<P: UnitPlatform> AmdVi<P> {
         old: Option<&Attachment>,
         new: Option<&Attachment>,
     ) -> Result<(), IommuError> {
-        let [leaves, enters] = [old, new].map(|of| of.and_then(|of| of.to.told));
-        if let (Some(new), Some(atc)) = (new, enters) {
+        let [leaves, enters] = [old, new].map(|of| of.and_then(|of| of.to.kept()));
+        if let Some((context, kept)) = enters {
             // Before the device can learn anything: the domain tells it from now on.
-            self.shared.atcs.add(new.to.domain, atc);
+            self.shared.atcs.add(context, kept);
         }
         if let Some((new, below)) = new.and_then(|new| Some((new, new.to.below?))) {
             // Before the unit can learn anything, for the same reason.
@@ -146,8 +146,8 @@ impl<P: UnitPlatform> AmdVi<P> {
         let forget = EntryCommands {
             old: old.as_ref().map_or(&[], |all| all.as_slice()),
             blocked: &arrive,
-            leaves,
-            enters,
+            leaves: leaves.map(|(_, kept)| kept),
+            enters: enters.map(|(_, kept)| kept),
         };
         self.table.change(&self.shared, stream, memory, &forget)
     }

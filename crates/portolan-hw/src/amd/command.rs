@@ -97,15 +97,51 @@ pub(super) struct AmdAtc {
     pub(super) depth: u8,
 }
 
-/// Has a device forget its translations of a range, or all of them.
-pub(super) fn device_tlb(atc: AmdAtc, range: Option<IovaRange>) -> Counted {
+/// Address spaces of translations that a device keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AtcSpaces {
+    /// That of requests without a PASID.
+    Untagged,
+    /// That of requests without a PASID, which is PASID 0's as well.
+    Default,
+    /// That of a PASID.
+    Pasid(u32),
+}
+
+/// Translations that a device keeps of the tables that a stream, or a PASID of it, leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AmdKept {
+    pub(super) atc: AmdAtc,
+    pub(super) spaces: AtcSpaces,
+}
+
+impl AmdKept {
+    /// Has the device forget those of a range, or all of them.
+    pub(super) fn forget(self, range: Option<IovaRange>) -> impl Iterator<Item = Counted> {
+        let (untagged, pasids) = match self.spaces {
+            AtcSpaces::Untagged => (Some(None), 0..0),
+            AtcSpaces::Pasid(pasid) => (None, pasid..pasid + 1),
+            AtcSpaces::Default => (Some(None), 0..1),
+        };
+        let spaces = untagged.into_iter().chain(pasids.map(Some));
+        spaces.map(move |pasid| device_tlb(self.atc, pasid, range))
+    }
+}
+
+/// Has a device forget its translations of a range, or all of them, in one address space.
+fn device_tlb(atc: AmdAtc, pasid: Option<u32>, range: Option<IovaRange>) -> Counted {
     let word = OPCODE.at(opcode::DEVICE_TLB)
         | of_device::DEVICE.at(atc.stream.into())
         | of_device::MOST.at(atc.depth.into())
         | of_device::QUEUE.at(atc.physical.into());
+    let (space, guest) = pasid.map_or((0, 0), |pasid| {
+        let pasid = u64::from(pasid);
+        let low = of_device::PASID_LOW.at(pasid) | of_device::PASID_MIDDLE.at(pasid >> 8);
+        (low | of_device::PASID_HIGH.at(pasid >> 16), pages::GUEST)
+    });
     let (start, lg2) = range.map_or((0, u32::MAX), aligned);
     let span = span(start, lg2).unwrap_or(pages::EVERYTHING | pages::SIZE);
-    (CommandKind::DeviceTlb, [word, span])
+    (CommandKind::DeviceTlb, [word | space, span | guest])
 }
 
 /// Answers a group of page requests.
@@ -285,6 +321,7 @@ pub mod refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use portolan::addr::{Iova, PageSize};
     use portolan::inval::Run;
 
@@ -303,11 +340,19 @@ mod tests {
     fn commands_for_devices_by_hand() {
         let atc = AmdAtc { stream: 0x0109, physical: 0x0108, depth: 32 };
         let head = 0x4000_0108_2000_0109;
-        assert_eq!(device_tlb(atc, None).1, [head, 0x7fff_ffff_ffff_f001]);
+        let told = |spaces, range| -> Vec<Words> {
+            AmdKept { atc, spaces }.forget(range).map(|(_, words)| words).collect()
+        };
+        assert_eq!(told(AtcSpaces::Untagged, None), [[head, 0x7fff_ffff_ffff_f001]]);
         let page = IovaRange::page(Iova::new(0x4000_5000), PageSize::SIZE_4K);
-        assert_eq!(device_tlb(atc, Some(page)).1, [head, 0x4000_5000]);
+        assert_eq!(told(AtcSpaces::Untagged, Some(page)), [[head, 0x4000_5000]]);
         let block = IovaRange::page(Iova::new(0x4020_0000), PageSize::SIZE_2M);
-        assert_eq!(device_tlb(atc, Some(block)).1, [head, 0x402f_f001]);
+        assert_eq!(told(AtcSpaces::Untagged, Some(block)), [[head, 0x402f_f001]]);
+        // Bits 7:0 of the PASID at 48, 15:8 at 16, 19:16 at 56, and GN.
+        let named = told(AtcSpaces::Pasid(0xa_bcde), Some(page));
+        assert_eq!(named, [[0x4ade_0108_20bc_0109, 0x4000_5004]]);
+        let both = [[head, 0x7fff_ffff_ffff_f001], [head, 0x7fff_ffff_ffff_f005]];
+        assert_eq!(told(AtcSpaces::Default, None), both);
         let pasid = Some(Pasid::new(0xa_bcde));
         let answer = respond(0x0108, pasid, 0x155, Response::Invalid).1;
         assert_eq!(answer, [0x700a_bcde_0000_0108, 0x0000_1155_0000_0004]);

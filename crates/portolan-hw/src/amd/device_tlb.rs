@@ -12,19 +12,19 @@
 //! one answer a group are `portolan::iopf`'s. When requests are lost for want of room the unit answers
 //! those that need an answer itself, where it can (PPRAutoRspEn).
 //!
-//! Not supported: PASIDs; the unit's interrupt for page requests.
+//! Not supported: the unit's interrupt for page requests.
 
-use super::command::{self, AmdAtc};
+use super::command::{self, AmdAtc, AmdKept};
 use super::features::{AmdFeature, Offers};
 use super::guest::all_of;
 use super::log::{Logging, Oldest, Record};
-use super::tables::{Attachment, EntryCommands, Memory, Streams};
+use super::tables::{Attachment, EntryCommands, Memory, Streams, failed};
 use super::unit::AmdVi;
 use crate::chassis::PageRequestEvent;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::iommu::{AttachError, DeviceTlb, IommuError};
+use portolan::iommu::{AttachError, DeviceTlb, Iommu as _, IommuError};
 use portolan::iopf::{
     GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
     Response,
@@ -100,21 +100,37 @@ impl<P: UnitPlatform> AmdVi<P> {
     }
 
     /// Makes the device of a blocked stream forget the remains of a failed move.
-    pub(super) fn settle_device(&self, stream: u16, atc: AmdAtc) -> Result<(), IommuError> {
+    pub(super) fn settle_device(&self, kept: AmdKept) -> Result<(), IommuError> {
+        let stream = kept.atc.stream;
         self.table.let_translate(&self.shared.control.mem, stream);
         let entry = [command::device_entry(stream), command::fence()];
         self.shared.run(&mut entry.into_iter())?;
-        self.shared.ask_one(atc)
+        self.shared.ask_one(kept)
+    }
+
+    /// Blocks the streams of devices that may keep translations, and their PASIDs.
+    pub(super) fn silence_devices(&self) -> Result<(), IommuError> {
+        let (streams, pasids) = self.book.with(self.turn(), |streams| {
+            let remotes: Vec<u16> = streams.state.remotes.keys().copied().collect();
+            let pasids = streams.state.guests.named().into_iter();
+            let pasids: Vec<_> = pasids.filter(|(of, _)| remotes.contains(of)).collect();
+            (remotes, pasids)
+        })?;
+        for (stream, pasid) in pasids {
+            failed(self.block_pasid_of(StreamId::new(stream.into()), pasid))?;
+        }
+        streams.into_iter().try_for_each(|of| failed(self.block(StreamId::new(of.into()))))
     }
 
     /// Takes devices and guests' tables out of those that the domains of `left` tell the unit of.
     pub(super) fn discharge<'l>(&self, left: impl IntoIterator<Item = &'l Attachment>) {
         for place in left.into_iter().map(|left| left.to) {
-            place
-                .below
-                .into_iter()
-                .for_each(|below| self.shared.nested.remove(below, place.domain));
-            place.told.into_iter().for_each(|atc| self.shared.atcs.remove(place.domain, atc));
+            if let Some(below) = place.below {
+                self.shared.nested.remove(below, place.domain);
+            }
+            if let Some((context, kept)) = place.kept() {
+                self.shared.atcs.remove(context, kept);
+            }
         }
     }
 
@@ -149,7 +165,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     ) -> Result<Vec<(u16, Attachment)>, IommuError> {
         // From here on no caller waits for the device.
         streams.state.remotes.remove(&stream);
-        self.shared.atcs.remove_all(|atc| atc.stream == stream);
+        self.shared.atcs.remove_all(|kept| kept.atc.stream == stream);
         if streams.not_blocked(stream..=stream).next().is_none() {
             return Ok(Vec::new());
         }

@@ -7,7 +7,7 @@
 //!
 //! *Context.* Interrupt, but for functions that take or give back memory (task).
 
-use super::command::GuestUse;
+use super::command::{AmdAtc, AmdKept, AtcSpaces, GuestUse};
 use super::features::GuestFeatures;
 use super::queue::{AmdQueue, AmdShared};
 use crate::chassis::entry::{At, Kind, Live, WORDS};
@@ -49,12 +49,19 @@ pub enum WithoutPasid {
     Pass,
 }
 
+impl WithoutPasid {
+    /// The field of an entry.
+    pub(super) fn bit(self) -> u64 {
+        match self {
+            Self::Default => GUEST_DEFAULT,
+            Self::Pass => 0,
+        }
+    }
+}
+
 /// The fields of an entry that lead to the GCR3 table at `root`.
 pub(super) fn roots(root: u64, levels: u32, without: WithoutPasid) -> [u64; 2] {
-    let without = match without {
-        WithoutPasid::Default => GUEST_DEFAULT,
-        WithoutPasid::Pass => 0,
-    };
+    let without = without.bit();
     let levels = GUEST_LEVELS.at(u64::from(levels) - 1);
     let high = GUEST_ROOT_MIDDLE.at(root >> 15) | GUEST_ROOT_HIGH.at(root >> 31);
     [GUEST | without | levels | GUEST_ROOT_LOW.at(root >> 12), high]
@@ -149,6 +156,19 @@ pub(super) struct GuestPlace {
     pub(super) context: InvalTag,
     /// Tag of its translations.
     pub(super) tagged: GuestUse,
+    /// Those of them that the stream's device keeps, if its entry lets it.
+    pub(super) kept: Option<AmdKept>,
+}
+
+impl GuestPlace {
+    /// With the device `told`, which keeps translations.
+    pub(super) fn new(context: InvalTag, tagged: GuestUse, told: Option<AmdAtc>) -> Self {
+        let spaces = match tagged.pasid {
+            DEFAULT => AtcSpaces::Default,
+            pasid => AtcSpaces::Pasid(pasid),
+        };
+        Self { context, tagged, kept: told.map(|atc| AmdKept { atc, spaces }) }
+    }
 }
 
 pub(super) type GuestAttachment = book::Attachment<GuestPlace>;
@@ -178,20 +198,43 @@ impl Guests {
     }
 }
 
-/// Changes an entry of a GCR3 table to lead to the guest table `root`, or nowhere. On return the unit uses no older
-/// copy. On an error the entry leads nowhere, and the unit may still use its copy of it.
-pub(super) fn change<P: UnitPlatform>(
-    shared: &AmdShared<P>,
-    at: At,
-    root: u64,
-    tagged: GuestUse,
-) -> Result<(), IommuError> {
-    let mem = &shared.control.mem;
-    let mut words = [0; WORDS];
-    words[0] = root;
-    // Absence may be kept, too.
-    let changed = at.change(mem, Walker::Coherent, &ENTRY, &words, |_| shared.forget_guest(tagged));
-    changed.inspect_err(|_| at.write(mem, 0, 0))
+/// Change of a PASID from one place to another; each is nowhere if `None`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GuestMove<'a> {
+    pub(super) tagged: GuestUse,
+    pub(super) old: Option<&'a GuestAttachment>,
+    pub(super) new: Option<&'a GuestAttachment>,
+}
+
+impl GuestMove<'_> {
+    /// Changes the entry of the GCR3 table to lead to the guest table `root`, or nowhere. On return neither the unit
+    /// nor the device uses an older copy. On an error the entry leads nowhere, and the unit may still use its copy of
+    /// it.
+    pub(super) fn change<P: UnitPlatform>(
+        self,
+        shared: &AmdShared<P>,
+        at: At,
+        root: u64,
+    ) -> Result<(), IommuError> {
+        let Self { tagged, old, new } = self;
+        let mem = &shared.control.mem;
+        let ask = |of: Option<&GuestAttachment>| {
+            of.and_then(|of| of.to.kept).map_or(Ok(()), |kept| shared.ask_one(kept))
+        };
+        if old.is_none() {
+            // The device may have been another's, and gets nothing under this PASID yet.
+            ask(new)?;
+        }
+        let mut words = [0; WORDS];
+        words[0] = root;
+        let changed = at.change(mem, Walker::Coherent, &ENTRY, &words, |_| {
+            // Absence may be kept, too.
+            shared.forget_guest(tagged)?;
+            // Behind the unit, from whose caches the device might be answered otherwise.
+            ask(old)
+        });
+        changed.inspect_err(|_| at.write(mem, 0, 0))
+    }
 }
 
 impl GuestFeatures {

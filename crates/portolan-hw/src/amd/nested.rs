@@ -146,8 +146,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             let id = self.nested_id(streams, index)?;
             let memory =
                 [low | guest_low, high & !DOMAIN.mask() | DOMAIN.at(id.into()) | guest_high];
-            let below = Some(command::domain_of(context));
-            let to = AmdPlace { below, ..AmdPlace::of(id) };
+            let to = AmdPlace { below: Some(context), ..AmdPlace::of(id) };
             let new = Attachment::new(to, domain);
             self.leave_guests(streams, index, Some(&new), &mut left)?;
             // The field for levels counts in entries that lead to a GCR3 table, as the one that is left may.

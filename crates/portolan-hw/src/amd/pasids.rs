@@ -4,12 +4,16 @@
 //! A stream whose entry leads to a GCR3 table has no host tables. So a PASID is attached to a stream that is blocked,
 //! passes through or has guest tables, and not beside a domain with host tables.
 //!
-//! Not supported: guest tables of four and of five levels behind one stream; device TLBs of such streams.
+//! A device that keeps translations has those of accesses without a PASID, and those of each PASID: once the unit has
+//! forgotten, it is told by PASID. Accesses without a PASID and those of PASID 0 go through the same tables, and a device
+//! keeps the two apart.
+//!
+//! Not supported: guest tables of four and of five levels behind one stream.
 
 use super::command::{self, GuestUse};
 use super::guest::{
-    self, AmdGuestDomain, DEFAULT, ForeignAmdGuestDomain, GuestAttachment, GuestKey, GuestPlace,
-    GuestTable, WithoutPasid, all_of,
+    AmdGuestDomain, DEFAULT, ForeignAmdGuestDomain, GuestAttachment, GuestKey, GuestMove,
+    GuestPlace, GuestTable, WithoutPasid, all_of,
 };
 use super::queue::{AmdQueue, AmdShared, PASS};
 use super::tables::{AmdPlace, Attachment, Streams};
@@ -25,6 +29,7 @@ use portolan::platform::{ForeignTables, TableMem, UnitPlatform};
 use portolan::table::PageTable;
 use portolan::table::format::{AmdV2, AmdV2Levels, DirtyTracking};
 use portolan_spec::amd::ADDRESS;
+use portolan_spec::amd::entry::GUEST_DEFAULT;
 use portolan_spec::amd::guest::V;
 
 /// Most attachments of a kind that a move leaves: each of its parts leaves three.
@@ -125,9 +130,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     /// Lets go of attachments. Domains wait for the hardware when they are dropped: without the turn.
     pub(super) fn let_go(&self, left: LeftPlaces) {
         self.discharge(&left.streams);
-        for place in left.pasids.iter().map(|left| left.to) {
-            self.shared.guests.remove(place.context, place.tagged);
-        }
+        left.pasids.iter().for_each(|left| self.shared.leave_guest(left.to));
     }
 
     /// Has the entry of a stream lead to its GCR3 table, for guest tables of `deep` levels.
@@ -195,7 +198,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     }
 
     /// Changes the treatment of accesses without a PASID, whose PASID leads nowhere. The other PASIDs of the stream go
-    /// on: it is one bit of one word.
+    /// on: it is one bit of one word. The device forgets what it keeps of such accesses.
     fn set_without(
         &self,
         streams: &mut Streams,
@@ -203,14 +206,17 @@ impl<P: UnitPlatform> AmdVi<P> {
         without: WithoutPasid,
     ) -> Result<(), AttachError> {
         let (at, mem) = (self.table.at(stream), &self.shared.control.mem);
+        let kept = streams.attachment(stream).and_then(|now| now.to.kept());
         let table = self.guest_table(streams, stream)?;
-        table.without = without;
-        at.write(mem, 0, table.memory()[0]);
+        let set = |table: &mut GuestTable, without: WithoutPasid| {
+            table.without = without;
+            at.write(mem, 0, at.read(mem)[0] & !GUEST_DEFAULT | without.bit());
+        };
+        set(table, without);
         let forgotten = self.shared.run([command::device_entry(stream)].into_iter());
-        Ok(forgotten.inspect_err(|_| {
-            table.without = WithoutPasid::Default;
-            at.write(mem, 0, table.memory()[0]);
-        })?)
+        let forgotten =
+            forgotten.and_then(|()| kept.map_or(Ok(()), |(_, kept)| self.shared.ask_one(kept)));
+        Ok(forgotten.inspect_err(|_| set(table, WithoutPasid::Default))?)
     }
 
     /// Moves a PASID of a stream whose entry leads to its GCR3 table, if it has one.
@@ -221,23 +227,28 @@ impl<P: UnitPlatform> AmdVi<P> {
         target: Option<&GuestTarget>,
         left: &mut LeftPlaces,
     ) -> Result<(), AttachError> {
+        let told = streams.attachment(stream).and_then(|now| now.to.told);
         let guests = &mut streams.state.guests;
         let Some(table) = guests.tables.get_mut(&stream) else { return Ok(()) };
         let shared = &self.shared;
         let tagged = GuestUse { domain: table.id, pasid };
         let at = table.entry(&shared.control.mem, pasid)?;
         let new = target.map(|target| GuestAttachment {
-            to: GuestPlace { context: target.context, tagged },
+            to: GuestPlace::new(target.context, tagged, told),
             domain: Some(target.domain.clone()),
         });
         let root = target.map_or(0, |target| target.root & ADDRESS | V);
-        let settle = |(): &mut (), _: &[GuestAttachment]| shared.forget_guest(tagged);
-        let change = |(): &mut (), _: Option<&GuestAttachment>, new: Option<&GuestAttachment>| {
+        let settle = |(): &mut (), unsettled: &[GuestAttachment]| {
+            shared.forget_guest(tagged)?;
+            let asked = unsettled.iter().find_map(|left| left.to.kept);
+            asked.map_or(Ok(()), |kept| self.settle_device(kept))
+        };
+        let change = |(): &mut (), old: Option<&_>, new: Option<&GuestAttachment>| {
             if let Some(new) = new {
-                // Before the unit can learn anything: the domain's invalidations reach it from now on.
-                shared.guests.add(new.to.context, tagged);
+                // Before the unit or the device can learn anything: the domain's invalidations reach both from now on.
+                shared.enter_guest(new.to);
             }
-            guest::change(shared, at, root, tagged)
+            GuestMove { tagged, old, new }.change(shared, at, root)
         };
         left.pasids.extend(guests.pasids.go((stream, pasid), new, settle, change)?);
         Ok(())
@@ -279,9 +290,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             }
         }
         let settled = guests.pasids.settled(all_of(stream)).into_iter().map(|(_, left)| left);
-        let settled =
-            settled.inspect(|left| self.shared.guests.remove(left.to.context, left.to.tagged));
-        Ok(settled.collect())
+        Ok(settled.inspect(|left| self.shared.leave_guest(left.to)).collect())
     }
 
     /// Blocks a PASID.
@@ -345,6 +354,18 @@ where
 }
 
 impl<P: UnitPlatform> AmdShared<P> {
+    /// Has the invalidations of a domain reach what is kept of a PASID.
+    fn enter_guest(&self, place: GuestPlace) {
+        self.guests.add(place.context, place.tagged);
+        place.kept.into_iter().for_each(|kept| self.atcs.add(place.context, kept));
+    }
+
+    /// Undoes [`AmdShared::enter_guest`], once nothing is kept.
+    fn leave_guest(&self, place: GuestPlace) {
+        self.guests.remove(place.context, place.tagged);
+        place.kept.into_iter().for_each(|kept| self.atcs.remove(place.context, kept));
+    }
+
     /// Forgets all that the unit keeps of a PASID, and waits.
     pub(super) fn forget_guest(&self, tagged: GuestUse) -> Result<(), IommuError> {
         self.run([command::guest_all(tagged)].into_iter())

@@ -9,7 +9,7 @@
 //! ([`crate::chassis::ring`]).
 
 use super::command::AmdControl;
-use super::command::{AmdAtc, CommandKind as Kind, Counted, GuestUse};
+use super::command::{AmdKept, CommandKind as Kind, Counted, GuestUse};
 use super::faults::Logs;
 use super::features::AmdFeature;
 use super::{command, refusal};
@@ -143,15 +143,15 @@ pub(super) struct AmdShared<P: UnitPlatform> {
     /// An entry that let its device send page requests was closed: the unit has answered since, and no
     /// caller has heard of it.
     pub(super) requests_cut: AtomicBool,
-    /// Devices with translations of their own, by the domain that those are of.
-    pub(super) atcs: Sets<P, u16, AmdAtc>,
+    /// Translations that devices keep, by the context that they are of.
+    pub(super) atcs: Sets<P, InvalTag, AmdKept>,
     pub(super) ids: Ids<P>,
     /// Names of domains with guest tables.
     pub(super) guest_ids: Ids<P>,
     /// Tags of the translations of domains with guest tables.
     pub(super) guests: Sets<P, InvalTag, GuestUse>,
-    /// Identifiers of guests' tables, by that of the domain with the host tables below.
-    pub(super) nested: Sets<P, u16, u16>,
+    /// Identifiers of guests' tables, by the context of the domain with the host tables below.
+    pub(super) nested: Sets<P, InvalTag, u16>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
     /// The first entry of the device table; the others follow.
@@ -199,16 +199,16 @@ impl<P: UnitPlatform> AmdShared<P> {
 }
 
 impl<P: UnitPlatform> AmdShared<P> {
-    /// Makes devices forget a range, or everything: those that `atcs` names, each time anew. The unit goes on
+    /// Makes devices forget a range, or everything, of what `kept` names, each time anew. The unit goes on
     /// without a device that does not answer in time, and logs it; this is an error only if it happens once
     /// more, as the first time it may have been another caller's. Records that were lost may have been such.
-    pub(super) fn ask<I: Iterator<Item = AmdAtc>>(
+    pub(super) fn ask<I: Iterator<Item = AmdKept>>(
         &self,
-        atcs: impl Fn() -> I,
+        kept: impl Fn() -> I,
         range: Option<IovaRange>,
     ) -> Result<(), IommuError> {
         for _ in 0..2 {
-            let mut asking = atcs().map(|atc| command::device_tlb(atc, range)).peekable();
+            let mut asking = kept().flat_map(|kept| kept.forget(range)).peekable();
             if asking.peek().is_none() {
                 return Ok(());
             }
@@ -224,15 +224,15 @@ impl<P: UnitPlatform> AmdShared<P> {
         Err(IommuError::DeviceSilent { stream: None })
     }
 
-    /// Commands that make the unit forget all translations of guests' tables over the host tables of `domain`. They are
-    /// tagged by the guests' identifiers and addresses, so no range of the host's tells them.
-    fn forget_nested(&self, domain: u16) -> impl Iterator<Item = Counted> {
-        self.nested.members(domain).map(command::domain)
+    /// Commands that make the unit forget all translations of guests' tables over the host tables of `context`. They
+    /// are tagged by the guests' identifiers and addresses, so no range of the host's tells them.
+    fn forget_nested(&self, context: InvalTag) -> impl Iterator<Item = Counted> {
+        self.nested.members(context).map(command::domain)
     }
 
-    /// As [`AmdShared::ask`], of one device and everything.
-    pub(super) fn ask_one(&self, atc: AmdAtc) -> Result<(), IommuError> {
-        self.ask(|| core::iter::once(atc), None)
+    /// As [`AmdShared::ask`], of one member and everything.
+    pub(super) fn ask_one(&self, kept: AmdKept) -> Result<(), IommuError> {
+        self.ask(|| core::iter::once(kept), None)
     }
 }
 
@@ -260,27 +260,18 @@ struct AmdRound<'a, P: UnitPlatform> {
     guest: Option<(Command, Members<'a, P, InvalTag, GuestUse>)>,
     /// A command for the next round.
     held: Option<Command>,
-    touched: Touched<u16>,
+    touched: Touched<InvalTag>,
     ended: AmdRoundEnd,
 }
 
-/// Domain and range of the translations that a command is about; all of them if `None`.
-fn concerned(command: Command) -> Option<(u16, Option<IovaRange>)> {
-    let (context, range) = match command {
-        Command::Page { context, iova, size, .. } => (context, Some(IovaRange::page(iova, size))),
-        Command::Range { context, run, granule, .. } => (context, Some(run.range(granule))),
-        Command::Context { context } => (context, None),
-        Command::Global | Command::Configuration { .. } => return None,
-    };
-    Some((command::domain_of(context), range))
-}
-
-/// The context of guest tables that a command is about, if it is.
-fn guest_of(command: Command) -> Option<InvalTag> {
+/// Context and range of the translations that a command is about; all of them if `None`.
+fn concerned(command: Command) -> Option<(InvalTag, Option<IovaRange>)> {
     match command {
-        Command::Page { context, .. }
-        | Command::Range { context, .. }
-        | Command::Context { context } => command::guest_name(context).map(|_| context),
+        Command::Page { context, iova, size, .. } => {
+            Some((context, Some(IovaRange::page(iova, size))))
+        }
+        Command::Range { context, run, granule, .. } => Some((context, Some(run.range(granule)))),
+        Command::Context { context } => Some((context, None)),
         Command::Global | Command::Configuration { .. } => None,
     }
 }
@@ -300,25 +291,21 @@ impl<P: UnitPlatform> Iterator for AmdRound<'_, P> {
             match held.or_else(|| self.steps.next()) {
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
-                Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
-                    self.ended = AmdRoundEnd::Everything;
-                }
-                Some(Step::Invalidate(what)) if guest_of(what).is_some() => {
-                    let tags = guest_of(what).map(|context| self.shared.guests.members(context));
-                    self.guest = tags.map(|tags| (what, tags));
-                }
                 Some(Step::Invalidate(what)) => {
-                    if let Some((domain, range)) = concerned(what) {
-                        if !self.touched.has_room(domain) {
-                            self.held = Some(what);
-                            self.ended = AmdRoundEnd::Full;
-                            continue;
-                        }
-                        self.touched.touch(domain, range);
+                    let Some((context, range)) = concerned(what) else {
+                        self.ended = AmdRoundEnd::Everything;
+                        continue;
+                    };
+                    if !self.touched.has_room(context) {
+                        self.held = Some(what);
+                        self.ended = AmdRoundEnd::Full;
+                        continue;
                     }
-                    match command::invalidate(what) {
-                        Some(command) => return Some(command),
-                        None => self.ended = AmdRoundEnd::Everything,
+                    self.touched.touch(context, range);
+                    if command::guest_name(context).is_some() {
+                        self.guest = Some((what, self.shared.guests.members(context)));
+                    } else if let Some(command) = command::invalidate(what) {
+                        return Some(command);
                     }
                 }
                 Some(Step::Sync) => self.ended = AmdRoundEnd::Sync,
@@ -346,10 +333,10 @@ impl<P: UnitPlatform> InvalidationQueue for AmdShared<P> {
             self.run(&mut round)?;
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
-            self.run(touched.iter().flat_map(|(domain, _)| self.forget_nested(domain)))?;
+            self.run(touched.iter().flat_map(|(context, _)| self.forget_nested(context)))?;
             // Behind the unit, from whose caches a device might be answered otherwise.
-            for (domain, range) in touched.iter() {
-                self.ask(|| self.atcs.members(domain), range)?;
+            for (context, range) in touched.iter() {
+                self.ask(|| self.atcs.members(context), range)?;
             }
             match ended {
                 AmdRoundEnd::Everything => {
@@ -387,7 +374,7 @@ impl<P: UnitPlatform> TagPool for AmdQueue<P> {
         }
         let (domain, bits) = (command::domain_of(context), command::marks(marks));
         let (mem, entries) = (&self.0.control.mem, self.0.entries);
-        let nested: Vec<u16> = self.0.nested.members(domain).collect();
+        let nested: Vec<u16> = self.0.nested.members(context).collect();
         let mut commands = Vec::new();
         for stream in (0..=u16::MAX).take(self.0.streams as usize) {
             let at = At { first: usize::from(stream) * entries.words, ..entries };

@@ -12,7 +12,7 @@
 //!
 //! *Context.* Interrupt, but for functions that take or give back memory (task).
 
-use super::command::{AmdAtc, Counted};
+use super::command::{AmdAtc, AmdKept, AtcSpaces, Counted};
 use super::config::Config;
 use super::features::{AmdFeature, Features};
 use super::guest::Guests;
@@ -84,9 +84,9 @@ const LAST: PhysAddr = PhysAddr::new(u32::MAX as u64);
 pub(super) struct EntryCommands<'a> {
     pub(super) old: &'a [Counted],
     pub(super) blocked: &'a [Counted],
-    /// The device that keeps translations by the old entry, and the one that may by the new.
-    pub(super) leaves: Option<AmdAtc>,
-    pub(super) enters: Option<AmdAtc>,
+    /// The translations that the device keeps by the old entry, and those that it may keep by the new.
+    pub(super) leaves: Option<AmdKept>,
+    pub(super) enters: Option<AmdKept>,
 }
 
 impl EntryCommands<'_> {
@@ -308,14 +308,14 @@ impl DeviceTable {
             After::Closed => {
                 shared.run(&mut forget.old.iter().copied())?;
                 // The closed entry still says that the device may be asked, and gives it nothing new.
-                forget.leaves.map_or(Ok(()), |atc| shared.ask_one(atc))
+                forget.leaves.map_or(Ok(()), |kept| shared.ask_one(kept))
             }
             After::Unread if !ENTRY.is_closed(new[0]) => {
-                let Some(atc) = forget.enters.filter(|_| forget.leaves.is_none()) else {
+                let Some(kept) = forget.enters.filter(|_| forget.leaves.is_none()) else {
                     return Ok(());
                 };
                 shared.run([command::device_entry(stream), command::fence()].into_iter())?;
-                shared.ask_one(atc)
+                shared.ask_one(kept)
             }
             // Of an entry that blocks its other words are kept too.
             After::Unread | After::Changed => shared.run(&mut forget.blocked.iter().copied()),
@@ -509,15 +509,21 @@ pub(super) type Remotes = BTreeMap<u16, AmdAtc>;
 pub(super) struct AmdPlace {
     /// The domain identifier in its entry.
     pub(super) domain: u16,
-    /// The device that the domain tells, if it keeps translations.
+    /// The device, if its entry lets it keep translations.
     pub(super) told: Option<AmdAtc>,
-    /// Identifier of the domain with the host tables below a guest's, if there are such.
-    pub(super) below: Option<u16>,
+    /// Context of the domain with the host tables below a guest's, if there are such.
+    pub(super) below: Option<InvalTag>,
 }
 
 impl AmdPlace {
     pub(super) const fn of(domain: u16) -> Self {
         Self { domain, told: None, below: None }
+    }
+
+    /// The translations that the device keeps of accesses without a PASID, and the context that they are of.
+    pub(super) fn kept(&self) -> Option<(InvalTag, AmdKept)> {
+        let context = InvalTag::new(self.domain.into());
+        self.told.map(|atc| (context, AmdKept { atc, spaces: AtcSpaces::Untagged }))
     }
 }
 

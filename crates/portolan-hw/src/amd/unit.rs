@@ -7,9 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use portolan::addr::{InvalTag, StreamId};
+use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks, Ranges};
-use portolan::iommu::{InterruptTarget, Iommu as _, IommuError, PagedDomain};
+use portolan::iommu::{InterruptTarget, IommuError, PagedDomain};
 use portolan::platform::{AllMemory, Guarded, TableMem, UnitPlatform};
 use portolan::table::Format as _;
 use portolan::table::PageTable;
@@ -28,7 +28,7 @@ use super::prepared;
 use super::queue;
 use super::queue::{AmdQueue, AmdShared, FIRST, NOTHING};
 use super::tables::{AmdInterruptTables, DeviceTable};
-use super::tables::{AmdPlace, Attachment, MoverState, Streams, failed};
+use super::tables::{AmdPlace, Attachment, MoverState, Streams};
 use super::takeover::{start, stop_rings, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::handed::Adopted;
@@ -237,11 +237,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     pub fn release(self, _all: AllMemory) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         self.revoke_interrupts(None)?;
-        let remotes =
-            |streams: &mut Streams| streams.state.remotes.keys().copied().collect::<Vec<_>>();
-        for stream in self.book.with(self.turn(), remotes)? {
-            failed(self.block(StreamId::new(stream.into())))?;
-        }
+        self.silence_devices()?;
         let left = self.book.with(self.turn(), |streams| {
             // Entries that name the domains are gone before the domains are.
             match self.block_table(streams.not_blocked(..)) {

@@ -59,13 +59,17 @@ pub mod pages {
     }
 }
 
-/// INVALIDATE_IOTLB_PAGES. Word 1 is that of INVALIDATE_IOMMU_PAGES without entries of upper levels.
+/// INVALIDATE_IOTLB_PAGES. Word 1 is that of INVALIDATE_IOMMU_PAGES without entries of upper levels; with
+/// [`pages::GUEST`] the PASID counts.
 pub mod device_tlb {
     use super::Bits;
     crate::bits::constants! {
         DEVICE: Bits = Bits::new(0, 16) => "Word 0: the device.";
         MOST: Bits = Bits::new(24, 8) => "Word 0: Maxpend, invalidations that its queue takes at a time.";
         QUEUE: Bits = Bits::new(32, 16) => "Word 0: QueueID, the function whose queue it is.";
+        PASID_LOW: Bits = Bits::new(48, 8) => "Word 0: bits 7:0 of the PASID.";
+        PASID_MIDDLE: Bits = Bits::new(16, 8) => "Word 0: bits 15:8 of the PASID.";
+        PASID_HIGH: Bits = Bits::new(56, 4) => "Word 0: bits 19:16 of the PASID.";
     }
 }
 

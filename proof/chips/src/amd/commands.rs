@@ -93,7 +93,7 @@ fn fields(opcode: u64) -> [u64; 2] {
         1 => [0x000f_ffff_ffff_ffff, u64::MAX],
         2 | 5 => [device, 0],
         3 => [0xffff << 32 | 0xf_ffff, pages | 6],
-        4 => [0x0000_ffff_ff00_ffff, pages],
+        4 => [0x0fff_ffff_ffff_ffff, pages | 4],
         6 => [0x0000_ffff_ff00_ffff, pages | 1 << 4],
         7 => [0xf_ffff << 32 | device, 0xf << 44 | 0x3ff << 32 | 1 << 2],
         _ => [0, 0],
@@ -133,9 +133,14 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
             drop(K::InvalidateIommuPages, what)
         }
         4 if id.has_device_tlbs() => {
+            let guest = field(high, 2, 1) == 1;
+            let pasid = field(low, 48, 8) | field(low, 16, 8) << 8 | field(low, 56, 4) << 16;
+            if guest && !id.has_guests() || !guest && pasid != 0 {
+                return None;
+            }
             let what = AmdInvalidation::Device(Forget {
                 stream: device.into(),
-                pasid: None,
+                pasid: guest.then_some(pasid as u32),
                 range: pages(high),
             });
             drop(K::InvalidateIotlbPages, what)

@@ -113,6 +113,7 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
 pub fn guests_on_model(kind: AmdKind, seam: Seam) -> Result<GuestsOnModel, Outcome> {
     let domain = |unit: &AmdVi<_>| unit.guest_domain(AmdV2Levels::Four).map(Arc::new);
     let mut rig = model(kind, seam, domain)?;
+    rig.faulting = Some(faulting());
     rig.pasids = Some(Pasids {
         enable: |_, _| Ok(()),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),

@@ -113,12 +113,7 @@ impl Asks for SmmuRegisters {
 
 impl Asks for AmdRegisters {
     fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
-        // No access with a PASID gets through.
-        let access = match pasid {
-            None => self.dma(device, iova, AccessKind::Write, 4),
-            Some(_) => return Transfer::Done(Vec::new()),
-        };
-        match access {
+        match self.dma_as(device, pasid, iova, AccessKind::Write, 4) {
             Ok(pieces) => Transfer::Done(pieces),
             Err(fault) => Transfer::Refused(fault),
         }

@@ -59,6 +59,14 @@ mutants! {
             => "unmapped-access-faults" "stale-until-sync";
         "the right PASID", commands(amd::wrong_pasid)
             => "unmapped-access-faults" "stale-until-sync";
+        "INVALIDATE_IOTLB_PAGES", commands(amd::without_device_tlbs)
+            => "moved-devices-forget" "requests-are-brought-in" "tables-shared-by-requests";
+        "the right PASID in INVALIDATE_IOTLB_PAGES", commands(amd::wrong_device_pasid)
+            => "tables-shared-by-requests";
+        "GN in INVALIDATE_IOTLB_PAGES", commands(amd::untagged_devices)
+            => "tables-shared-by-requests";
+        "COMPLETE_PPR_REQUEST", commands(amd::without_responses)
+            => "requests-are-brought-in" "tables-shared-by-requests";
     }
     ModelAmdGuestCachesAbsence => {
         "INVALIDATE_IOMMU_PAGES of guest tables", commands(amd::without_guests)
@@ -80,6 +88,7 @@ mutants! {
 mod amd {
     use super::super::edits::{drop_all, drop_first, once};
     use crate::backend::seam::{Arrives, Words, is_amd_wait};
+    use portolan_spec::amd::command::device_tlb;
     use portolan_spec::amd::command::opcode::{
         ALL, DEVICE_ENTRY, DEVICE_TLB, INTERRUPT_TABLE, PAGES, RESPONSE,
     };
@@ -155,6 +164,25 @@ mod amd {
     /// Leaves out invalidations of devices' own translations.
     pub fn without_device_tlbs(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DEVICE_TLB));
+    }
+
+    fn of_pasid(commands: &mut [Words]) -> impl Iterator<Item = &mut Words> {
+        let told = |words: &&mut Words| is(words, DEVICE_TLB) && words[1] & GUEST != 0;
+        commands.iter_mut().filter(told)
+    }
+
+    /// Names the next PASID of devices' own translations.
+    pub fn wrong_device_pasid(commands: &mut [Words]) {
+        of_pasid(commands).for_each(|words| words[0] ^= device_tlb::PASID_LOW.at(1));
+    }
+
+    /// Names no PASID of devices' own translations.
+    pub fn untagged_devices(commands: &mut [Words]) {
+        let pasid = [device_tlb::PASID_LOW, device_tlb::PASID_MIDDLE, device_tlb::PASID_HIGH];
+        for words in of_pasid(commands) {
+            pasid.iter().for_each(|field| words[0] &= !field.mask());
+            words[1] &= !GUEST;
+        }
     }
 
     /// Leaves out responses to page requests.

@@ -5,6 +5,7 @@ mod devices;
 mod dirty;
 mod firmware;
 mod former;
+mod guest_devices;
 mod guests;
 mod guests_alone;
 mod handover;
