@@ -86,3 +86,9 @@ fn amd_guest_tables() {
     let make = || amd::guests_on_model(amd::AmdKind::Guests, Seam::Bare);
     must_pass(&[REQUESTS, SHARED].concat(), make);
 }
+
+/// Runs a guest's tables on top.
+#[test]
+fn amd_nested() {
+    must_pass(REQUESTS, || amd::nested_on_model(amd::AmdKind::Nested, Seam::Bare));
+}

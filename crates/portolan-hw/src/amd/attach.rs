@@ -106,10 +106,7 @@ impl<P: UnitPlatform> AmdVi<P> {
             asked.map_or(Ok(()), |(_, kept)| self.settle_device(kept))
         };
         let atc = streams.state.remotes.get(&stream).copied();
-        // A stream that passes through gives its device no translations. Nor does one under a guest's tables: the
-        // guest alone knows the PASIDs to be forgotten.
-        let keeps = |new: &Attachment| new.to.domain != PASS && new.to.below.is_none();
-        let told = atc.filter(|_| new.as_ref().is_some_and(keeps));
+        let told = atc.filter(|_| new.as_ref().is_some_and(|new| new.to.lets_keep()));
         let memory = match told {
             Some(_) => memory.map(|memory| self.letting_translate(memory)),
             None => memory,
@@ -133,7 +130,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         }
         if let Some((new, below)) = new.and_then(|new| Some((new, new.to.below?))) {
             // Before the unit can learn anything, for the same reason.
-            self.shared.nested.add(below, new.to.domain);
+            self.shared.nested.add(below.context, new.to.domain);
         }
         if leaves.is_some() {
             self.shared.requests_cut.store(true, Ordering::Relaxed);

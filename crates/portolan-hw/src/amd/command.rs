@@ -15,6 +15,7 @@ use portolan_spec::amd::command::{
     OPCODE, Words, device_entry, device_tlb as of_device, opcode, pages, response, wait,
 };
 use portolan_spec::amd::entry;
+use portolan_spec::amd::guest::LG2_ENTRIES;
 use portolan_spec::amd::reg;
 
 /// A command and the kind by which it is counted.
@@ -106,7 +107,13 @@ pub(super) enum AtcSpaces {
     Default,
     /// That of a PASID.
     Pasid(u32),
+    /// Those that a guest may name by a GCR3 table of one level. The addresses are the guest's, so no range of the
+    /// host's tells them.
+    Guest,
 }
+
+/// PASIDs in a GCR3 table of one level.
+const GUEST_PASIDS: u32 = 1 << LG2_ENTRIES;
 
 /// Translations that a device keeps of the tables that a stream, or a PASID of it, leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,22 +125,37 @@ pub(super) struct AmdKept {
 impl AmdKept {
     /// Has the device forget those of a range, or all of them.
     pub(super) fn forget(self, range: Option<IovaRange>) -> impl Iterator<Item = Counted> {
-        let (untagged, pasids) = match self.spaces {
-            AtcSpaces::Untagged => (Some(None), 0..0),
-            AtcSpaces::Pasid(pasid) => (None, pasid..pasid + 1),
-            AtcSpaces::Default => (Some(None), 0..1),
+        let (untagged, pasids, range) = match self.spaces {
+            AtcSpaces::Untagged => (Some(None), 0..0, range),
+            AtcSpaces::Pasid(pasid) => (None, pasid..pasid + 1, range),
+            AtcSpaces::Default => (Some(None), 0..1, range),
+            AtcSpaces::Guest => (Some(None), 0..GUEST_PASIDS, None),
         };
         let spaces = untagged.into_iter().chain(pasids.map(Some));
         spaces.map(move |pasid| device_tlb(self.atc, pasid, range))
     }
 }
 
-/// Has a device forget its translations of a range, or all of them, in one address space.
-fn device_tlb(atc: AmdAtc, pasid: Option<u32>, range: Option<IovaRange>) -> Counted {
-    let word = OPCODE.at(opcode::DEVICE_TLB)
+/// Word 0 of the commands for a device's translations, without a PASID.
+fn device_tlb_head(atc: AmdAtc) -> u64 {
+    OPCODE.at(opcode::DEVICE_TLB)
         | of_device::DEVICE.at(atc.stream.into())
         | of_device::MOST.at(atc.depth.into())
-        | of_device::QUEUE.at(atc.physical.into());
+        | of_device::QUEUE.at(atc.physical.into())
+}
+
+/// The command for a device's translations that a guest gives as `words`, with the real device and its queue.
+pub(super) fn device_tlb_of_guest(atc: AmdAtc, [low, high]: Words) -> Counted {
+    let pasid =
+        of_device::PASID_LOW.mask() | of_device::PASID_MIDDLE.mask() | of_device::PASID_HIGH.mask();
+    let space = if high & pages::GUEST == 0 { 0 } else { low & pasid };
+    let meant = pages::ADDRESS | pages::SIZE | pages::GUEST;
+    (CommandKind::DeviceTlb, [device_tlb_head(atc) | space, high & meant])
+}
+
+/// Has a device forget its translations of a range, or all of them, in one address space.
+fn device_tlb(atc: AmdAtc, pasid: Option<u32>, range: Option<IovaRange>) -> Counted {
+    let word = device_tlb_head(atc);
     let (space, guest) = pasid.map_or((0, 0), |pasid| {
         let pasid = u64::from(pasid);
         let low = of_device::PASID_LOW.at(pasid) | of_device::PASID_MIDDLE.at(pasid >> 8);
@@ -353,6 +375,9 @@ mod tests {
         assert_eq!(named, [[0x4ade_0108_20bc_0109, 0x4000_5004]]);
         let both = [[head, 0x7fff_ffff_ffff_f001], [head, 0x7fff_ffff_ffff_f005]];
         assert_eq!(told(AtcSpaces::Default, None), both);
+        let guests = told(AtcSpaces::Guest, Some(page));
+        assert_eq!((guests.len(), guests[..2].to_vec()), (513, both.to_vec()));
+        assert_eq!(guests[512], [0x40ff_0108_2001_0109, 0x7fff_ffff_ffff_f005]);
         let pasid = Some(Pasid::new(0xa_bcde));
         let answer = respond(0x0108, pasid, 0x155, Response::Invalid).1;
         assert_eq!(answer, [0x700a_bcde_0000_0108, 0x0000_1155_0000_0004]);

@@ -126,7 +126,7 @@ impl<P: UnitPlatform> AmdVi<P> {
     pub(super) fn discharge<'l>(&self, left: impl IntoIterator<Item = &'l Attachment>) {
         for place in left.into_iter().map(|left| left.to) {
             if let Some(below) = place.below {
-                self.shared.nested.remove(below, place.domain);
+                self.shared.nested.remove(below.context, place.domain);
             }
             if let Some((context, kept)) = place.kept() {
                 self.shared.atcs.remove(context, kept);

@@ -5,13 +5,17 @@
 //! chooses PASIDs freely, so each such stream has a domain identifier of its own. Of the words of a guest's own device
 //! table entry those about guest tables count, and everything else is the host's.
 //!
-//! Not supported: device TLBs of such streams, whose PASIDs only the guest knows, and with them page requests; one
-//! identifier for several streams of a guest.
+//! A device keeps translations under any PASID that the guest names in its GCR3 table. When the host takes memory away
+//! the device forgets all of them, each PASID by a command. So devices of guests whose GCR3 tables have one level (512
+//! PASIDs) may keep translations, and send page requests.
+//!
+//! Not supported: device TLBs and page requests under GCR3 tables of several levels, COMPLETE_PPR_REQUEST in a guest's
+//! words ([`Responder`](portolan::iopf::Responder) has it); one identifier for several streams of a guest.
 
 use super::command::{self, CommandKind, Counted};
 use super::guest::{WithoutPasid, roots};
 use super::pasids::LeftPlaces;
-use super::tables::{AmdPlace, Attachment, Streams, entry_of};
+use super::tables::{AmdPlace, Attachment, BelowGuest, Streams, entry_of};
 use super::unit::{AmdDomain, AmdVi};
 use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
@@ -112,8 +116,8 @@ impl GuestRoots {
 impl<P: UnitPlatform> AmdVi<P> {
     /// Makes a guest's own tables translate the accesses of `stream` to addresses that `domain` translates on. The
     /// guest's GCR3 table and guest tables are reached through `domain` as well. The guest's invalidations have to be
-    /// passed on by [`AmdVi::guest_commands`]. A device that keeps translations ([`AmdVi::use_device_tlb`]) gets none
-    /// meanwhile.
+    /// passed on by [`AmdVi::guest_commands`]. A device that keeps translations ([`AmdVi::use_device_tlb`]) gets
+    /// some if the guest's GCR3 table has one level.
     ///
     /// *Context.* Task.
     ///
@@ -146,7 +150,8 @@ impl<P: UnitPlatform> AmdVi<P> {
             let id = self.nested_id(streams, index)?;
             let memory =
                 [low | guest_low, high & !DOMAIN.mask() | DOMAIN.at(id.into()) | guest_high];
-            let to = AmdPlace { below: Some(context), ..AmdPlace::of(id) };
+            let below = Some(BelowGuest { context, levels });
+            let to = AmdPlace { below, ..AmdPlace::of(id) };
             let new = Attachment::new(to, domain);
             self.leave_guests(streams, index, Some(&new), &mut left)?;
             // The field for levels counts in entries that lead to a GCR3 table, as the one that is left may.
@@ -173,8 +178,9 @@ impl<P: UnitPlatform> AmdVi<P> {
     }
 
     /// Carries out invalidations of a guest's own tables, in its encoding, and waits. Stream and domain are replaced by
-    /// the real ones; bits without a meaning are dropped. Accepted are INVALIDATE_IOMMU_PAGES, INVALIDATE_DEVTAB_ENTRY
-    /// and INVALIDATE_IOMMU_ALL. A guest that has changed its entry is attached anew as well.
+    /// the real ones; bits without a meaning are dropped. Accepted are INVALIDATE_IOMMU_PAGES, INVALIDATE_DEVTAB_ENTRY,
+    /// INVALIDATE_IOMMU_ALL and, if the device may keep translations, INVALIDATE_IOTLB_PAGES, which is that device's
+    /// whichever one it names. A guest that has changed its entry is attached anew as well.
     ///
     /// *Context.* Task.
     ///
@@ -186,16 +192,25 @@ impl<P: UnitPlatform> AmdVi<P> {
         self.book.with(self.turn(), |streams| {
             let to = streams.attachment(index).map(|now| now.to);
             let to = to.filter(|to| to.below.is_some()).ok_or(AttachError::Mismatch)?;
-            let checked = commands.iter().map(|words| guest_command(*words, index, to.domain));
+            let checked = commands.iter().map(|words| guest_command(*words, index, &to));
             let checked: Option<Vec<Counted>> = checked.collect();
             let checked = checked.ok_or(IommuError::Unsupported)?;
-            Ok(self.shared.run(checked.into_iter())?)
+            let to_device = |of: &Counted| of.0 == CommandKind::DeviceTlb;
+            // The device behind the unit, from whose caches it might be answered otherwise.
+            for part in checked.chunk_by(|one, next| to_device(one) == to_device(next)) {
+                match part.iter().any(to_device) {
+                    true => self.shared.ask_by(|| part.iter().copied())?,
+                    false => self.shared.run(part.iter().copied())?,
+                }
+            }
+            Ok(())
         })?
     }
 }
 
 /// A guest's command with the real identifiers; `None` if it may not give it.
-fn guest_command([low, high]: Words, stream: u16, domain: u16) -> Option<Counted> {
+fn guest_command(words: Words, stream: u16, to: &AmdPlace) -> Option<Counted> {
+    let ([low, high], domain) = (words, to.domain);
     match OPCODE.of(low) {
         opcode::DEVICE_ENTRY => Some(command::device_entry(stream)),
         opcode::PAGES if high & pages::GUEST != 0 => {
@@ -205,17 +220,21 @@ fn guest_command([low, high]: Words, stream: u16, domain: u16) -> Option<Counted
         }
         // Host tables are none of the guest's: of its own it means all.
         opcode::PAGES | opcode::ALL => Some(command::domain(domain)),
+        opcode::DEVICE_TLB => to.told.map(|atc| command::device_tlb_of_guest(atc, words)),
         _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::AmdAtc;
     use super::*;
 
     #[test]
     fn a_guests_commands_by_hand() {
-        let of = |low, high| guest_command([low, high], 0x28, 0x42).map(|(_, words)| words);
+        let mut to = AmdPlace::of(0x42);
+        let with = |to: &AmdPlace, words| guest_command(words, 0x28, to).map(|(_, words)| words);
+        let of = |low, high| with(&to, [low, high]);
         // Its own domain and reserved bits are replaced; PASID, address and size stay.
         let page = of(0x3fff_7777_fffa_bcde, 0x4000_0fff);
         assert_eq!(page, Some([0x3000_0042_000a_bcde, 0x4000_0007]));
@@ -226,6 +245,12 @@ mod tests {
         for opcode in [0, 1, 4, 5, 6, 7, 9, 15] {
             assert_eq!(of(opcode << 60, 0), None, "{opcode}");
         }
+        // Another device, queue and depth become the real ones. Without GN there is no PASID.
+        to.told = Some(AmdAtc { stream: 0x28, physical: 0x20, depth: 4 });
+        let named = with(&to, [0x4ade_7777_20bc_7777, 0x4000_0fff]);
+        assert_eq!(named, Some([0x4ade_0020_04bc_0028, 0x4000_0005]));
+        let plain = with(&to, [0x4ade_7777_20bc_7777, 0x4000_0ffb]);
+        assert_eq!(plain, Some([0x4000_0020_0400_0028, 0x4000_0001]));
     }
 
     /// A GCR3 table of two levels at 0xa_bcde_f123_5000, as in the host's own entries.

@@ -199,16 +199,24 @@ impl<P: UnitPlatform> AmdShared<P> {
 }
 
 impl<P: UnitPlatform> AmdShared<P> {
-    /// Makes devices forget a range, or everything, of what `kept` names, each time anew. The unit goes on
-    /// without a device that does not answer in time, and logs it; this is an error only if it happens once
-    /// more, as the first time it may have been another caller's. Records that were lost may have been such.
+    /// Makes devices forget a range, or everything, of what `kept` names, each time anew.
     pub(super) fn ask<I: Iterator<Item = AmdKept>>(
         &self,
         kept: impl Fn() -> I,
         range: Option<IovaRange>,
     ) -> Result<(), IommuError> {
+        self.ask_by(|| kept().flat_map(|kept| kept.forget(range)))
+    }
+
+    /// Carries out `commands`, which devices answer. The unit goes on without a device that does not answer in
+    /// time, and logs it; this is an error only if it happens once more, as the first time it may have been another
+    /// caller's. Records that were lost may have been such.
+    pub(super) fn ask_by<I: Iterator<Item = Counted>>(
+        &self,
+        commands: impl Fn() -> I,
+    ) -> Result<(), IommuError> {
         for _ in 0..2 {
-            let mut asking = kept().flat_map(|kept| kept.forget(range)).peekable();
+            let mut asking = commands().peekable();
             if asking.peek().is_none() {
                 return Ok(());
             }

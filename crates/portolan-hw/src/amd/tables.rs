@@ -16,7 +16,7 @@ use super::command::{AmdAtc, AmdKept, AtcSpaces, Counted};
 use super::config::Config;
 use super::features::{AmdFeature, Features};
 use super::guest::Guests;
-use super::queue::{AmdShared, NOTHING};
+use super::queue::{AmdShared, NOTHING, PASS};
 use super::{command, config};
 use crate::chassis::entry::{After, At, Kind, Live, Words};
 use crate::chassis::{Block, Shut, book, entry};
@@ -511,8 +511,17 @@ pub(super) struct AmdPlace {
     pub(super) domain: u16,
     /// The device, if its entry lets it keep translations.
     pub(super) told: Option<AmdAtc>,
-    /// Context of the domain with the host tables below a guest's, if there are such.
-    pub(super) below: Option<InvalTag>,
+    /// The host tables below a guest's, if there are such.
+    pub(super) below: Option<BelowGuest>,
+}
+
+/// Host tables below a guest's GCR3 table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BelowGuest {
+    /// Context of the domain that has them.
+    pub(super) context: InvalTag,
+    /// Levels of the guest's GCR3 table.
+    pub(super) levels: u32,
 }
 
 impl AmdPlace {
@@ -520,10 +529,20 @@ impl AmdPlace {
         Self { domain, told: None, below: None }
     }
 
-    /// The translations that the device keeps of accesses without a PASID, and the context that they are of.
+    /// The translations that the device keeps, but for those of its PASIDs that are the driver's own, and the context
+    /// that they are of.
     pub(super) fn kept(&self) -> Option<(InvalTag, AmdKept)> {
-        let context = InvalTag::new(self.domain.into());
-        self.told.map(|atc| (context, AmdKept { atc, spaces: AtcSpaces::Untagged }))
+        let (context, spaces) = match self.below {
+            None => (InvalTag::new(self.domain.into()), AtcSpaces::Untagged),
+            Some(below) => (below.context, AtcSpaces::Guest),
+        };
+        self.told.map(|atc| (context, AmdKept { atc, spaces }))
+    }
+
+    /// Tells if a device may keep translations. One that passes through gets none. Nor does a guest's with a GCR3
+    /// table of several levels: it may name more PASIDs than can be told each time that the host takes memory away.
+    pub(super) fn lets_keep(&self) -> bool {
+        self.domain != PASS && self.below.is_none_or(|below| below.levels == 1)
     }
 }
 

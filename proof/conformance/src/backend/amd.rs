@@ -6,6 +6,7 @@ use std::sync::Arc;
 use portolan::addr::StreamId;
 use portolan::iommu::handover::UnitHandover;
 use portolan::iommu::{Attach, Domain, Iommu as _};
+use portolan::iopf::Responder as _;
 use portolan::platform::{TableClaims, UnitParts, UnitPlatform};
 use portolan::table::format::{AmdSizes, AmdV2Levels, DirtyTracking};
 use portolan_chips::amd::{AmdRegisters, AmdSetup};
@@ -22,14 +23,14 @@ use portolan_qemu::trace::{AmdCommand, Counts};
 use portolan_sim::clock::PollingClock;
 use portolan_spec::pci::id;
 
-use super::asks::{asking_by_tlb, request_event};
+use super::asks::{asking_by_tlb, keep_translations, request_event};
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::nested::Nested;
 use super::qemu::{QemuHost, needs_stages};
 use super::seam::{self, Interface, Seam};
 use crate::conformance::{
-    Abilities, Faulting, Foreign, Has, Layout, MakeDomain, Next, Outcome, Pasids, Rig,
+    Abilities, FaultSource, Faulting, Foreign, Has, Layout, MakeDomain, Next, Outcome, Pasids, Rig,
 };
 
 type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
@@ -143,6 +144,14 @@ pub fn nested_on_model(kind: AmdKind, seam: Seam) -> Result<NestedOnModel, Outco
             page_exact: Has::No("what both tables came to goes as a whole"),
             ..rig.abilities
         },
+        faulting: Some(Faulting {
+            ways: &[FaultSource::Requests],
+            enable: |unit, stream, _| keep_translations(&unit.unit, stream),
+            disable: None,
+            gone: |unit, stream| unit.unit.device_gone(stream),
+            next: |unit| Ok(unit.unit.next_page_request()?.map(request_event)),
+            respond: |unit, to, response| unit.unit.respond(to, response),
+        }),
         interrupts: Some(|unit| &unit.unit),
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,

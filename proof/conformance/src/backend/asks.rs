@@ -1,7 +1,7 @@
 //! Devices of the model that ask for pages that are not there.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::iommu::{DeviceTlb, IommuDomains, IommuError};
+use portolan::iommu::{AttachError, DeviceTlb, IommuDomains, IommuError};
 use portolan::iopf::{RawPageRequest, ReplyTo, Responder, Response};
 use portolan_chips::Transfer;
 use portolan_chips::amd::AmdRegisters;
@@ -48,16 +48,21 @@ pub(super) fn asking_by_tlb<U: IommuDomains + Responder<Error = IommuError>>(
 ) -> Faulting<U> {
     Faulting {
         ways: &[FaultSource::Requests],
-        enable: |unit, stream, _| {
-            let physical = stream.get() as u16;
-            let tlb = DeviceTlb { depth: 1, physical, twice: false };
-            Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
-        },
+        enable: |unit, stream, _| keep_translations(unit, stream),
         disable: None,
         gone,
         next,
         respond: |unit, to, response| unit.respond(to, response),
     }
+}
+
+/// Lets the device of a stream keep translations.
+pub(super) fn keep_translations<U: IommuDomains>(
+    unit: &U,
+    stream: StreamId,
+) -> Result<(), AttachError> {
+    let tlb = DeviceTlb { depth: 1, physical: stream.get() as u16, twice: false };
+    Ok(unit.use_device_tlb(stream, tlb, all_memory())?)
 }
 
 /// Event of a page request, or of requests that were lost.

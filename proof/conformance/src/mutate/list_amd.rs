@@ -77,6 +77,8 @@ mutants! {
             => "unmapped-access-faults" "stale-until-sync";
         "GCR3 tables behind host tables (GCR3TRPMode)", write(amd::without_roots_over_host)
             => "mapped-access-succeeds";
+        "INVALIDATE_IOTLB_PAGES", commands(amd::without_device_tlbs)
+            => "moved-devices-forget" "requests-are-brought-in";
     }
     ModelAmdCachesAbsence => {
         "INVALIDATE_IOMMU_PAGES of pages", commands(amd::without_pages)

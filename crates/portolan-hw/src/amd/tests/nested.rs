@@ -26,6 +26,7 @@ use crate::amd::{AmdDomain, Config, GuestRoots, WithoutPasid};
 use crate::chassis::Words;
 use crate::chassis::tests::suite::{BASE, Driven, PAGE, quiet};
 use portolan_spec::amd::command::opcode;
+use portolan_spec::amd::event::code;
 use portolan_spec::amd::reg;
 
 const RW: Access = Access::READ.union(Access::WRITE);
@@ -410,17 +411,83 @@ fn streams_move_between_tables_of_their_own_and_a_guests() {
     rig.machine.expect_obedience();
 }
 
-#[test]
-fn a_device_gets_no_translations_of_a_guests_tables() {
+/// A guest's device that may keep translations.
+fn keeping() -> Rig {
     let rig = Rig::ordinary();
     let tlb = DeviceTlb { depth: 1, physical: 0x28, twice: false };
     rig.unit.use_device_tlb(STREAM, tlb, all_memory()).unwrap();
-    rig.unit.attach(STREAM, &rig.domain).unwrap();
-    assert_eq!(rig.machine.entry(0x28)[1] >> 32 & 1, 1);
     rig.unit.attach_nested(STREAM, &rig.domain, &GUEST).unwrap();
+    // Another PASID of the guest's, with the same tables.
+    rig.machine.store(rig.roots + 8 * 511, TABLES[0] | 1);
+    rig.machine.commands();
+    rig
+}
+
+fn kept(rig: &Rig, pasid: Option<u32>) -> Option<u64> {
+    let pasid = pasid.map(Pasid::new);
+    let kept = rig.machine.unit().ats_access(STREAM, pasid, BASE, AccessKind::Write);
+    kept.map(PhysAddr::get)
+}
+
+#[test]
+fn a_guests_device_forgets_all_pasids_when_the_host_takes_memory() {
+    let rig = keeping();
+    assert_eq!(rig.machine.entry(0x28)[1] >> 32 & 1, 1);
+    for pasid in [None, Some(0), Some(511)] {
+        assert_eq!(kept(&rig, pasid), Some(MEMORY), "{pasid:?}");
+    }
+    // The guest hides that it has used a PASID.
+    rig.machine.store(rig.roots + 8 * 511, 0);
+    rig.machine.commands();
+    rig.taken(DATA);
+    let order: Vec<u64> =
+        rig.machine.commands().iter().map(|words: &Words| words[0] >> 60).collect();
+    // Behind the domain and the guest's identifier.
+    assert_eq!(order[..3], [opcode::PAGES, opcode::PAGES, opcode::DEVICE_TLB]);
+    assert_eq!(order.iter().filter(|kind| **kind == opcode::DEVICE_TLB).count(), 513);
+    for pasid in [None, Some(0), Some(511)] {
+        assert_eq!(kept(&rig, pasid), None, "{pasid:?}");
+    }
+    rig.host(DATA, MEMORY, RW);
+    assert_eq!(kept(&rig, None), Some(MEMORY));
+    rig.unit.block(STREAM).unwrap();
+    assert_eq!(kept(&rig, None), None);
+    // A stream that has left is told nothing more.
+    rig.machine.commands();
+    rig.taken(DATA);
+    assert_eq!(rig.machine.commands().len(), 1);
+    rig.machine.expect_obedience();
+}
+
+#[test]
+fn a_guest_has_its_own_device_forget() {
+    let rig = keeping();
+    assert_eq!((kept(&rig, None), kept(&rig, Some(511))), (Some(MEMORY), Some(MEMORY)));
+    rig.leaf(0);
+    // It names a device of its own numbering.
+    let page = [3 << 60 | 0x7777 << 32 | 511, BASE.get() | 4];
+    let device = [4 << 60 | 0xff << 48 | 0x7777 << 32 | 1 << 16 | 0x7777, BASE.get() | 4];
+    rig.unit.guest_commands(STREAM, &[page, device]).unwrap();
+    let wanted = [3 << 60 | ID << 32 | 511, 0x40ff_0028_0101_0028];
+    let found = rig.machine.commands();
+    assert_eq!(found.iter().map(|words: &Words| words[0]).collect::<Vec<_>>(), wanted);
+    assert_eq!((kept(&rig, None), kept(&rig, Some(511))), (Some(MEMORY), None));
+    // A device that does not answer is an error.
+    const SILENT: u32 = code::DEVICE_TLB_TIMEOUT as u32;
+    rig.machine.refuse_kind(opcode::DEVICE_TLB, u32::MAX, SILENT);
+    let silent = IommuError::DeviceSilent { stream: None };
+    assert_eq!(rig.unit.guest_commands(STREAM, &[device]), Err(silent.into()));
+}
+
+#[test]
+fn a_device_gets_no_translations_under_a_gcr3_table_of_several_levels() {
+    let rig = keeping();
+    let deep = GuestRoots { levels: 2, ..GUEST };
+    rig.unit.attach_nested(STREAM, &rig.domain, &deep).unwrap();
     assert_eq!(rig.machine.entry(0x28)[1] >> 32 & 1, 0);
-    let kept = rig.machine.unit().ats_access(STREAM, None, BASE, AccessKind::Write);
-    assert_eq!((kept, rig.write()), (None, Some(MEMORY)));
+    assert_eq!(kept(&rig, None), None);
+    let device = rig.unit.guest_commands(STREAM, &[[4 << 60, 0]]);
+    assert_eq!(device, Err(IommuError::Unsupported.into()));
 }
 
 #[test]
