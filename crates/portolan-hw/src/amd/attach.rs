@@ -107,10 +107,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         };
         let atc = streams.state.remotes.get(&stream).copied();
         let told = atc.filter(|_| new.as_ref().is_some_and(|new| new.to.lets_keep()));
-        let memory = match told {
-            Some(_) => memory.map(|memory| self.letting_translate(memory)),
-            None => memory,
-        };
+        let memory = memory.map(|memory| self.memory_for(memory, told));
         let new = new.map(|new| Attachment { to: AmdPlace { told, ..new.to }, ..new });
         streams.go(stream, new, settle, |_, old, new| self.change(stream, memory, old, new))
     }

@@ -47,6 +47,17 @@ fn limit_code(limit: Nanos) -> u64 {
     LIMITS.into_iter().find(fits).map_or(1, |(_, code)| code)
 }
 
+impl AmdAtc {
+    pub(super) fn new(stream: u16, tlb: DeviceTlb) -> Self {
+        Self { stream, physical: tlb.physical, depth: tlb.depth.clamp(1, MOST_DEPTH) }
+    }
+
+    /// The device as other drivers name it.
+    pub(super) fn tlb(self) -> DeviceTlb {
+        DeviceTlb { depth: self.depth, physical: self.physical, twice: false }
+    }
+}
+
 impl<P: UnitPlatform> AmdVi<P> {
     /// As [`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb). The device may then
     /// send page requests as well, if there is a log for them ([`Config::requests_lg2`](super::Config::requests_lg2)).
@@ -67,8 +78,7 @@ impl<P: UnitPlatform> AmdVi<P> {
         let stream = self.table.has(stream).filter(|_| offered && !tlb.twice);
         let stream = stream.filter(|stream| self.may_translate(*stream));
         let stream = stream.ok_or(IommuError::Unsupported)?;
-        let depth = tlb.depth.clamp(1, MOST_DEPTH);
-        let atc = AmdAtc { stream, physical: tlb.physical, depth };
+        let atc = AmdAtc::new(stream, tlb);
         self.limit_devices()?;
         self.book.with(self.turn(), |streams| {
             streams.state.remotes.entry(stream).or_insert(atc);
@@ -91,8 +101,12 @@ impl<P: UnitPlatform> AmdVi<P> {
         last.is_none_or(|of| of.settings.ats == Ats::Allowed)
     }
 
-    /// `memory` for a stream whose device keeps translations by it.
-    pub(super) fn letting_translate(&self, [word, domain]: Memory) -> Memory {
+    /// `memory` for a stream whose device `told` may keep translations by it, if there is one.
+    pub(super) fn memory_for(&self, memory: Memory, told: Option<AmdAtc>) -> Memory {
+        if told.is_none() {
+            return memory;
+        }
+        let [word, domain] = memory;
         let asks = self.shared.logs.requests.is_some();
         let each = self.features().has.contains(AmdFeature::REQUESTS_BY_ENTRY);
         let requests = if asks && each { REQUESTS } else { 0 };

@@ -12,18 +12,19 @@ use super::features::GuestFeatures;
 use super::queue::{AmdQueue, AmdShared};
 use crate::chassis::entry::{At, Kind, Live, WORDS};
 use crate::chassis::{Block, book};
+use crate::handover::AdoptError;
 use crate::ids::Ids;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::InvalTag;
+use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::Walker;
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{ForeignTables, TableMem, UnitPlatform};
+use portolan::platform::{ForeignTables, TableClaims, TableMem, UnitPlatform};
 use portolan::table::format::{AmdV2, AmdV2Levels};
 use portolan_spec::amd::entry::{
-    DOMAIN, GUEST, GUEST_DEFAULT, GUEST_LEVELS, GUEST_ROOT_HIGH, GUEST_ROOT_LOW, GUEST_ROOT_MIDDLE,
-    IR, IW,
+    DOMAIN, GUEST, GUEST_DEFAULT, GUEST_LEVELS, GUEST_PAGING, GUEST_ROOT_HIGH, GUEST_ROOT_LOW,
+    GUEST_ROOT_MIDDLE, IR, IW,
 };
 use portolan_spec::amd::guest::{LG2_ENTRIES, V};
 use portolan_spec::amd::{ADDRESS, entry};
@@ -47,6 +48,13 @@ pub enum WithoutPasid {
     Default,
     /// They pass the guest tables by: to the host tables below, or through.
     Pass,
+}
+
+/// Address of the GCR3 table in the words of an entry.
+pub(super) fn root_of(word: u64, second: u64) -> u64 {
+    GUEST_ROOT_LOW.of(word) << 12
+        | GUEST_ROOT_MIDDLE.of(second) << 15
+        | GUEST_ROOT_HIGH.of(second) << 31
 }
 
 impl WithoutPasid {
@@ -98,6 +106,62 @@ impl GuestTable {
         })
     }
 
+    /// The table to which the words of an entry of a former kernel lead, and the PASIDs that are in it, for PASIDs of
+    /// `bits` bits. Its memory is claimed; that it is the entry of such a table is for the caller to check.
+    ///
+    /// *Context.* Task.
+    pub(super) fn adopt(
+        mem: &impl TableMem<AtomicU64>,
+        [word, second, third]: [u64; 3],
+        bits: u32,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<(Self, Vec<u32>), AdoptError> {
+        let at = PhysAddr::new(root_of(word, second));
+        let wrong = AdoptError::Shape { root: at };
+        let levels = GUEST_LEVELS.of(word) as u32 + 1;
+        let deep = match GUEST_PAGING.of(third) {
+            0 => AmdV2Levels::Four,
+            1 => AmdV2Levels::Five,
+            _ => return Err(wrong),
+        };
+        if levels != bits.div_ceil(LG2_ENTRIES) {
+            return Err(wrong);
+        }
+        let mut claim = |at| {
+            claims.claim(at, PageSize::SIZE_4K)?;
+            Ok::<_, AdoptError>(Block { at, size: PageSize::SIZE_4K })
+        };
+        let without = match word & GUEST_DEFAULT {
+            0 => WithoutPasid::Pass,
+            _ => WithoutPasid::Default,
+        };
+        let (root, id) = (claim(at)?, DOMAIN.of(second) as u16);
+        let mut table = Self { id, root, levels, lower: BTreeMap::new(), deep, without };
+        let mut open = present(mem, root, 0);
+        for level in (1..levels).rev() {
+            let mut below = Vec::new();
+            for (prefix, word) in open {
+                if word & !ADDRESS != V {
+                    return Err(wrong);
+                }
+                let lower = claim(PhysAddr::new(word & ADDRESS))?;
+                table.lower.insert((level, prefix), lower);
+                below.extend(present(mem, lower, prefix));
+            }
+            open = below;
+        }
+        Ok((table, open.into_iter().map(|(pasid, _)| pasid).collect()))
+    }
+
+    /// The entry of `pasid`, if the tables that hold it are there.
+    pub(super) fn known(&self, pasid: u32) -> Option<At> {
+        let table = match self.levels {
+            1 => self.root,
+            _ => *self.lower.get(&(1, pasid >> LG2_ENTRIES))?,
+        };
+        Some(slot(table, pasid))
+    }
+
     /// The words about memory of an entry that leads to it.
     pub(super) fn memory(&self) -> [u64; 2] {
         let [low, high] = roots(self.root.at.get(), self.levels, self.without);
@@ -134,6 +198,13 @@ impl GuestTable {
         self.root.free(mem);
         self.lower.values().for_each(|table| table.free(mem));
     }
+}
+
+/// Entries of a table that are not zero, by the bits of PASIDs that lead to them: `prefix` and their own.
+fn present(mem: &impl TableMem<AtomicU64>, table: Block, prefix: u32) -> Vec<(u32, u64)> {
+    let words = (0..1 << LG2_ENTRIES).map(|index| (index, slot(table, index).read(mem)[0]));
+    let some = words.filter(|(_, word)| *word != 0);
+    some.map(|(index, word)| (prefix << LG2_ENTRIES | index, word)).collect()
 }
 
 /// The entry of a table of one level for PASIDs with these last bits.
@@ -255,7 +326,6 @@ impl GuestFeatures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan::addr::{PageSize, PhysAddr};
 
     /// A GCR3 table of two levels at 0xa_bcde_f123_5000: bits 14:12 are 5, 30:15 are 0xe246, 51:31 are 0x1579bd.
     #[test]

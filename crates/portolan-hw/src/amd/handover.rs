@@ -5,19 +5,28 @@
 //! The unit stays on, and so do the device table and the interrupt tables that it names. The driver that comes brings a
 //! command buffer and an event log.
 //!
-//! Not supported: devices that keep translations.
+//! A stream with guest tables has a GCR3 table, which its entry names with its levels and its domain identifier: they
+//! are read from there. The record names what each PASID leads to. Names of domains with guest tables are the driver's
+//! own, which no table confirms: a record numbers them from zero.
+//!
+//! Not supported: devices that send page requests, as the unit refuses these while its logs are exchanged; a guest's
+//! own tables; tables of processes.
 
-use super::command::{self, AmdControl};
+use super::command::{self, AmdAtc, AmdControl, GuestUse};
 use super::config::Config;
 use super::faults::Logs;
 use super::features::{Capability, Features, Offers};
 use super::former;
-use super::guest::guest_names;
+use super::guest::{
+    AmdGuestDomain, DEFAULT, GuestAttachment, GuestKey, GuestPlace, GuestTable, WithoutPasid,
+    all_of, guest_names,
+};
 use super::prepared;
 use super::queue::{self, AmdQueue, AmdShared, PASS};
 use super::tables::entry_of;
 use super::tables::{
-    AmdInterruptTables, AmdPlace, Attachment, DeviceTable, InterruptSlots, MoverState, Streams,
+    AmdInterruptTables, AmdPlace, Attachment, DeviceTable, INTERRUPTS, InterruptSlots, MoverState,
+    Streams,
 };
 use super::takeover::{has_interrupt_form, start, stop_rings};
 use super::unit::{AmdDomain, AmdVi, domain_ids};
@@ -32,15 +41,18 @@ use crate::promise::of_former_kernel;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
-use portolan::addr::{InvalTag, StreamId};
+use portolan::addr::{InvalTag, Pasid, StreamId};
 use portolan::inval::Ranges;
 use portolan::iommu::handover::{
     DomainHandover, HandoverTarget, MemoryHandover, StreamHandover, UnitHandover,
 };
 use portolan::iommu::{IommuError, PagedDomain, Requester};
 use portolan::platform::{FormerMemory, Guarded, TableClaims, UnitPlatform};
-use portolan::table::format::AmdLevels;
+use portolan::table::format::{AmdLevels, AmdV2Levels};
 use portolan::table::{Format as _, FormerTable};
+use portolan_spec::amd::ADDRESS;
+use portolan_spec::amd::entry::GUEST;
+use portolan_spec::amd::guest::V;
 use portolan_spec::amd::reg::{self, control};
 use portolan_tables::describe::UnitKind;
 
@@ -55,6 +67,31 @@ fn features_of<P: UnitPlatform>(
         false => 0,
     };
     Ok([features, 0, 0, remaps.into()])
+}
+
+/// Numbers the domains with guest tables from zero.
+fn number_guests(state: &mut UnitHandover) {
+    let guests = state.domains.iter_mut().filter(|of| command::guest_name(of.tag).is_some());
+    for (number, domain) in (0..).zip(guests) {
+        let (old, new) = (domain.tag, command::guest_context(number));
+        domain.tag = new;
+        let its = |target: &&mut HandoverTarget| **target == HandoverTarget::Domain(old);
+        let targets = state.streams.iter_mut().map(|stream| &mut stream.target);
+        targets.filter(its).for_each(|target| *target = HandoverTarget::Domain(new));
+    }
+}
+
+/// Tells if accesses of `stream` without a PASID pass through.
+fn passes(former: &UnitHandover, stream: u16) -> bool {
+    let requester = Requester { stream: StreamId::new(stream.into()), pasid: None };
+    let passes = |of: &StreamHandover| of.target == HandoverTarget::Everything;
+    former.streams.iter().any(|of| of.requester == requester && passes(of))
+}
+
+/// Domains of a former kernel, by their tags.
+struct FormerDomains<P: UnitPlatform> {
+    hosts: Vec<(InvalTag, Arc<AmdDomain<P>>)>,
+    guests: Vec<(InvalTag, Arc<AmdGuestDomain<P>>)>,
 }
 
 impl<P: UnitPlatform> AmdVi<P> {
@@ -77,31 +114,67 @@ impl<P: UnitPlatform> AmdVi<P> {
                 .tables
                 .with(self.turn(), |tables| tables.values().try_for_each(&mut record))??;
         }
-        self.book.with(self.turn(), |streams| {
-            // The record has no room for what a device was told last.
-            if !streams.state.remotes.is_empty() {
-                return Err(IommuError::Unsupported);
-            }
-            // Nor for tables that are not this driver's.
-            let kept = |at: &Attachment| at.domain.is_none() && at.to.domain != PASS;
-            let nested = |at: &Attachment| at.to.below.is_some();
-            if streams.attached(..).any(|(_, at)| kept(at) || nested(at)) {
-                return Err(IommuError::Unsupported);
-            }
-            // Nor for GCR3 tables.
-            let tables = &streams.state.guests.tables;
-            let mut ids = streams.attached(..).map(|(stream, at)| (tables.get(&stream), at.to));
-            if ids.any(|(table, to)| table.is_some_and(|table| table.id == to.domain)) {
-                return Err(IommuError::Unsupported);
-            }
-            let booked = streams.attached(..).map(|(stream, at)| Booked {
-                requester: Requester { stream: StreamId::new(stream.into()), pasid: None },
-                domain: at.domain.as_ref().map(|hold| (InvalTag::new(at.to.domain.into()), hold)),
-                tlb: None,
-            });
-            record(&mut state, booked)
-        })??;
+        let booked = self.book.with(self.turn(), |streams| {
+            self.close_empty(streams)?;
+            record(&mut state, self.booked(streams)?.into_iter())
+        });
+        booked??;
+        number_guests(&mut state);
         Ok(state)
+    }
+
+    /// Closes the entries of streams that lead to a GCR3 table in which nothing is: nothing is attached that a record
+    /// could name.
+    fn close_empty(&self, streams: &mut Streams) -> Result<(), IommuError> {
+        let guests = &streams.state.guests;
+        let empty = |(stream, at): (u16, &Attachment)| {
+            let table = guests.tables.get(&stream).filter(|table| table.id == at.to.domain)?;
+            let used = guests.pasids.not_blocked(all_of(stream)).next().is_some();
+            (table.without == WithoutPasid::Default && !used).then_some(stream)
+        };
+        let empty: Vec<u16> = streams.attached(..).filter_map(empty).collect();
+        for stream in empty {
+            self.discharge(&self.move_stream(streams, stream, None, None)?);
+        }
+        Ok(())
+    }
+
+    /// Attachments as the record names them.
+    fn booked<'b>(&self, streams: &'b Streams) -> Result<Vec<Booked<'b>>, IommuError> {
+        let requester = |stream: u16, pasid: Option<u32>| Requester {
+            stream: StreamId::new(stream.into()),
+            pasid: pasid.map(Pasid::new),
+        };
+        let guests = &streams.state.guests;
+        let mut booked = Vec::new();
+        for (stream, at) in streams.attached(..) {
+            let tlb = at.to.told.map(AmdAtc::tlb);
+            let asks = tlb.is_some() && self.shared.logs.requests.is_some();
+            if at.to.below.is_some() || asks {
+                return Err(IommuError::Unsupported);
+            }
+            let table = guests.tables.get(&stream).filter(|table| table.id == at.to.domain);
+            let passes = match table {
+                Some(table) => table.without == WithoutPasid::Pass,
+                None => at.to.domain == PASS,
+            };
+            let domain = at.domain.as_ref().map(|hold| (InvalTag::new(at.to.domain.into()), hold));
+            match (passes || domain.is_some(), table) {
+                (true, _) => {
+                    booked.push(Booked { requester: requester(stream, None), domain, tlb })
+                }
+                (false, Some(_)) => {}
+                // Through tables of the kernel before this.
+                (false, None) => return Err(IommuError::Unsupported),
+            }
+            let pasids = guests.pasids.attached(all_of(stream)).map(|((_, pasid), at)| Booked {
+                requester: requester(stream, (pasid != DEFAULT).then_some(pasid)),
+                domain: at.domain.as_ref().map(|hold| (at.to.context, hold)),
+                tlb,
+            });
+            booked.extend(pasids);
+        }
+        Ok(booked)
     }
 
     /// Leaves the unit as it is to another driver.
@@ -184,7 +257,11 @@ impl<P: UnitPlatform> AmdVi<P> {
         })?;
         let started = stop_rings(&unit.shared.control)
             .and_then(|()| start(&unit.shared, &unit.table, &unit.config))
-            .and_then(|()| unit.forget_all_interrupts());
+            .and_then(|()| unit.forget_all_interrupts())
+            .and_then(|()| match former.streams.iter().any(|of| of.tlb.is_some()) {
+                true => unit.limit_devices(),
+                false => Ok(()),
+            });
         started.inspect_err(|_| unit.shared.operation.set(OperationState::Stopped))?;
         unit.adopted = adopted;
         Ok(unit)
@@ -196,28 +273,98 @@ impl<P: UnitPlatform> AmdVi<P> {
         former: &UnitHandover,
         claims: &mut TableClaims<'_>,
     ) -> Result<Adopted<P, Self>, AdoptError> {
-        let mut domains = Vec::new();
+        let mut domains = FormerDomains { hosts: Vec::new(), guests: Vec::new() };
         for domain in &former.domains {
-            if !self.shared.ids.take_this(domain.tag.get()) {
-                return Err(AdoptError::Shape { root: domain.tables.root });
+            let tag = domain.tag;
+            let known = match command::guest_name(tag) {
+                // In order of tags.
+                Some(name) => {
+                    name as usize == domains.guests.len() && self.shared.guest_ids.take_this(name)
+                }
+                None => self.shared.ids.take_this(tag.get()),
+            };
+            match known {
+                false => return Err(AdoptError::Shape { root: domain.tables.root }),
+                true if command::guest_name(tag).is_some() => {
+                    domains.guests.push((tag, Arc::new(self.guest_domain_of(domain, claims)?)));
+                }
+                true => domains.hosts.push((tag, Arc::new(self.domain_of(domain, claims)?))),
             }
-            domains.push((domain.tag, Arc::new(self.domain_of(domain, claims)?)));
         }
         let noted = self.book.with(self.turn().always(), |streams| {
+            let pasids = self.note_tables(streams, former, claims)?;
             for stream in &former.streams {
-                self.note_former(streams, stream, claims, &domains)?;
+                self.note_former(streams, stream, &domains, claims)?;
             }
             let mem = &self.shared.control.mem;
             let open = (0..self.table.streams()).map(|stream| stream as u16);
             let mut open = open.filter(|stream| !self.table.blocks(mem, *stream));
-            match open.find(|stream| streams.attachment(*stream).is_none()) {
-                Some(_) => Err(AdoptError::Unrecorded { table: self.table.base }),
-                None => Ok(()),
+            let named = |key: &GuestKey| streams.state.guests.pasids.attachment(*key).is_some();
+            let all = open.all(|stream| streams.attachment(stream).is_some());
+            match all && pasids.iter().all(named) {
+                true => Ok(()),
+                false => Err(AdoptError::Unrecorded { table: self.table.base }),
             }
         });
         noted??;
         self.hold_interrupts(former, claims)?;
-        Ok(Adopted::new(domains.into_iter(), former))
+        let hosts = Adopted::new(domains.hosts.into_iter(), former);
+        Ok(hosts.and(Adopted::new(domains.guests.into_iter(), former)))
+    }
+
+    /// Notes the devices that keep translations, and the GCR3 tables to which entries lead; returns the PASIDs in
+    /// these.
+    fn note_tables(
+        &self,
+        streams: &mut Streams,
+        former: &UnitHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<Vec<GuestKey>, AdoptError> {
+        for one in &former.streams {
+            let wrong = AdoptError::Entry { stream: one.requester.stream };
+            let key = self.table.has(one.requester.stream).ok_or(wrong)?;
+            if let Some(tlb) = one.tlb {
+                let atc = AmdAtc::new(key, tlb);
+                let known = *streams.state.remotes.entry(key).or_insert(atc);
+                // One device has one queue, and entries that let it ask are not recorded.
+                if tlb != known.tlb() || self.shared.logs.requests.is_some() {
+                    return Err(wrong);
+                }
+            }
+        }
+        let (mem, mut pasids) = (&self.shared.control.mem, Vec::new());
+        for stream in (0..self.table.streams()).map(|stream| stream as u16) {
+            let found = self.table.at(stream).read(mem);
+            if self.table.blocks(mem, stream) || found[0] & GUEST == 0 {
+                continue;
+            }
+            let wrong = AdoptError::Entry { stream: StreamId::new(stream.into()) };
+            let guests = self.features().guests.ok_or(wrong)?;
+            let bits = guests.width(self.config.pasid_bits);
+            let words = [found[0], found[1], found[INTERRUPTS]];
+            let (table, open) = GuestTable::adopt(mem, words, bits, claims)?;
+            let told = streams.state.remotes.get(&stream).copied();
+            let memory = self.memory_for(table.memory(), told);
+            let as_recorded = self.table.holds(mem, stream, memory)
+                && passes(former, stream) == (table.without == WithoutPasid::Pass)
+                && self.shared.ids.take_this(table.id.into());
+            if !as_recorded {
+                return Err(wrong);
+            }
+            let to = AmdPlace { told, ..AmdPlace::of(table.id) };
+            self.begin(streams, stream, Attachment::without_domain(to));
+            streams.state.guests.tables.insert(stream, table);
+            pasids.extend(open.into_iter().map(|pasid| (stream, pasid)));
+        }
+        Ok(pasids)
+    }
+
+    /// Notes that a stream has been attached from the start.
+    fn begin(&self, streams: &mut Streams, stream: u16, new: Attachment) {
+        if let Some((context, kept)) = new.to.kept() {
+            self.shared.atcs.add(context, kept);
+        }
+        streams.begin(stream, new);
     }
 
     /// Notes one attachment.
@@ -225,33 +372,97 @@ impl<P: UnitPlatform> AmdVi<P> {
         &self,
         streams: &mut Streams,
         former: &StreamHandover,
+        domains: &FormerDomains<P>,
         claims: &TableClaims<'_>,
-        domains: &[(InvalTag, Arc<AmdDomain<P>>)],
     ) -> Result<(), AdoptError> {
-        let stream = former.requester.stream;
+        let Requester { stream, pasid } = former.requester;
         let wrong = AdoptError::Entry { stream };
-        let whole = former.requester.pasid.is_none() && former.tlb.is_none();
-        let key = self.table.has(stream).filter(|_| whole).ok_or(wrong)?;
+        let key = self.table.has(stream).ok_or(wrong)?;
+        let told = streams.state.remotes.get(&key).copied();
+        // All of a device's attachments, or none.
+        if former.tlb != told.map(AmdAtc::tlb) {
+            return Err(wrong);
+        }
+        let guests = streams.state.guests.tables.contains_key(&key);
         let (memory, new) = match former.target {
-            HandoverTarget::Domain(tag) => {
-                let of = |(its, _): &&(InvalTag, Arc<AmdDomain<P>>)| *its == tag;
-                let (_, domain) = domains.iter().find(of).ok_or(wrong)?;
-                let new = Attachment::new(AmdPlace::of(command::domain_of(tag)), domain);
-                (entry_of(&domain.table(), tag, domain.dirty_tracking()), new)
+            HandoverTarget::Domain(tag) if command::guest_name(tag).is_some() => {
+                let domain = domains.guests.iter().find(|(its, _)| *its == tag).ok_or(wrong)?;
+                return self.note_pasid(streams, former.requester, domain);
             }
-            HandoverTarget::Interrupts => return Err(wrong),
+            HandoverTarget::Domain(tag) if pasid.is_none() && !guests => {
+                let domain = domains.hosts.iter().find(|(its, _)| *its == tag);
+                let (_, domain) = domain.ok_or(wrong)?;
+                let to = AmdPlace { told, ..AmdPlace::of(command::domain_of(tag)) };
+                let memory = entry_of(&domain.table(), tag, domain.dirty_tracking());
+                (memory, Attachment::new(to, domain))
+            }
             HandoverTarget::Everything if claims.memory().passes().is_none() => {
                 return Err(AdoptError::Passes { stream });
             }
-            HandoverTarget::Everything => {
+            // Its GCR3 table says so.
+            HandoverTarget::Everything if pasid.is_none() && guests => return Ok(()),
+            HandoverTarget::Everything if pasid.is_none() && told.is_none() => {
                 (super::attach::passing(), Attachment::without_domain(AmdPlace::of(PASS)))
             }
+            _ => return Err(wrong),
         };
+        let memory = self.memory_for(memory, told);
         if !self.table.holds(&self.shared.control.mem, key, memory) {
             return Err(wrong);
         }
-        streams.begin(key, new);
+        self.begin(streams, key, new);
         Ok(())
+    }
+
+    /// Notes an attachment to guest tables.
+    fn note_pasid(
+        &self,
+        streams: &mut Streams,
+        Requester { stream, pasid }: Requester,
+        of: &(InvalTag, Arc<AmdGuestDomain<P>>),
+    ) -> Result<(), AdoptError> {
+        let wrong = AdoptError::Entry { stream };
+        let (context, domain) = of;
+        let stream = self.table.has(stream).ok_or(wrong)?;
+        let told = streams.state.remotes.get(&stream).copied();
+        let guests = &mut streams.state.guests;
+        let table = guests.tables.get(&stream).ok_or(wrong)?;
+        let pasid = match pasid {
+            Some(pasid) => self.checked(pasid).map_err(|_| wrong)?,
+            None if table.without == WithoutPasid::Default => DEFAULT,
+            None => return Err(wrong),
+        };
+        let word = table.known(pasid).ok_or(wrong)?.read(&self.shared.control.mem)[0];
+        let tables = domain.table();
+        if word != tables.root().get() & ADDRESS | V || table.deep != tables.format().levels {
+            return Err(wrong);
+        }
+        let to = GuestPlace::new(*context, GuestUse { domain: table.id, pasid }, told);
+        self.shared.enter_guest(to);
+        guests.pasids.begin((stream, pasid), GuestAttachment::new(to, domain));
+        Ok(())
+    }
+
+    /// A domain over guest tables of a former kernel.
+    fn guest_domain_of(
+        &self,
+        former: &DomainHandover,
+        claims: &mut TableClaims<'_>,
+    ) -> Result<AmdGuestDomain<P>, AdoptError> {
+        let DomainHandover { tag, tables } = former;
+        let levels = match tables.levels {
+            4 => AmdV2Levels::Four,
+            5 => AmdV2Levels::Five,
+            _ => return Err(AdoptError::Shape { root: tables.root }),
+        };
+        let format = self.guest_format(levels, self.config.dirty)?;
+        let table = FormerTable::new(format, self.shared.control.mem.clone(), tables.root);
+        let promised = of_former_kernel(claims.memory());
+        let (table, caps) = (table.check(claims)?, self.capabilities());
+        let (quirks, queue) = (self.config.quirks, AmdQueue(Arc::clone(&self.shared)));
+        let domain = PagedDomain::adopted(table, promised, *tag, caps, quirks, queue);
+        same_tables(&domain, tables)?;
+        Ok(domain.shadowed(self.features().shadowing()))
     }
 
     /// A domain over tables of a former kernel.

@@ -13,7 +13,7 @@
 //! words ([`Responder`](portolan::iopf::Responder) has it); one identifier for several streams of a guest.
 
 use super::command::{self, CommandKind, Counted};
-use super::guest::{WithoutPasid, roots};
+use super::guest::{WithoutPasid, root_of, roots};
 use super::pasids::LeftPlaces;
 use super::tables::{AmdPlace, Attachment, BelowGuest, Streams, entry_of};
 use super::unit::{AmdDomain, AmdVi};
@@ -99,9 +99,7 @@ impl GuestRoots {
             1 => AmdV2Levels::Five,
             _ => return Err(GuestEntryError::Paging { word: third }),
         };
-        let table = entry::GUEST_ROOT_LOW.of(word) << 12
-            | entry::GUEST_ROOT_MIDDLE.of(second) << 15
-            | entry::GUEST_ROOT_HIGH.of(second) << 31;
+        let table = root_of(word, second);
         if table == 0 {
             return Err(GuestEntryError::NoTable);
         }

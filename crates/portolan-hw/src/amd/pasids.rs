@@ -5,8 +5,8 @@
 //! passes through or has guest tables, and not beside a domain with host tables.
 //!
 //! A device that keeps translations has those of accesses without a PASID, and those of each PASID: once the unit has
-//! forgotten, it is told by PASID. Accesses without a PASID and those of PASID 0 go through the same tables, and a device
-//! keeps the two apart.
+//! forgotten, it is told by PASID. Accesses without a PASID and those of PASID 0 go through the same tables, and a
+//! device keeps the two apart.
 //!
 //! Not supported: guest tables of four and of five levels behind one stream.
 
@@ -81,7 +81,11 @@ impl<P: UnitPlatform> AmdVi<P> {
         self.guest_over(PageTable::foreign(format, tables))
     }
 
-    fn guest_format(&self, levels: AmdV2Levels, dirty: DirtyTracking) -> Result<AmdV2, IommuError> {
+    pub(super) fn guest_format(
+        &self,
+        levels: AmdV2Levels,
+        dirty: DirtyTracking,
+    ) -> Result<AmdV2, IommuError> {
         let guests = self.features().guests.ok_or(IommuError::Unsupported)?;
         if !guests.walks(levels) {
             return Err(IommuError::Unsupported);
@@ -355,7 +359,7 @@ where
 
 impl<P: UnitPlatform> AmdShared<P> {
     /// Has the invalidations of a domain reach what is kept of a PASID.
-    fn enter_guest(&self, place: GuestPlace) {
+    pub(super) fn enter_guest(&self, place: GuestPlace) {
         self.guests.add(place.context, place.tagged);
         place.kept.into_iter().for_each(|kept| self.atcs.add(place.context, kept));
     }

@@ -15,14 +15,14 @@
 use super::attach::forget;
 use super::command::{self, Attachment, NOWHERE, RiscvTag, translated};
 use super::features::RiscvFeature;
-use super::tables::{Directory, Key, Place, Streams, Tables};
+use super::tables::{Directory, Key, Place, Remotes, Streams, Tables};
 use super::unit::RiscvIommu;
 use crate::chassis::entry::{At, Words};
 use crate::chassis::sets::Atc;
 use crate::chassis::{Block, NextRecord, PageRequestEvent};
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{AttachError, DeviceTlb, IommuError};
@@ -30,7 +30,7 @@ use portolan::iopf::{
     self, GroupId, Permissions, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
     Response,
 };
-use portolan::platform::{AllMemory, UnitPlatform};
+use portolan::platform::{AllMemory, TableMem, UnitPlatform};
 use portolan_spec::riscv::context::{CONTROL, FIRST, REQUESTS, ROOT, SECOND, TRANSLATES, V};
 use portolan_spec::riscv::fault::WORDS;
 use portolan_spec::riscv::request as layout;
@@ -39,6 +39,16 @@ use portolan_spec::riscv::request as layout;
 const EMPTY_LG2: u32 = 14;
 /// Tag of translations through it, of which there are none: no domain's.
 const NOBODY: u32 = 0;
+
+impl Remotes {
+    /// Has a root in which nothing is. *Context.* Task.
+    pub(super) fn make_room(&mut self, mem: &impl TableMem<AtomicU64>) -> Result<(), IommuError> {
+        if self.empty.is_none() {
+            self.empty = Some(Block::new(mem, EMPTY_LG2)?);
+        }
+        Ok(())
+    }
+}
 
 impl Tables {
     /// Names of the address space in the device's translations. With PASIDs, requests without one
@@ -102,9 +112,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             if tables.processes.contains_key(&stream) {
                 return Err(IommuError::Unsupported);
             }
-            if tables.remotes.empty.is_none() {
-                tables.remotes.empty = Some(Block::new(mem, EMPTY_LG2)?);
-            }
+            tables.remotes.make_room(mem)?;
             tables.remotes.streams.insert(stream);
             Ok(())
         })?

@@ -4,7 +4,9 @@
 //! "Guidelines for initialization". The directory stays where it is, as there is no way from one to another but
 //! through Off, and so do the MSI page tables. The driver that comes brings a command queue and a fault queue.
 //!
-//! Not supported: PASIDs, devices with translations of their own.
+//! A device with translations of its own keeps them.
+//!
+//! Not supported: PASIDs; devices that send page requests, whose queue is off meanwhile.
 
 use super::command::{PASSING, RiscvControl, RiscvTag, translated};
 use super::features::{Config, RiscvFeature};
@@ -28,7 +30,7 @@ use portolan::addr::{InvalTag, PhysAddr, StreamId};
 use portolan::iommu::handover::{
     DomainHandover, HandoverTarget, InterruptHandover, MemoryHandover, StreamHandover, UnitHandover,
 };
-use portolan::iommu::{IommuError, PagedDomain, Requester};
+use portolan::iommu::{DeviceTlb, IommuError, PagedDomain, Requester};
 use portolan::platform::{TableClaims, UnitPlatform};
 use portolan::table::format::{Riscv, RiscvLevels};
 use portolan::table::{Format, FormerTable};
@@ -44,6 +46,11 @@ fn shape_of(words: usize, lg2: u32) -> u64 {
 /// The features that a record has.
 fn features_of<P: UnitPlatform>(regs: &P::Registers, remaps: bool) -> Result<[u64; 4], IommuError> {
     Ok([regs.present64(reg::CAPABILITIES)?, 0, 0, remaps.into()])
+}
+
+/// A device with translations of its own, as a record has it: commands name the stream alone.
+fn tlb_of(stream: StreamId) -> DeviceTlb {
+    DeviceTlb { depth: 1, physical: stream.get() as u16, twice: false }
 }
 
 /// Words of a context and its attachment.
@@ -65,9 +72,14 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         self.book.with(self.turn(), |streams| {
             let tables = &streams.state;
             let remote = streams.attached(..).any(|((stream, _), _)| tables.remotes.has(stream));
-            if remote || !tables.processes.is_empty() {
+            let asks = remote && self.shared.requests.is_some();
+            if asks || !tables.processes.is_empty() {
                 return Err(IommuError::Unsupported);
             }
+            let tlb = |Requester { stream, .. }, at: &Attachment<Option<RiscvTag>>| {
+                let keeps = at.to.is_some() && tables.remotes.has(stream.get());
+                keeps.then(|| tlb_of(stream))
+            };
             for table in tables.messages.iter().flat_map(MessageTables::tables) {
                 table.record(&mut state.interrupts)?;
             }
@@ -79,15 +91,15 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             if all().any(|(_, at)| alone(at) && at.to != tag) {
                 return Err(IommuError::Unsupported);
             }
-            let interrupts = all().filter(|(_, at)| alone(at)).map(|(requester, _)| {
+            let interrupts = all().filter(|(_, at)| alone(at)).map(|(requester, at)| {
                 let target = HandoverTarget::Interrupts;
-                StreamHandover { requester, target, tlb: None }
+                StreamHandover { requester, target, tlb: tlb(requester, at) }
             });
             state.streams.extend(interrupts);
             let booked = all().filter(|(_, at)| !alone(at)).map(|(requester, at)| Booked {
                 requester,
                 domain: at.to.map(RiscvTag::context).zip(at.domain.as_ref()),
-                tlb: None,
+                tlb: tlb(requester, at),
             });
             record(&mut state, booked)
         })??;
@@ -211,7 +223,13 @@ impl<P: UnitPlatform> RiscvIommu<P> {
             let mut open =
                 contexts.into_iter().filter(|stream| streams.attachment((*stream, 0)).is_none());
             let table = directory.root().at;
-            open.next().map_or(Ok(()), |_| Err(AdoptError::Unrecorded { table }))
+            if open.next().is_some() {
+                return Err(AdoptError::Unrecorded { table });
+            }
+            match streams.state.remotes.streams.is_empty() {
+                true => Ok(()),
+                false => Ok(streams.state.remotes.make_room(&self.shared.control.mem)?),
+            }
         });
         noted??;
         let firsts = Adopted::new(firsts.into_iter(), former);
@@ -228,8 +246,16 @@ impl<P: UnitPlatform> RiscvIommu<P> {
     ) -> Result<(), AdoptError> {
         let stream = former.requester.stream;
         let wrong = AdoptError::Entry { stream };
-        let whole = former.requester.pasid.is_none() && former.tlb.is_none();
+        let whole = former.requester.pasid.is_none();
+        let able =
+            self.features().has.contains(RiscvFeature::ATS) && self.shared.requests.is_none();
+        let passes = former.target == HandoverTarget::Everything;
+        let keeps = |tlb| tlb == tlb_of(stream) && able && !passes;
+        let whole = whole && former.tlb.is_none_or(keeps);
         let number = Directory::has(self.streams_lg2(), stream).filter(|_| whole).ok_or(wrong)?;
+        if former.tlb.is_some() {
+            streams.state.remotes.streams.insert(number);
+        }
         let at = streams.state.directory.known(number).ok_or(wrong)?;
         let mem = &self.shared.control.mem;
         let found = at.read(mem);
@@ -256,6 +282,7 @@ impl<P: UnitPlatform> RiscvIommu<P> {
         if found != words || CONTEXT.is_closed(words[0]) {
             return Err(wrong);
         }
+        self.enter(&mut streams.state, (number, 0), Some(new.to));
         streams.begin((number, 0), new);
         Ok(())
     }

@@ -12,8 +12,12 @@ use super::basic::{Attached, PAGE, RW};
 use super::configuration::BLOCKED;
 use super::{Has, Host, Machine, Outcome, Verdict, expect, fail, must, needs};
 
-/// More commands than any move takes.
+/// More commands than a move takes, unless it tells a device of each PASID.
 const MOST_COMMANDS: u64 = 64;
+/// More commands than any move takes.
+const END: u64 = 4096;
+/// Commands of a long move that are all refused; of the others ever fewer are.
+const FIRST: u64 = 8;
 
 /// A device that keeps translations, and two domains with a page each at the same address.
 struct Keeping<'m, M: Machine> {
@@ -199,8 +203,14 @@ fn each_refused<M: Machine>(
     go: impl Fn() -> Result<(), AttachError>,
     check: impl Fn() -> Verdict,
 ) -> Verdict {
+    ready()?;
+    let all = match refused(machine, MOST_COMMANDS, &go)? {
+        true => FIRST,
+        false => MOST_COMMANDS,
+    };
+    let next = |command| if command < all { command + 1 } else { command * 2 };
     let (mut first, mut second) = (1, 1);
-    while first < MOST_COMMANDS && second < MOST_COMMANDS {
+    while first < END && second < END {
         ready()?;
         let once = refused(machine, first, &go)?;
         let twice = once && refused(machine, second, &go)?;
@@ -212,8 +222,8 @@ fn each_refused<M: Machine>(
             other => other,
         })?;
         (first, second) = match (once, twice) {
-            (true, true) => (first, second + 1),
-            (true, false) => (first + 1, 1),
+            (true, true) => (first, next(second)),
+            (true, false) => (next(first), 1),
             (false, _) if first > 1 => return Ok(()),
             (false, _) => {
                 return Err(fail("no command was refused: the scenario proves nothing"));

@@ -155,7 +155,7 @@ fn a_device_has_forgotten_when_its_unit_is_suspended_and_requests_come_again_aft
 }
 
 #[test]
-fn a_unit_with_devices_that_keep_translations_is_not_handed_over() {
+fn a_unit_with_devices_that_ask_for_pages_is_not_handed_over() {
     let machine = machine();
     let (unit, _domain) = attached(&machine);
     let recorded = |unit: &Iommu| unit.state().map(drop);

@@ -13,7 +13,9 @@ use crate::amd::{AmdDomain, AmdVi, Config};
 use crate::chassis::tests::handed_interrupts::{
     RaisesInterrupts, interrupts_change_hands, remapping_machine,
 };
-use crate::chassis::tests::handover::{HandsOver, changes_hands};
+use crate::chassis::tests::handover::{
+    HandsOver, changes_hands, kept_translations_are_the_next_kernels,
+};
 use crate::chassis::tests::suite::Driven;
 use crate::handover::{AdoptError, RecordedKind};
 use crate::interrupt::{ApicMode, Remapping as Wanted};
@@ -33,6 +35,11 @@ impl HandsOver for AmdMachine {
 }
 
 changes_hands! { portolan_chips::amd::AmdMachine }
+
+#[test]
+fn translations_that_a_device_keeps_go_on() {
+    kept_translations_are_the_next_kernels(&new_machine());
+}
 
 /// A machine with interrupt tables of one form, as `$as`.
 macro_rules! with_interrupts {

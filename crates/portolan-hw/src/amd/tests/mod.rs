@@ -8,6 +8,7 @@ mod former;
 mod guest_devices;
 mod guests;
 mod guests_alone;
+mod handed_guests;
 mod handover;
 mod interrupts;
 mod machine;

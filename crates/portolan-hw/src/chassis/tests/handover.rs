@@ -9,18 +9,19 @@ use std::sync::Mutex;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::handover::{AdoptedDomain, HandoverTarget, UnitHandover};
-use portolan::iommu::{Domain as _, Iommu as _, IommuDomains, IommuError};
+use portolan::iommu::{Attach as _, DeviceTlb, Domain as _, Iommu as _, IommuDomains, IommuError};
 use portolan::platform::{ClaimError, TableClaims};
 use portolan::table::format::DirtyTracking;
 use portolan::table::{Access, AdoptTableError};
 
 use portolan_chips::fixture::seed;
+use portolan_sim::decode::AccessKind;
 
 use super::hostile::Hosted;
 use super::suite::{BASE, PAGE, map};
 use crate::handover::tests::damaged;
 use crate::handover::{AdoptError, Record, RecordedKind, RecordedUnit, write};
-use crate::promise::tests::{preserved, promised};
+use crate::promise::tests::{all_memory, preserved, promised};
 
 /// A machine whose unit changes hands.
 pub(crate) trait HandsOver: Hosted
@@ -51,13 +52,13 @@ const BUFFERS: [PhysRange; 1] = [PhysRange::page(PhysAddr::new(0), PageSize::of_
 const DAMAGED: u32 = 2500;
 /// Pages that are mapped.
 const PAGES: u64 = 3;
-const REGISTERS: PhysAddr = PhysAddr::new(0xfed9_0000);
+pub(crate) const REGISTERS: PhysAddr = PhysAddr::new(0xfed9_0000);
 
 pub(crate) fn claims() -> TableClaims<'static> {
     TableClaims::new(preserved(&TABLES, &BUFFERS))
 }
 
-fn record_of<H: HandsOver>(state: &UnitHandover) -> Vec<u8>
+pub(crate) fn record_of<H: HandsOver>(state: &UnitHandover) -> Vec<u8>
 where
     H::Unit: IommuDomains + 'static,
 {
@@ -310,6 +311,48 @@ where
     assert!(again.as_ref().is_err_and(twice), "{again:?}");
     assert_eq!(reached(&left.hosted, H::STREAMS[0]), expected());
     drop(next);
+}
+
+/// Translations that a device keeps go on at each write of the next kernel, and are invalidated by it.
+pub(crate) fn kept_translations_are_the_next_kernels<H>(hosted: &H)
+where
+    H: HandsOver + Send + 'static,
+    H::Unit: IommuDomains + 'static,
+{
+    let (unit, stream) = (hosted.bring_up().unwrap(), H::STREAMS[0]);
+    let tlb = DeviceTlb { depth: 1, physical: stream.get() as u16, twice: false };
+    unit.use_device_tlb(stream, tlb, all_memory()).unwrap();
+    let domain = Arc::new(H::tables(&unit).unwrap());
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    unit.attach(stream, &domain).unwrap();
+    let kept = move |hosted: &H| {
+        let unit = hosted.machine().unit();
+        unit.ats_access(stream, None, BASE, AccessKind::Write).map(PhysAddr::get)
+    };
+    assert_eq!(kept(hosted), Some(0x1000));
+    let state = recorded::<H>(&unit.handover().unwrap());
+    assert_eq!(state.streams[0].tlb, Some(tlb));
+    unit.leave().unwrap();
+    hosted.machine().take();
+    for tlb in [None, Some(DeviceTlb { twice: true, ..tlb })] {
+        let mut lie = state.clone();
+        lie.streams[0].tlb = tlb;
+        assert!(hosted.adopt(&lie, &mut claims()).is_err(), "{tlb:?}");
+    }
+    assert!(hosted.machine().take().is_empty());
+    let seen = H::from(hosted.machine().clone());
+    hosted.machine().judge(Some(Box::new(move || assert_eq!(kept(&seen), Some(0x1000)))));
+    let next = Arc::new(hosted.adopt(&state, &mut claims()).unwrap());
+    hosted.machine().judge(None);
+    drop((unit, domain));
+    assert_eq!(kept(hosted), Some(0x1000));
+    let bound = next.clone().adopted(stream).unwrap().bound;
+    let (mut owed, page) = (Gather::new(), IovaRange::from_len(BASE, PAGE).unwrap());
+    bound.domain().unmap(page, &mut owed).unwrap();
+    bound.domain().sync(&mut owed).unwrap();
+    assert_eq!(kept(hosted), None);
+    next.block(stream).unwrap();
+    hosted.machine().expect_obedience();
 }
 
 /// Tests of a unit that changes hands.

@@ -12,7 +12,9 @@ use super::machine::{Iommu, with};
 use crate::chassis::tests::handed_interrupts::{
     RaisesInterrupts, interrupts_change_hands, remapping_machine,
 };
-use crate::chassis::tests::handover::{HandsOver, changes_hands};
+use crate::chassis::tests::handover::{
+    HandsOver, changes_hands, kept_translations_are_the_next_kernels,
+};
 use crate::chassis::tests::suite::Driven;
 use crate::handover::{AdoptError, RecordedKind};
 use crate::promise::tests::described;
@@ -31,6 +33,11 @@ impl HandsOver for RiscvMachine {
 }
 
 changes_hands! { portolan_chips::riscv::RiscvMachine }
+
+#[test]
+fn translations_that_a_device_keeps_go_on() {
+    kept_translations_are_the_next_kernels(&with(RiscvIdentification::able().ats()));
+}
 
 /// The file of the first hart.
 const FILES: u64 = 0x2800_0000;
