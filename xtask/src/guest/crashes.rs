@@ -12,8 +12,10 @@ use super::machines::Machine;
 use super::{BARE, Debian, command_line, initramfs};
 use crate::demo::{self, BAD, Ended, FLASH, GOOD, Guest, SMMU, said};
 
-/// Setting of a disk that does so many requests a second.
-const SLOWED: &str = ",throttling.iops-total=10";
+/// Requests that the disk does in a second, of one run after the other while none is under way at the crash.
+const SLOWED: [u32; 3] = [10, 4, 2];
+/// Reason of a run whose disk had done all when the unit changed hands, as on a busy host.
+const ALL_DONE: &str = "no request was under way";
 /// Reason of a run whose disk did not reach its memory.
 const REFUSED: &str = "an access was refused";
 /// The disk and the other device, by their streams in QEMU's trace.
@@ -74,13 +76,13 @@ pub const CRASHES: &[Crash] = &[
 
 /// Boots Linux, has it crash, and checks the results.
 pub fn one(root: &Path, crash: &Crash) -> Ended {
-    let ready = Debian::provide(root, crash.linux).and_then(|debian| {
+    let emulator = || {
         let [program, variable] = crash.linux.architecture.emulator;
-        let (release, limit) = (crash.linux.release, crash.linux.limit);
-        let qemu = demo::emulator(root, program, variable, release, limit)?;
-        Ok((debian, qemu, demo::compiler(root, crash.of)?))
-    });
-    let (debian, qemu, mut cargo) = match ready {
+        demo::emulator(root, program, variable, crash.linux.release, crash.linux.limit)
+    };
+    let ready = Debian::provide(root, crash.linux)
+        .and_then(|debian| Ok((debian, emulator()?, demo::compiler(root, crash.of)?)));
+    let (debian, first, mut cargo) = match ready {
         Ok(ready) => ready,
         Err(why) => return Ended::Skipped(why),
     };
@@ -89,7 +91,15 @@ pub fn one(root: &Path, crash: &Crash) -> Ended {
         let kernel = std::fs::read(kernel).map_err(|error| error.to_string())?;
         let files = [(KERNEL, kernel)];
         let initramfs = initramfs(root, crash.linux, &debian, &files)?;
-        check(crash, &boot(root, crash, qemu, &debian, &initramfs)?)
+        let mut qemu = first;
+        for rate in SLOWED {
+            match check(crash, &boot(root, crash, qemu, rate, &debian, &initramfs)?) {
+                Err(why) if why == ALL_DONE => println!("{ALL_DONE}: once more, of a slower disk"),
+                checked => return checked,
+            }
+            qemu = emulator()?;
+        }
+        Err(ALL_DONE.to_owned())
     });
     match done {
         Ok(()) => Ended::Well,
@@ -101,6 +111,7 @@ fn boot(
     root: &Path,
     crash: &Crash,
     mut qemu: Command,
+    rate: u32,
     debian: &Debian,
     initramfs: &[u8],
 ) -> Result<CrashRun, String> {
@@ -114,8 +125,8 @@ fn boot(
     let linux = crash.linux;
     qemu.args(linux.architecture.board).args(BARE).args(linux.devices);
     let file = file.display();
-    let drive = format!("if=none,id=flash,format=raw,cache=unsafe,file={file}{SLOWED}");
-    qemu.args(["-drive", &drive]);
+    let drive = format!("if=none,id=flash,format=raw,cache=unsafe,file={file}");
+    qemu.args(["-drive", &format!("{drive},throttling.iops-total={rate}")]);
     qemu.args(["-chardev", &format!("file,id=said,path={}", words.display())]);
     qemu.args(["-semihosting-config", "enable=on,target=native,chardev=said"]);
     qemu.arg("-kernel").arg(&debian.kernel.image).arg("-initrd").arg(archive);
@@ -134,6 +145,10 @@ fn check(crash: &Crash, ran: &CrashRun) -> Result<(), String> {
     let error = |error: std::io::Error| error.to_string();
     let trace = std::fs::read_to_string(ran.place.join(TRACE)).map_err(error)?;
     let strayed = strayed(&trace);
+    let late = late(&ran.console);
+    if late == Some(0) {
+        return Err(ALL_DONE.to_owned());
+    }
     if crash.is_broken {
         return match (ran.status.code(), strayed) {
             (Some(BAD), Err(why)) if why.starts_with(REFUSED) => {
@@ -147,7 +162,7 @@ fn check(crash: &Crash, ran: &CrashRun) -> Result<(), String> {
         return Err(format!("the machine ended with {}", ran.status));
     }
     said(&ran.console, &[&["1 of 1 devices go on", "edu: refused, Blocked", "the disk is"]])?;
-    let late = late(&ran.console).ok_or("no request was under way")?;
+    let late = late.ok_or("the requests under way were not counted")?;
     let translated = strayed?;
     println!("{late} requests after the unit changed hands, {translated} accesses translated");
     if translated < late {
@@ -156,10 +171,10 @@ fn check(crash: &Crash, ran: &CrashRun) -> Result<(), String> {
     FLASH.check_copies(&std::fs::read(FLASH.image(&ran.place)).map_err(error)?, COPIED)
 }
 
-/// Number of requests that were under way when the unit changed hands, if there were any.
+/// Number of requests that were under way when the unit changed hands, once the kernel has told it.
 fn late(console: &str) -> Option<u64> {
     let line = console.lines().find_map(|line| line.strip_suffix(" after"))?;
-    line.rsplit(' ').next()?.parse().ok().filter(|late| *late != 0)
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// Checks that no access of the disk was refused, that none of any device went past translation, and that the other
@@ -199,7 +214,7 @@ mod tests {
         let line =
             "3 requests of the former kernel done before its unit was taken over, 28 after\n";
         assert_eq!(late(line), Some(28));
-        assert_eq!(late(&line.replace("28", "0")), None);
+        assert_eq!(late("a kernel has crashed\n"), None);
     }
 
     #[test]
