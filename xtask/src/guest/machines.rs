@@ -166,6 +166,7 @@ pub const VFIO_OWN: Machine = Machine {
         "nvme 0000:00:05.0 --bind --can --with 0000:00:06.0 --interface type1 --interface iommufd",
         "nvme 0000:00:06.0 --bind --parts --interface type1 --interface iommufd",
         "nvme 0000:00:06.0 --again --with 0000:00:05.0",
+        "nvme 0000:00:06.0 --behind --with 0000:00:05.0",
         "nvme 0000:00:05.0 --write 7 --rounds 8 --interface type1 --interface iommufd",
         "nvme 0000:00:05.0 --write 8 --interrupts --rounds 8",
         "nvme 0000:00:05.0 --compare 8",
@@ -190,6 +191,7 @@ pub const VFIO_OWN: Machine = Machine {
                 GONE_ON,
                 EXECUTED,
                 CHARGED,
+                BEHIND,
             ],
         )
     },
@@ -322,7 +324,7 @@ fn strict_reads(ran: &GuestRun) -> Result<(), String> {
 /// QEMU's event for the start of its NVMe controller: each manner of mapping starts it.
 const STARTS: &str = "pci_nvme_mmio_start_success";
 /// Beginnings of the driver's other lines: after another driver was killed, and about the kernel's abilities.
-const BESIDE: [&str; 13] = [
+const BESIDE: [&str; 14] = [
     "filtered: ",
     ": given back when ",
     "pinned pages: ",
@@ -334,6 +336,7 @@ const BESIDE: [&str; 13] = [
     ": opened anew ",
     ": executed anew: ",
     ": pinned KiB: ",
+    ": behind a virtio-iommu: ",
     ": combined writes ",
     " raised the pin",
 ];
@@ -350,6 +353,8 @@ const EXECUTED: &str =
     "iommufd: executed anew: 16 pages read meanwhile, 16 afterwards, 1 by a disk bound then";
 const CHARGED: &str =
     "iommufd: pinned KiB: 160 before, 0 until it is charged, 160 then, 0 at the end";
+const BEHIND: &str = "iommufd: behind a virtio-iommu: 16 pages read by the guest's addresses, 17 mappings copied, \
+     0 pinned anew; pinned KiB: 160 before, 160 then; an unmapped page is not written";
 const PASIDS: &str = "iommufd: PASIDs: ";
 const PARTS: &str = "type 1: combined writes reached the device";
 const PIN: &str = "type 1: 32 of 32 pages of 4096 bytes raised the pin";

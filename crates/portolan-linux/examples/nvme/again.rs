@@ -5,123 +5,25 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command as Process;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, StreamId};
 use portolan::dma::{Bidirectional, Constraints, Device, DmaSpace, SpaceOptions};
 use portolan::iommu::Iommu as _;
-use portolan::platform::Nanos;
-use portolan_bare::nvme::spec::Command;
-use portolan_bare::nvme::{self, Access, Ring, RingMemory, RingState};
+use portolan_bare::nvme::{Access, Ring, RingState};
 use portolan_linux::memory::{Backing, Base, FilePart, HostMemory, Process as Platform};
 use portolan_linux::vfio::{
-    self, Bar, BoundDeviceFile, BoundNumber, Candidate, Interface, IoasId, IommufdFile, Opened,
+    self, BoundDeviceFile, BoundNumber, Candidate, Interface, IoasId, IommufdFile, Opened,
     RawSpace, Through,
 };
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::Arguments;
 use crate::controller::{Controller, PAGE, Transfer};
+use crate::shared::{BYTES, COUNT, DATA, LIMIT, QUEUES, Shared, Started, be_charged, pinned, wait};
 
-/// Pages that are read.
-const COUNT: u16 = 16;
-/// First pages of the parts of the file: queues of the administrator's, a description, queues of requests, data, and a
-/// copy of it.
-const ADMIN: [u64; 2] = [0, 1];
-const DESCRIPTION: u64 = 2;
-const QUEUES: [u64; 2] = [3, 4];
-const DATA: u64 = 8;
-const COPY: u64 = DATA + COUNT as u64;
-const BYTES: u64 = (COPY + COUNT as u64) * PAGE as u64;
 /// Offset of the addresses of the other disk from those of the file.
 const ASIDE: u64 = 1 << 30;
-const LIMIT: Nanos = Nanos::from_millis(30_000);
-
-type Queue = Ring<Arc<Bar>, Platform, Part>;
-
-/// A page of the file.
-struct Part {
-    memory: HostMemory,
-    at: PhysAddr,
-    iova: Iova,
-}
-
-impl RingMemory for Part {
-    fn iova(&self) -> Iova {
-        self.iova
-    }
-
-    fn words(&self) -> &[AtomicU64] {
-        self.memory.words64(self.at, PAGE / 8).unwrap_or_default()
-    }
-}
-
-/// The file, where the process and where the disk has it.
-struct Shared {
-    memory: HostMemory,
-    iova: Iova,
-}
-
-impl Shared {
-    fn at(&self, page: u64) -> PhysAddr {
-        PhysAddr::new(self.memory.range().start().get() + page * PAGE as u64)
-    }
-
-    fn iova(&self, page: u64) -> Iova {
-        Iova::new(self.iova.get() + page * PAGE as u64)
-    }
-
-    fn part(&self, page: u64) -> Part {
-        Part { memory: self.memory.clone(), at: self.at(page), iova: self.iova(page) }
-    }
-
-    fn page(&self, page: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; PAGE];
-        self.memory.read(self.at(page), &mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// Puts a read of each page, into data without any of their bytes.
-    fn begin(&self, queue: &mut Queue, block_lg2: u32) -> Result<()> {
-        self.memory.fill(self.at(DATA), u64::from(COUNT) * PAGE as u64, 0xa5)?;
-        let blocks = PAGE as u32 >> block_lg2;
-        for page in 0..COUNT {
-            let data = self.iova(DATA + u64::from(page)).get();
-            let first = u64::from(page) * u64::from(blocks);
-            queue.put(page, &Command::transfer(Transfer::Read, first, blocks, [data, 0]));
-        }
-        queue.announce();
-        Ok(())
-    }
-
-    /// Compares the pages that were read with the copy.
-    fn compare(&self) -> Result<()> {
-        for page in 0..u64::from(COUNT) {
-            ensure!(self.page(DATA + page)? == self.page(COPY + page)?, "page {page} is another");
-        }
-        Ok(())
-    }
-}
-
-fn wait(queue: &mut Queue) -> Result<()> {
-    (0..COUNT).try_for_each(|_| Ok(queue.wait()?.result().map(drop)?))
-}
-
-/// Gives up the right to lock any amount of memory: what a process with it has pinned is on no account.
-fn be_charged() -> Result<()> {
-    let mut rights = capabilities(None)?;
-    rights.effective.remove(CapabilitySet::IPC_LOCK);
-    Ok(set_capabilities(None, rights)?)
-}
-
-/// Memory that is pinned on this process's account, in KiB.
-fn pinned() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).context("no VmPin")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
-}
 
 /// Numbers that the image which goes on is started with.
 const NUMBERS: usize = 12;
@@ -138,19 +40,10 @@ fn former(arguments: &Arguments) -> Result<()> {
     let buffer = memory.buffer(memory.range())?;
     let mapping = mapper.map(buffer, Bidirectional).map_err(|failed| failed.error)?;
     let shared = Shared { memory, iova: mapping.iova() };
-    let registers = Arc::new(device.bar(0)?);
-    let access = Access { registers, clock: Platform, limit: LIMIT };
-    let mut driver = nvme::Controller::start(access, ADMIN.map(|page| shared.part(page)))?;
-    let block_lg2 = driver.describe(&shared.part(DESCRIPTION))?.block_lg2;
-    let mut queue = driver.queue(1, QUEUES.map(|page| shared.part(page)), None)?;
+    let Started { mut queue, block_lg2, driver: _driver } = shared.start(device.bar(0)?)?;
     shared.begin(&mut queue, block_lg2)?;
     wait(&mut queue)?;
-    let pages: Vec<u8> = (0..u64::from(COUNT))
-        .map(|page| shared.page(DATA + page))
-        .collect::<Result<Vec<_>>>()?
-        .concat();
-    ensure!(pages[..PAGE] != pages[PAGE..2 * PAGE], "pages of one content show nothing");
-    shared.memory.write(shared.at(COPY), &pages)?;
+    shared.copy()?;
     shared.begin(&mut queue, block_lg2)?;
 
     let Some(RawSpace::Ioas { iommufd, ioas }) = opened.unit.raw(stream) else {
@@ -251,10 +144,10 @@ fn latter(arguments: &Arguments, numbers: &[u64]) -> Result<()> {
     let state = RingState { number, tail, head, phase };
     let mut queue = Ring::resume(access, QUEUES.map(|page| shared.part(page)), state)?;
     wait(&mut queue)?;
-    shared.compare().context("read while the driver was executed anew")?;
+    shared.compare(0).context("read while the driver was executed anew")?;
     shared.begin(&mut queue, lg2 as u32)?;
     wait(&mut queue)?;
-    shared.compare().context("read afterwards")?;
+    shared.compare(0).context("read afterwards")?;
     if let Some(other) = opened.devices.get(1) {
         bound_afterwards(&opened, other.stream(), &shared, ioas)?;
     }

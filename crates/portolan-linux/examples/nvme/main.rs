@@ -11,10 +11,12 @@
 //! nvme 0000:03:00.0 --filtered              # under filters of system calls
 //! nvme 0000:03:00.0 --parts --interface type1   # by descriptors of another process, by its interrupt pin
 //! nvme 0000:03:00.0 --again                 # execute itself anew while the disk reads, and go on with it
+//! nvme 0000:03:00.0 --behind                # passed through behind this process's virtio-iommu
 //! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
 //! ```
 
 mod again;
+mod behind;
 mod can;
 mod controller;
 mod filtered;
@@ -24,6 +26,7 @@ mod naive;
 mod once;
 mod parts;
 mod remove;
+mod shared;
 mod window;
 mod work;
 
@@ -99,6 +102,10 @@ struct Arguments {
     /// Execute itself anew while the disk reads, by iommufd, and go on with all that is mapped.
     #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove", "parts"])]
     again: bool,
+    /// Pass it through, by iommufd, behind a virtio-iommu of this process, whose guest is this process as well; that of
+    /// `--with` has no domain there.
+    #[arg(long, conflicts_with_all = ["write", "compare", "kill", "can", "remove", "parts", "again"])]
+    behind: bool,
     /// Numbers by which the image that was executed goes on.
     #[arg(long, hide = true, value_delimiter = ',', requires = "again")]
     went_on: Vec<u64>,
@@ -170,6 +177,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         None if arguments.filtered => filtered::run(arguments),
         None if arguments.parts => parts::run(arguments),
         None if arguments.again => again::run(arguments),
+        None if arguments.behind => behind::run(arguments),
         None => drive(arguments),
     }
 }
