@@ -55,13 +55,13 @@ fn a_reader_of_both_words_finds_both_old_or_both_new() {
 }
 
 /// Both words by one access of memory, as hardware reads them: the value is replaced by itself, or not at all.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn read_at_once(pair: &[AtomicU64; 2]) -> [u64; 2] {
     // SAFETY: the caller has found the instruction, and the pair is aligned and lives.
     unsafe { super::cpu::exchange(pair.as_ptr().cast_mut().cast(), [0; 2], [0; 2]) }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn read_at_once(pair: &[AtomicU64; 2]) -> [u64; 2] {
     values(pair)
 }
