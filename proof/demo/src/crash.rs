@@ -12,12 +12,12 @@ use core::ffi::c_void;
 use portolan::addr::{Iova, PageSize, PhysAddr, PhysRange};
 use portolan::dma::Direction;
 use portolan::iommu::FaultEvent;
-use portolan::platform::{FormerMemory, Nanos, PreservedMemory, poll};
-use portolan_bare::nvme::{Nvme, Operation};
+use portolan::platform::{FormerMemory, Mmio, Nanos, PreservedMemory, poll};
+use portolan_bare::nvme::{Access, Nvme, Operation};
 use portolan_bare::pci::{self, Function};
 use portolan_bare::{Machine, Pages};
 use portolan_hw::TrustedDescription;
-use portolan_hw::topology::{Iommus, Options};
+use portolan_hw::topology::{Iommus, Options, Topology};
 
 use crate::arch::{self, Loader};
 use crate::batch::{self, Disk, PAGE, UNTOUCHED, inverted, original};
@@ -29,6 +29,9 @@ use crate::{End, Outcome, edu, flash, named, say};
 
 /// Most requests of the former kernel.
 const MOST: usize = 64;
+/// Registers with the addresses of the queues of administration.
+const COMMANDS: usize = 0x28;
+const COMPLETIONS: usize = 0x30;
 /// Pages of the disk that this kernel copies, in one request.
 const COPIED: u64 = 10;
 /// Longest time that requests of the former kernel may take.
@@ -124,26 +127,45 @@ pub fn run(left: *const c_void) -> Outcome<End> {
     Ok(End::Good)
 }
 
+/// Finds the disk's queues of administration, whose addresses its registers have, by the former kernel's tables.
+fn find_queues(
+    machine: &Machine,
+    topology: &Topology,
+    flash: &Function,
+    memory: (PhysRange, FormerMemory<'_>),
+) -> Outcome<()> {
+    let Access { registers, .. } = batch::access(*machine, flash)?;
+    let (ram, former) = memory;
+    // SAFETY: the tables are this machine's, by the word of its loader.
+    let described = unsafe { TrustedDescription::new() };
+    for (name, offset) in [("commands", COMMANDS), ("completions", COMPLETIONS)] {
+        let at = Iova::new(registers.read64(offset) & !(PAGE as u64 - 1));
+        let found = topology.former_translation(machine, described, flash.at(), at, former);
+        let found = found.ok_or_else(|| format!("nothing is mapped at {at}, the disk's {name}"))?;
+        if !ram.contains(found.pa) {
+            return Err(format!("{at}, the disk's {name}, leads to {}", found.pa).into());
+        }
+        say!("the disk's {name} at {at}: {}", found.pa);
+    }
+    Ok(())
+}
+
 /// Takes the units over, with the disk at work.
 fn take_over(machine: Machine, ram: PhysRange, flash: &Function) -> Outcome<Iommus<Machine>> {
     let read = |at| word(ram, at);
-    // SAFETY: it is memory, and nobody writes to it any more: the former kernel's CPUs have stopped, and this kernel's
+    // SAFETY: it is memory, and no code writes to it any more: the former kernel's CPUs have stopped, and this kernel's
     // own is apart from it.
     let former = unsafe { FormerMemory::new(&read) };
+    let topology = machine.topology()?;
+    find_queues(&machine, &topology, flash, (ram, former))?;
     let (tables, none) = ([ram], []);
     // SAFETY: as above; the units are there for good, and give none of it back.
     let preserved = unsafe { PreservedMemory::new(&tables, &none) };
     // SAFETY: the tables are this machine's, by the word of its loader.
     let described = unsafe { TrustedDescription::new() };
     let keep: &[_] = if cfg!(feature = "keep-nothing") { &[] } else { &[flash.at()] };
-    let (iommus, taken) = machine.topology()?.take_over(
-        machine,
-        Options::default(),
-        described,
-        keep,
-        former,
-        preserved,
-    )?;
+    let (iommus, taken) =
+        topology.take_over(machine, Options::default(), described, keep, former, preserved)?;
     if let Some((_, why)) = taken.refused.first() {
         return Err(format!("the unit was not taken over: {why}").into());
     }

@@ -161,6 +161,10 @@ fn check(crash: &Crash, ran: &CrashRun) -> Result<(), String> {
     if ran.status.code() != Some(GOOD) {
         return Err(format!("the machine ended with {}", ran.status));
     }
+    let queues = queues(&ran.console);
+    if queues.len() != 2 || !queues.iter().all(|(at, memory)| is_reached(&trace, at, memory)) {
+        return Err(format!("the disk's queues are elsewhere: {queues:?}"));
+    }
     said(&ran.console, &[&["1 of 1 devices go on", "edu: refused, Blocked", "the disk is"]])?;
     let late = late.ok_or("the requests under way were not counted")?;
     let translated = strayed?;
@@ -169,6 +173,21 @@ fn check(crash: &Crash, ran: &CrashRun) -> Result<(), String> {
         return Err("a completed request makes at least one access".to_owned());
     }
     FLASH.check_copies(&std::fs::read(FLASH.image(&ran.place)).map_err(error)?, COPIED)
+}
+
+/// Addresses of the disk's queues, and the memory there, by the kernel's words.
+fn queues(console: &str) -> Vec<(&str, &str)> {
+    let words = console.lines().filter_map(|line| {
+        let (_, words) = line.strip_prefix("the disk's ")?.split_once(" at ")?;
+        words.split_once(": ")
+    });
+    words.collect()
+}
+
+/// Tells if the unit has translated `at` to `memory` for the disk.
+fn is_reached(trace: &str, at: &str, memory: &str) -> bool {
+    let words = format!("{DISK}iova={at} translated={memory} ");
+    trace.contains(&words)
 }
 
 /// Number of requests that were under way when the unit changed hands, once the kernel has told it.
@@ -208,6 +227,17 @@ fn strayed(trace: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_queues_are_where_the_unit_finds_them() {
+        let console =
+            "the disk's commands at 0xffffd000: 0x43ebe000\nthe disk is this kernel's: it\n";
+        assert_eq!(queues(console), [("0xffffd000", "0x43ebe000")]);
+        let trace =
+            "smmuv3_translate_success r-8-1 sid=0x8 iova=0xffffd000 translated=0x43ebe000 perm=0x3";
+        assert!(is_reached(trace, "0xffffd000", "0x43ebe000"));
+        assert!(!is_reached(trace, "0xffffd000", "0x43ebe00"));
+    }
 
     #[test]
     fn requests_that_were_under_way_are_counted() {

@@ -8,13 +8,15 @@
 //! Not supported: substreams, except of a guest's first stage, which goes on whole.
 
 use super::features::Features;
-use super::machine::SmmuHardware;
 use super::queue::SmmuShared;
-use crate::chassis::Present as _;
+use crate::chassis::{Present as _, arm};
 use alloc::vec::Vec;
-use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::iommu::IommuError;
-use portolan::platform::{FormerMemory, OutOfTableMemory, UnitPlatform};
+use portolan::platform::{FormerMemory, Mmio, OutOfTableMemory, UnitPlatform};
+use portolan::table::Translation;
+use portolan::table::format::{Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, SplitRule};
+use portolan_spec::smmuv3::cd::granule;
 use portolan_spec::smmuv3::{address, cd, reg, ste};
 
 /// Exponents of the number of streams of a second-level table that the architecture has.
@@ -69,16 +71,16 @@ impl<'r> FormerStreams<'r> {
     ///
     /// # Errors
     /// [`IommuError::Nonsense`] for a shape that there is not.
-    pub(super) fn of<P: UnitPlatform>(
-        machine: &SmmuHardware<P>,
+    pub(super) fn of(
+        registers: &impl Mmio,
         features: &Features,
         memory: FormerMemory<'r>,
     ) -> Result<Option<Self>, IommuError> {
-        if machine.read(reg::CR0ACK)? & reg::cr0::SMMUEN == 0 {
+        if registers.present32(reg::CR0ACK)? & reg::cr0::SMMUEN == 0 {
             return Ok(None);
         }
-        let base = machine.registers.present64(reg::STRTAB_BASE)?;
-        let value = u64::from(machine.read(reg::STRTAB_BASE_CFG)?);
+        let base = registers.present64(reg::STRTAB_BASE)?;
+        let value = u64::from(registers.present32(reg::STRTAB_BASE_CFG)?);
         let nonsense = IommuError::Nonsense { offset: reg::STRTAB_BASE_CFG, value };
         let split = match reg::STRTAB_FMT.of(value) {
             0 => None,
@@ -150,6 +152,43 @@ impl<'r> FormerStreams<'r> {
         Ok(kept)
     }
 
+    /// Translation of `iova` for accesses of `stream` without a substream, if one stage translates them.
+    pub(super) fn translate(&self, stream: StreamId, iova: Iova) -> Option<Translation> {
+        let entry = self.kept(stream)?.entry;
+        match ste::CONFIG.get(&entry) {
+            ste::config::STAGE1 => {
+                let at = ste::S1CONTEXTPTR.get(&entry) << 6;
+                let descriptor = [self.word(at)?, self.word(at + 8)?];
+                if cd::AA64.get(&descriptor) == 0 || cd::EPD0.get(&descriptor) != 0 {
+                    return None;
+                }
+                let root = PhysAddr::new(cd::TTB0.get(&descriptor) << 4);
+                let of = config(cd::T0SZ.get(&descriptor));
+                let memory = &self.memory;
+                match cd::TG0.get(&descriptor) {
+                    granule::SIZE_4K => {
+                        memory.translate(&Armv8Stage1::<12>::new(of(48)).ok()?, root, iova)
+                    }
+                    granule::SIZE_16K => {
+                        memory.translate(&Armv8Stage1::<14>::new(of(48)).ok()?, root, iova)
+                    }
+                    granule::SIZE_64K => {
+                        memory.translate(&Armv8Stage1::<16>::new(of(52)).ok()?, root, iova)
+                    }
+                    _ => None,
+                }
+            }
+            // Roots of several tables are not known here.
+            ste::config::STAGE2 if ste::S2TG.get(&entry) == granule::SIZE_4K => {
+                let root = PhysAddr::new(ste::S2TTB.get(&entry) << 4);
+                let format = Armv8Stage2::<12>::new(config(ste::S2T0SZ.get(&entry))(48)).ok()?;
+                let whole = u64::from(arm::start_level(&format)) == ste::S2SL0.get(&entry);
+                whole.then(|| self.memory.translate(&format, root, iova)).flatten()
+            }
+            _ => None,
+        }
+    }
+
     /// Leaves one descriptor to `entry`, and returns its ASID; none if accesses without a substream pass through.
     fn first_stage(&self, entry: &mut ste::Ste) -> Option<Option<u16>> {
         let pointer = ste::S1CONTEXTPTR.get(entry) << 6;
@@ -180,6 +219,30 @@ impl<'r> FormerStreams<'r> {
         let descriptor = [self.word(at)?];
         (cd::V.get(&descriptor) != 0).then_some(Some(cd::ASID.get(&descriptor) as u16))
     }
+}
+
+/// Widths of tables whose input is `2^(64 - less)` addresses, by their outputs' width.
+fn config(less: u64) -> impl Fn(u32) -> Armv8Config {
+    let input_lg2 = u64::BITS.saturating_sub(less as u32);
+    let (split, dirty) = (SplitRule::BreakBeforeMake, DirtyTracking::Off);
+    move |output_lg2| Armv8Config { input_lg2, output_lg2, split, dirty }
+}
+
+/// Translation of `iova` for `stream` by the tables of the kernel before, which `memory` reads, as far as one stage of
+/// the unit of these registers translates the stream: at most 17 words are read, and no register is written.
+///
+/// *Context.* Interrupt, if the embedder's reading is.
+///
+/// # Errors
+/// [`IommuError::Gone`], and [`IommuError::Nonsense`] for a table of a shape that there is not.
+pub(crate) fn former_translation(
+    registers: &impl Mmio,
+    memory: FormerMemory<'_>,
+    stream: StreamId,
+    iova: Iova,
+) -> Result<Option<Translation>, IommuError> {
+    let former = FormerStreams::of(registers, &Features::read(registers)?, memory)?;
+    Ok(former.and_then(|former| former.translate(stream, iova)))
 }
 
 /// Takes the identifiers of `all` out of use, and leaves out the streams whose identifiers are needed otherwise.

@@ -43,6 +43,7 @@ pub use domain::{FirstStage, ForeignFirstStage, SecondStage, SmmuDomainOptions};
 pub use faults::PageRequestEvent;
 pub use faults::{GlobalErrors, StallOrFault, decode_event};
 pub use features::{Features, StallModel, TableUpdate};
+pub(crate) use former::former_translation;
 pub use queue::{EnhancedQueues, MoreQueues, SmmuQueue, enhanced_queues};
 pub use quirks::{Errata, Implementation};
 pub use tables::Blocking;

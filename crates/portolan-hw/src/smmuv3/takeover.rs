@@ -71,7 +71,7 @@ impl<P: UnitPlatform> Smmu<P> {
         config.reserved.within(features.output_lg2);
         let machine = SmmuHardware::new(registers, mem, clock, config.limit, features.coherent);
         let machine = Arc::new(machine);
-        let former = FormerStreams::of(&machine, &features, former)?;
+        let former = FormerStreams::of(&machine.registers, &features, former)?;
         let mut kept = match &former {
             Some(former) => former.all_kept(keep)?,
             None => Vec::new(),

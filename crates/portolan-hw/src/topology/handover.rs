@@ -4,16 +4,18 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, StreamId};
+use portolan::addr::{Iova, PciFunction, StreamId};
 use portolan::iommu::IommuError;
 use portolan::iommu::handover::ReservedHandover;
 use portolan::platform::{FormerMemory, Platform, PreservedMemory};
+use portolan::table::Translation;
 
 use super::enable::Enabled;
 use super::enable::former::{Adoption, Former, TakenOver};
-use super::{EnableError, Iommus, Options, Place, Topology};
+use super::pci::PciOverrides;
+use super::{EnableError, Iommus, Options, Place, SurveyedUnit, Topology, UnitKind};
 use crate::handover::{PrepareError, RecordedKind, RecordedUnit, write};
-use crate::promise::TrustedDescription;
+use crate::promise::{self, TrustedDescription};
 
 /// Outcome of handing a machine over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +75,43 @@ impl Topology {
         let iommus = self.enable_from(platform, options, description, Some(&former))?;
         let taken = former.end_of_crash(|function| iommus.streams(function));
         Ok((iommus, taken))
+    }
+
+    /// Translation of `iova` for accesses of `function` by the tables of the kernel before, which `former` reads: the
+    /// memory of a queue that a disk's registers name, for one. Nothing is written, so that it can be asked before
+    /// [`Topology::take_over`]. `None` where nothing is mapped, for a function that passes through, and behind units
+    /// other than an SMMU of version 3 and one of VT-d in legacy mode.
+    pub fn former_translation<P: Platform>(
+        &self,
+        platform: &P,
+        description: TrustedDescription,
+        function: PciFunction,
+        iova: Iova,
+        former: FormerMemory<'_>,
+    ) -> Option<Translation> {
+        let read = |of, at| platform.pci_config(of, at);
+        let survey = self.survey(PciOverrides::KNOWN, read);
+        let (unit, stream) = self.find(&survey, &read, function).ok()??;
+        let SurveyedUnit { kind, place: Place::Registers(window), .. } =
+            *survey.units().get(unit)?
+        else {
+            return None;
+        };
+        let registers = promise::registers_of_unit(platform, window, description)?;
+        match kind {
+            #[cfg(feature = "smmuv3")]
+            UnitKind::SmmuV3 => {
+                crate::smmuv3::former_translation(&registers, former, stream, iova).ok()?
+            }
+            #[cfg(feature = "vtd")]
+            UnitKind::Vtd => {
+                crate::vtd::former_translation(&registers, former, stream, iova).ok()?
+            }
+            _ => {
+                let _ = (registers, stream, iova, former);
+                None
+            }
+        }
     }
 }
 

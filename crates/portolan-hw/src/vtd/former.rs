@@ -7,18 +7,49 @@
 //! Not supported: the extended mode of revisions before 3.0.
 
 use super::features::Mode;
-use super::tables::{ABSENT, context_place};
+use super::tables::{ABSENT, context_place, mode_bits};
+use crate::chassis::Present as _;
 use crate::chassis::entry::Words;
 use alloc::collections::BTreeSet;
 use core::cell::Cell;
-use portolan::addr::PhysAddr;
-use portolan::platform::FormerMemory;
+use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::iommu::IommuError;
+use portolan::platform::{FormerMemory, Mmio};
+use portolan::table::Translation;
+use portolan::table::format::{VtdLevels, VtdSecondStage};
 use portolan_spec::vtd::ADDRESS;
 use portolan_spec::vtd::entry::{self, P, context, pasid as pasid_entry, scalable};
+use portolan_spec::vtd::reg::{self, command, root_mode};
 
 /// Words that are read of former tables, whose contents are not trusted: those of 256 devices with directories of
 /// all PASIDs.
 const MOST_READS: u32 = 1 << 22;
+
+/// Bits of an entry's addresses.
+const WIDEST: u32 = 52;
+
+/// Translation of `iova` for requests of `stream` without a PASID, by the tables of the kernel before, which `memory`
+/// reads: at most ten words. No register is written. `None` if nothing is mapped, the stream passes through, or the
+/// unit does not translate in legacy mode.
+///
+/// *Context.* Interrupt, if the embedder's reading is.
+///
+/// # Errors
+/// [`IommuError::Gone`].
+pub(crate) fn former_translation(
+    registers: &impl Mmio,
+    memory: FormerMemory<'_>,
+    stream: StreamId,
+    iova: Iova,
+) -> Result<Option<Translation>, IommuError> {
+    let (status, root) = (registers.present32(reg::GSTS)?, registers.present64(reg::RTADDR)?);
+    if status & command::TE == 0 || root & root_mode::MASK != mode_bits(Mode::Legacy) {
+        return Ok(None);
+    }
+    let tables = FormerTables::new(root, Mode::Legacy, memory);
+    let stream = u16::try_from(stream.get()).ok();
+    Ok(stream.and_then(|stream| tables.translate(stream, iova)))
+}
 
 /// Identifiers that tag translations of former tables in the unit's caches.
 #[derive(Debug, Default)]
@@ -136,6 +167,20 @@ impl<'r> FormerTables<'r> {
             }
         };
         Some(FormerEntry { words, domain: domain as u16, passes })
+    }
+
+    /// Translation of `iova` for requests of `stream` without a PASID, by the second-stage table of a legacy entry.
+    fn translate(&self, stream: u16, iova: Iova) -> Option<Translation> {
+        let FormerEntry { words, passes: false, .. } = self.entry(stream)? else { return None };
+        let levels = match context::AW.of(words[1]) {
+            1 => VtdLevels::Three,
+            2 => VtdLevels::Four,
+            3 => VtdLevels::Five,
+            _ => return None,
+        };
+        // Addresses that a unit has not are left to the reader of memory.
+        let format = VtdSecondStage::new(levels, WIDEST);
+        self.memory.translate(&format, PhysAddr::new(words[0] & ADDRESS), iova)
     }
 
     /// The identifiers of all entries; `None` if some cannot be read.

@@ -29,6 +29,7 @@ pub use features::{
     Config, Features, INTEL, Invalidation, Mode, PciIdentity, Quirks, Takeover, VtdFeature,
     tylersburg,
 };
+pub(crate) use former::former_translation;
 pub use portolan::iommu::DeviceTlb;
 pub use queue::VtdQueue;
 pub use unit::Vtd;

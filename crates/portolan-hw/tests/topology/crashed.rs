@@ -65,6 +65,16 @@ impl<R: Unit> Scene<R> {
         [(DEVICE, at[0]), (OTHER, at[1])].map(|(of, at)| (self.reach)(&self.machine, of, at))
     }
 
+    /// The memory that the former kernel has mapped at `at`.
+    fn mapped(&self, function: PciFunction, at: Iova) -> Option<u64> {
+        let read = |at| word(&self.machine.memory, at);
+        // SAFETY: as below.
+        let former = unsafe { FormerMemory::new(&read) };
+        let (topology, kernel) = ((self.topology)(), self.machine.kernel());
+        let found = topology.former_translation(&kernel, described(), function, at, former)?;
+        Some(found.pa.get())
+    }
+
     fn take_over(
         &self,
         keep: &[PciFunction],
@@ -138,19 +148,41 @@ fn a_device_behind_a_riscv_unit_goes_on_after_a_crash() {
 }
 
 /// Each is behind a unit of its own.
-#[test]
-fn a_device_behind_one_of_two_units_goes_on_after_a_crash() {
-    Scene::goes_on(|| Scene {
+fn behind_two_units() -> Scene<VtdRegisters> {
+    Scene {
         machine: vtd(VtdIdentification::default()),
         topology: || {
             let table = dmar_with_scopes([REGISTERS, OTHER_REGISTERS]);
             Topology::from_acpi([&table[..]]).unwrap()
         },
-        reach: |machine: &Machine<VtdRegisters>, of, at| {
+        reach: |machine, of, at| {
             let unit = if of == DEVICE { &machine.unit } else { &machine.other };
             first(unit.dma(of.requester.stream(), None, at, AccessKind::Write, 8))
         },
-    });
+    }
+}
+
+#[test]
+fn a_device_behind_one_of_two_units_goes_on_after_a_crash() {
+    Scene::goes_on(behind_two_units);
+}
+
+impl<R: Unit> Scene<R> {
+    fn tells(&self) {
+        assert_eq!(self.mapped(DEVICE, Iova::new(0xfff_0000)), None);
+        let [at, other] = self.crash();
+        let within = Iova::new(at.get() + 0x123);
+        assert_eq!(self.mapped(DEVICE, within), REACHED.map(|at| at + 0x123));
+        assert_eq!(self.mapped(OTHER, other), REACHED);
+        assert_eq!(self.mapped(DEVICE, Iova::new(at.get() ^ 0x1_0000)), None);
+        assert_eq!(self.mapped(DEVICE, Iova::new(at.get() | 1 << 52)), None);
+    }
+}
+
+#[test]
+fn the_former_kernel_s_tables_tell_where_a_device_is_led() {
+    behind_smmu().tells();
+    behind_two_units().tells();
 }
 
 /// A table that stays in use has to be in memory that was named for it.

@@ -1,7 +1,7 @@
 //! Promises of tests, whose machines have no memory behind their addresses.
 #![allow(unsafe_code)]
 
-use super::{AllMemory, DmaMemory, PreservedMemory, TrustedBase};
+use super::{AllMemory, DmaMemory, FormerMemory, PreservedMemory, TrustedBase};
 use crate::addr::{PhysAddr, PhysRange};
 
 /// Memory of no machine.
@@ -30,4 +30,10 @@ pub(crate) fn preserved<'r>(
 ) -> PreservedMemory<'r> {
     // SAFETY: as above.
     unsafe { PreservedMemory::new(tables, buffers) }
+}
+
+/// Tables of a kernel that crashed, which no device uses.
+pub(crate) fn crashed(read: &dyn Fn(PhysAddr) -> Option<u64>) -> FormerMemory<'_> {
+    // SAFETY: there is no device.
+    unsafe { FormerMemory::new(read) }
 }

@@ -24,6 +24,7 @@ mod clusters;
 mod dirty;
 mod error;
 pub mod format;
+mod former;
 mod map;
 mod pieces;
 mod query;
