@@ -114,7 +114,8 @@ pub fn on_model(kind: AmdKind, seam: Seam) -> Result<OnModel, Outcome> {
 pub fn guests_on_model(kind: AmdKind, seam: Seam) -> Result<GuestsOnModel, Outcome> {
     let domain = |unit: &AmdVi<_>| unit.guest_domain(AmdV2Levels::Four).map(Arc::new);
     let mut rig = model(kind, seam, domain)?;
-    rig.faulting = Some(faulting());
+    // Of a unit that caches absence a kernel would have to say each page that it brings in.
+    rig.faulting = (kind == AmdKind::Guests).then(faulting);
     rig.pasids = Some(Pasids {
         enable: |_, _| Ok(()),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
@@ -144,7 +145,8 @@ pub fn nested_on_model(kind: AmdKind, seam: Seam) -> Result<NestedOnModel, Outco
             page_exact: Has::No("what both tables came to goes as a whole"),
             ..rig.abilities
         },
-        faulting: Some(Faulting {
+        // Where absence is cached, each map has the device forget everything: nothing is left to be missed.
+        faulting: (kind == AmdKind::Nested).then_some(Faulting {
             ways: &[FaultSource::Requests],
             enable: |unit, stream, _| keep_translations(&unit.unit, stream),
             disable: None,
