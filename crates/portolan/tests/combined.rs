@@ -112,7 +112,7 @@ fn invalidate<C: Cpus>(queue: &Queue<C>, page: u64) -> Result<(), Refused> {
 }
 
 #[test]
-fn nobody_returns_before_his_invalidation_has_completed() {
+fn no_caller_returns_before_its_invalidation_has_completed() {
     explore(3, || {
         let queue = queue(3, &[]);
         let others: Vec<_> = (1..3)
@@ -150,7 +150,7 @@ fn the_queue_goes_from_hand_to_hand() {
 }
 
 #[test]
-fn an_error_reaches_its_caller_and_nobody_else() {
+fn an_error_reaches_its_caller_and_no_other() {
     explore(2, || {
         let queue = queue(3, &[1]);
         let others: Vec<_> = (1..3)

@@ -133,7 +133,7 @@ fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
 }
 
 #[test]
-fn nobody_returns_before_its_own_generation_is_quiet() {
+fn no_caller_returns_before_its_own_generation_is_quiet() {
     explore(2, || {
         let hardware = Hardware::new();
         let space = space(&hardware, LazyBounds::default());

@@ -239,7 +239,7 @@ fn memory_that_moves_during_a_fault_is_not_mapped() {
 }
 
 #[test]
-fn whoever_takes_memory_back_second_waits_for_the_first() {
+fn a_caller_that_takes_memory_back_second_waits_for_the_first() {
     explore(2, || {
         let machine = Machine::new();
         machine.fault().unwrap();
@@ -296,7 +296,7 @@ fn two_faults_map_once() {
 /// Two owners take memory back through hardware that fails at first: neither has it back before a
 /// sync of its own debt has completed, paid by either.
 #[test]
-fn a_sync_that_fails_beside_another_gives_nobody_memory_back() {
+fn a_sync_that_fails_beside_another_gives_no_memory_back() {
     for failing in 1..3 {
         explore(2, move || {
             let machine = Machine::with_pages(FAR + 1);

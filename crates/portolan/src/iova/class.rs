@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn low_blocks_serve_everybody_and_high_ones_who_reaches_above_32_bits() {
+    fn low_blocks_serve_all_devices_and_high_ones_those_that_reach_above_32_bits() {
         for (limit, high) in [(0xfff, false), (LOW_LAST, false), (LOW_LAST + 1, true)] {
             let limit = Iova::new(limit);
             assert!(Kind(0).serves(limit) && Kind(CLASSES - 1).serves(limit));

@@ -265,9 +265,9 @@ mod tests {
         assert_eq!((depth(), lock.into_inner()), (0, 2));
     }
 
-    struct Nobody;
+    struct NoInterrupts;
 
-    impl Interrupts for Nobody {
+    impl Interrupts for NoInterrupts {
         fn disable() -> usize {
             0
         }
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn one_cpu_at_a_time_holds_the_lock() {
-        let lock = IrqLock::<u64, Nobody>::new(0);
+        let lock = IrqLock::<u64, NoInterrupts>::new(0);
         let add = || {
             for _ in 0..10_000 {
                 let mut held = lock.lock();

@@ -28,7 +28,7 @@ pub(crate) struct PerCpuError;
 
 /// Values of CPUs.
 pub(crate) struct PerCpu<T, W> {
-    /// The first CPU's, and everybody's who has none.
+    /// The first CPU's, and that of each CPU which has none.
     first: Own<T>,
     others: Box<[Slot<T>]>,
     /// CPUs that asked for a value, a bit each.

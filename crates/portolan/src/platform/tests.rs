@@ -188,7 +188,7 @@ impl Clock for Terse {
 crate::one_cpu!(Terse);
 
 #[test]
-fn the_cheap_time_is_the_time_where_nothing_is_said_and_nobody_is_told() {
+fn the_cheap_time_is_the_time_where_nothing_is_said_and_no_worker_is_told() {
     assert_eq!(Terse.coarse_now(), Nanos::new(9));
     assert!(Terse.tracer().is_none());
     assert_eq!((Terse.count(), Terse.current()), (1, CpuId::new(0)));
@@ -233,7 +233,7 @@ fn pages_that_are_out_are_counted() {
 }
 
 #[test]
-fn what_is_guarded_is_shown_unless_somebody_holds_it() {
+fn what_is_guarded_is_shown_unless_a_caller_holds_it() {
     let guarded = Guarded::<Terse, u32>::new(4);
     assert_eq!(format!("{guarded:?}"), "Guarded(4)");
     let held = guarded.lock();

@@ -83,12 +83,17 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather: &mut Gather,
     ) -> Result<IovaRange, TableMapError> {
         gather.claim(self.id)?;
-        let Some(WrittenPart { table, index, range }) = self.map_pages(iova, pieces, access) else {
-            return self.map_list(iova, pieces.iter().copied(), access, gather);
-        };
-        self.owe_lines(gather, table, index, pieces.len());
-        self.owe_map(gather, range, F::GRANULE);
-        Ok(range)
+        if let [only] = pieces {
+            if let Some(range) = self.map_only(iova, *only, access, gather) {
+                return Ok(range);
+            }
+        } else if let Some(part) = self.map_pages(iova, pieces, access) {
+            let WrittenPart { table, index, range } = part;
+            self.owe_lines(gather, table, index, pieces.len());
+            self.owe_map(gather, range, F::GRANULE);
+            return Ok(range);
+        }
+        self.map_list(iova, pieces.iter().copied(), access, gather)
     }
 
     /// As [`PageTable::map_sg`], of pieces of any kind.

@@ -60,8 +60,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ) -> Option<WrittenPart> {
         let (inside, index, count) = (F::GRANULE.bytes() - 1, self.index(iova, 0), pieces.len());
         let whole = 1 << F::INDEX_LG2;
-        // One page is for the way of its own.
-        let fits = (2..whole).contains(&count) && index + count <= whole;
+        let fits = count < whole && index + count <= whole;
         if !fits || iova.get() & inside != 0 || iova.get() >> self.input_lg2 != 0 {
             return None;
         }

@@ -78,7 +78,7 @@ pub(crate) struct Walking<'t, F: Format, M: TableMem<F::Word>> {
 /// Presence of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    ByNobody,
+    NotNow,
     AtNow,
 }
 
@@ -103,7 +103,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         fence_after_exchange();
         let walks = &self.walks.0.0;
         match walks.is_over(0) && walks.is_over(1) {
-            true => Looked::ByNobody,
+            true => Looked::NotNow,
             false => Looked::AtNow,
         }
     }

@@ -4,7 +4,7 @@ use portolan::addr::PhysRange;
 use portolan::dma::{Mapping, Unowned};
 use portolan::platform::Platform;
 
-fn promised_by_nobody(memory: PhysRange) -> Unowned {
+fn not_promised(memory: PhysRange) -> Unowned {
     Unowned::shared(memory, None)
 }
 

@@ -90,7 +90,7 @@ impl<T: Send> Lock<T> for Counted<T> {
 
     fn lock(&self) -> CountedGuard<'_, T> {
         HELD.set(HELD.get() + 1);
-        CountedGuard(self.0.lock().expect("a lock that nobody panicked under"))
+        CountedGuard(self.0.lock().expect("a lock under which nothing panicked"))
     }
 
     fn try_lock(&self) -> Option<CountedGuard<'_, T>> {
@@ -100,7 +100,7 @@ impl<T: Send> Lock<T> for Counted<T> {
     }
 
     fn into_inner(self) -> T {
-        self.0.into_inner().expect("a lock that nobody panicked under")
+        self.0.into_inner().expect("a lock under which nothing panicked")
     }
 }
 

@@ -67,7 +67,7 @@ fn a_block_is_as_large_as_it_can_be() {
 }
 
 #[test]
-fn what_nobody_asked_for_is_counted() {
+fn what_no_device_asked_for_is_counted() {
     for (window, mapped) in [(Window::Page, 1), (fixed(2), 2), (fixed(512), 512)] {
         let rig = windowed(window);
         rig.region(2048);
@@ -104,7 +104,7 @@ fn a_fixed_window_ends_where_something_is_mapped() {
 }
 
 #[test]
-fn what_nobody_asked_for_may_be_missing() {
+fn what_no_device_asked_for_may_be_missing() {
     for window in [Window::Block, fixed(64)] {
         let rig = windowed(window);
         rig.region(512);

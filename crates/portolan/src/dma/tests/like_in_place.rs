@@ -94,7 +94,7 @@ fn without_a_pool_a_shared_cache_line_is_refused() {
 
 /// Bytes that one driver sent are not received by another one.
 #[test]
-fn a_slot_shows_nobody_what_others_left() {
+fn a_slot_shows_no_owner_what_others_left() {
     let copier = Copier::new();
     let device = |stream| {
         let device = device_of(&copier.rig, stream, Constraints::trusted());

@@ -81,7 +81,7 @@ fn others_are_mapped_in_place_and_so_is_what_finds_no_room() {
 }
 
 #[test]
-fn the_pool_is_mapped_as_long_as_somebody_uses_it() {
+fn the_pool_is_mapped_as_long_as_a_device_uses_it() {
     let copier = Copier::new();
     let device = device(&copier, CopyWhen::Always);
     let buffer = copier.buffer(&[(0x3010, 0x20)]);

@@ -75,7 +75,7 @@ fn registers_are_neither_copied_nor_kept_coherent() {
 }
 
 #[test]
-fn addresses_that_a_caller_chose_are_nobody_else_s() {
+fn addresses_that_a_caller_chose_are_no_other_caller_s() {
     let rig = Rig::new(&Setup { window: range(0x10_0000, 0x10_7fff), ..Setup::default() });
     let plain = Constraints::trusted();
     let chosen = |first, last| Reservation::at(rig.space.clone(), range(first, last), &plain);

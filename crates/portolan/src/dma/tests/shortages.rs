@@ -120,7 +120,7 @@ fn a_device_joins_although_its_reserved_addresses_wait_for_an_invalidation() {
     let refused = open().err();
     rig.space.flush().unwrap();
     assert!(open().is_ok(), "once the queue was flushed");
-    assert_eq!(refused, None, "and nobody flushed it");
+    assert_eq!(refused, None, "and no caller flushed it");
 }
 
 #[test]
@@ -145,5 +145,5 @@ fn addresses_at_a_ragged_end_can_be_chosen() {
     let buffer = Pages::new(&alive, &[(0x4000_0000, 0x3000)]);
     let mapping = device.map_at(buffer, ToDevice, Iova::new(0x10_0000));
     let error = mapping.err().map(|failed| failed.error);
-    assert_eq!(error, None, "nobody uses them");
+    assert_eq!(error, None, "no mapping has them");
 }

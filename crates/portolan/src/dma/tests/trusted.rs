@@ -25,7 +25,7 @@ fn a_device_that_is_not_trusted_does_not_join_a_space_with_a_pool_that_stays_map
     let _mapping = trusted.map(copier.buffer(&[(0x3010, 0x20)]), ToDevice);
     let space = copier.rig.space.clone();
     let joined = Device::translated(space, StreamId::new(UNTRUSTED), untrusted());
-    assert!(joined.is_err(), "it reaches all slots of somebody else's pool");
+    assert!(joined.is_err(), "it reaches all slots of another owner's pool");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_device_that_is_not_trusted_reaches_nothing_beside_the_buffers_of_others() {
     let mapping = trusted.map(copier.buffer(&[(0x3010, 0x20)]), ToDevice);
     let (iova, _) = span(mapping.as_ref().ok().unwrap());
     let beside = copier.reach(iova & !0xfff);
-    assert_eq!(beside, None, "bytes that were mapped for nobody");
+    assert_eq!(beside, None, "bytes that were mapped for no device");
 }
 
 /// The device that is not trusted reaches the page, whichever device maps it.

@@ -227,7 +227,7 @@ fn a_combined_queue_prints_its_groups() {
 /// A caller that waits longer than the time-out may come when the batch's first caller has taken
 /// it.
 #[test]
-fn a_batch_that_was_taken_is_taken_by_nobody_else() {
+fn a_batch_that_was_taken_is_taken_by_no_other_caller() {
     let group = CombineGroup::<TestCpus>::new();
     assert!(matches!(group.enter(), BatchPlace::Submit(1)));
     assert!(group.take(2).is_some());

@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
-fn unregistering_answers_and_waits_for_nobody() {
+fn unregistering_answers_and_waits_for_no_handler() {
     let rig = Rig::new(small());
     rig.register(STREAM, PASID, |desk, _| {
         let ended = desk.unregister(STREAM, PASID);
@@ -186,7 +186,7 @@ fn a_handler_that_unwinds_fails_its_group() {
 }
 
 #[test]
-fn a_handler_that_unwinds_after_it_was_unregistered_answers_nobody() {
+fn a_handler_that_unwinds_after_it_was_unregistered_answers_no_request() {
     let rig = Rig::new(small());
     rig.register(STREAM, PASID, |desk, _| {
         desk.remove_device(STREAM);

@@ -109,7 +109,7 @@ fn runs(lengths: &[u64]) -> Vec<Segment> {
 }
 
 #[test]
-fn a_walker_finds_no_leaf_of_a_new_table_that_nobody_wrote() {
+fn a_walker_finds_no_leaf_of_a_new_table_that_was_not_written() {
     let single = [1; 700];
     let lists: [&[u64]; 5] = [&[512], &[1024], &[3, 509, 512, 1], &single, &[700, 1, 1, 600]];
     for lengths in lists {

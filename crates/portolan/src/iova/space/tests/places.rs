@@ -83,7 +83,7 @@ fn a_request_for_all_gets_what_lies_in_a_depot() {
 }
 
 #[test]
-fn a_timer_empties_a_depot_that_nobody_needs() {
+fn a_timer_empties_a_depot_that_no_cpu_needs() {
     let space = one_cpu(window(0, 4 * MIB - 1));
     let held = take(&space, 1024, 4096);
     assert_eq!(space.free_all(&held), 0);

@@ -19,7 +19,7 @@ fn until_short(space: &OneCpu, length: u64) -> usize {
 }
 
 #[test]
-fn half_of_the_reserve_is_left_when_somebody_is_told() {
+fn half_of_the_reserve_is_left_when_a_worker_is_told() {
     let space = space(IovaOptions::default());
     assert!(!space.is_short());
     let reserve = usize::from(IovaOptions::default().reserve);
