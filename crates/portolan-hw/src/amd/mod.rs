@@ -25,7 +25,7 @@ mod takeover;
 mod unit;
 
 #[cfg(test)]
-pub(crate) use tables::{ENTRY, WIDE_ENTRY};
+pub(crate) use tables::{ENTRY, MOVING_ENTRY, WIDE_ENTRY};
 #[cfg(test)]
 mod tests;
 

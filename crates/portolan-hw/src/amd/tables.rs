@@ -8,7 +8,7 @@
 //! and the entry does not permit writes. A blocked stream with SysMgt 01b therefore permits them (IW), to
 //! tables in which nothing is mapped. Linux sets IW alone (`amd_iommu_apply_erratum_63`), and lets all
 //! writes of such a stream pass. Not covered: the moment of a move between two domains, in which the
-//! entry permits nothing.
+//! entry permits nothing if it is closed meanwhile.
 //!
 //! *Context.* Interrupt, but for functions that take or give back memory (task).
 
@@ -18,7 +18,7 @@ use super::features::{AmdFeature, Features};
 use super::guest::Guests;
 use super::queue::{AmdShared, NOTHING, PASS};
 use super::{command, config};
-use crate::chassis::entry::{After, At, Kind, Live, Words};
+use crate::chassis::entry::{After, At, Kind, Live, Stores, Words};
 use crate::chassis::{Block, Shut, book, entry};
 use crate::handover::AdoptError;
 use crate::interrupt::compose::AMD_MOST_LG2;
@@ -53,6 +53,10 @@ pub(crate) const ENTRY: Kind = Kind {
     reads: |_| [u64::MAX; entry::WORDS],
     live: Live::Closed,
 };
+
+/// The entry of a stream whose device keeps no translations, which moves by one store of the words about memory (Linux
+/// does so, too: `update_dte256`). Of one that keeps some the device forgets them while the entry is closed.
+pub(crate) const MOVING_ENTRY: Kind = Kind { live: Live::OnePair, ..ENTRY };
 
 /// The words of an entry that are about memory.
 pub(super) type Memory = [u64; 2];
@@ -303,8 +307,12 @@ impl DeviceTable {
         let (at, mem) = (self.at(stream), &shared.control.mem);
         let old = at.read(mem);
         let new = merged(old, new.unwrap_or_else(|| self.blocking(old[1])));
+        let keeps = forget.leaves.is_some() || forget.enters.is_some();
+        let moves = !keeps && [&old, &new].iter().all(|entry| !ENTRY.is_closed(entry[0]));
+        let kind = if moves { &MOVING_ENTRY } else { &ENTRY };
+        let in_place = moves && kind.changes_in_place(&old, &new, Stores::of(mem));
         // Stores are in order, and the unit snoops.
-        let changed = at.change(mem, Walker::Coherent, &ENTRY, &new, |after| match after {
+        let changed = at.change(mem, Walker::Coherent, kind, &new, |after| match after {
             After::Closed => {
                 shared.run(&mut forget.old.iter().copied())?;
                 // The closed entry still says that the device may be asked, and gives it nothing new.
@@ -316,6 +324,9 @@ impl DeviceTable {
                 };
                 shared.run([command::device_entry(stream), command::fence()].into_iter())?;
                 shared.ask_one(kept)
+            }
+            After::Changed if in_place => {
+                shared.run(&mut forget.old.iter().chain(forget.blocked).copied())
             }
             // Of an entry that blocks its other words are kept too.
             After::Unread | After::Changed => shared.run(&mut forget.blocked.iter().copied()),

@@ -12,6 +12,7 @@ mod handed_guests;
 mod handover;
 mod interrupts;
 mod machine;
+mod moved;
 mod nested;
 mod posted;
 mod queue;

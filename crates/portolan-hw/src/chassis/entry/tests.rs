@@ -1,7 +1,7 @@
 //! Every state that hardware can read while an entry changes.
 
 use super::*;
-use crate::amd::{ENTRY as AMD, WIDE_ENTRY as AMD_INTERRUPT};
+use crate::amd::{ENTRY as AMD, MOVING_ENTRY as AMD_MOVING, WIDE_ENTRY as AMD_INTERRUPT};
 use crate::riscv::CONTEXT as RISCV;
 use crate::smmuv3::{CONTEXT, STREAM};
 use crate::vtd::{ENTRY as VTD, REMAPPING as VTD_INTERRUPT};
@@ -66,11 +66,12 @@ fn interrupt_meaning(entry: &Words) -> Meaning {
 /// A kind, and the meaning of its entries.
 type Of = (Kind, fn(&Words) -> Meaning);
 
-const KINDS: [Of; 7] = [
+const KINDS: [Of; 8] = [
     (STREAM, stream_meaning),
     (CONTEXT, context_meaning),
     (VTD, vtd_meaning),
     (AMD, amd_meaning),
+    (AMD_MOVING, amd_meaning),
     (RISCV, riscv_meaning),
     (VTD_INTERRUPT, interrupt_meaning),
     (AMD_INTERRUPT, interrupt_meaning),
