@@ -33,7 +33,7 @@ struct Passed {
     memory: HostMemory,
     /// All memory, by the guest's addresses.
     whole: Arc<UserDomain>,
-    /// What the guest has mapped.
+    /// Memory that the guest has mapped.
     own: Arc<UserDomain>,
 }
 

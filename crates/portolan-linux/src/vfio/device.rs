@@ -170,8 +170,7 @@ impl VfioDevice {
     /// # use portolan::dma::{Bidirectional, Device};
     /// # use portolan_linux::memory::{FilePart, Process};
     /// # use portolan_linux::vfio::VfioDevice;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (card, disk): (VfioDevice, Device<Process>) = todo!();
+    /// # fn share(card: &VfioDevice, disk: &Device<Process>) -> Result<(), Box<dyn std::error::Error>> {
     /// // The disk writes to the card's memory.
     /// let memory = card.bar_dma_buf(2, FilePart { offset: 0, bytes: 1 << 20 })?;
     /// let mapped = disk.map(memory, Bidirectional).map_err(|failed| failed.error)?;

@@ -197,7 +197,7 @@ fn an_entry_that_comes_to_lead_to_a_page_is_closed_meanwhile() {
     assert_eq!(words(&machine)[1], 0x0100_0000_0000_5081);
 }
 
-/// What becomes of the interrupts that a device sends around stores of pairs, whose entry the unit reads anew each
+/// Outcomes of the interrupts that a device sends around stores of pairs, whose entry the unit reads anew each
 /// time: the interrupt is moved in both words, posted, moved on with its virtual CPU, and taken back.
 fn sent_meanwhile(pairs: PairStores) -> Vec<Option<AmdDelivered>> {
     let (machine, unit) = unit_with(pairs);

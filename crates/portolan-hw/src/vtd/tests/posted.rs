@@ -155,7 +155,7 @@ fn an_entry_goes_to_and_fro_by_one_store() {
 
 const HIGH: u64 = 0x12_4000_0000;
 
-/// What becomes of the interrupts that a device sends around stores of pairs, whose entry the unit reads anew each
+/// Outcomes of the interrupts that a device sends around stores of pairs, whose entry the unit reads anew each
 /// time, while the interrupt goes to a descriptor above 4 GiB and back.
 fn sent_meanwhile(pairs: PairStores) -> Vec<Result<Option<(u32, u8)>, u8>> {
     let (machine, unit) = unit_at(HIGH, CAP | POSTED, pairs);
